@@ -25,7 +25,7 @@ from tests.secured import SETTINGS, Secured
 
 pytest_plugins = ["onebit.pytest_plugin"]  # for installations that predate the plugin's entry point
 
-# On a busy machine, valid tests can exceed these two limits on wall-clock time.
+# On a busy machine, correct code can exceed these two limits on wall-clock time.
 settings.register_profile("onebit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("onebit")
 
@@ -41,9 +41,9 @@ WITH_KAFKA_PYTHON = tuple(f"tests/real_kafka/test_{name}.py" for name in ("local
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """In a parallel run, assigns each group of tests to one process.
 
-    The tests that require a real Kafka are two groups of about equal duration, and each group has its own broker. One
-    group contains the tests of kafka-python and the files in `WITH_KAFKA_PYTHON`; the other contains the rest. All
-    tests with the same learner's name in their parameters are a group, because they use the same kernels.
+    The tests that require a real Kafka form two groups of about equal duration, each with its own broker. One group
+    contains the tests of kafka-python and the files in `WITH_KAFKA_PYTHON`; the other contains the rest. All tests with
+    the same learner's name in their parameters form a group, because they use the same kernels.
     """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -59,13 +59,13 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Return the scheduler of a parallel run (hook of pytest-xdist)."""
+    """Return the scheduler of a parallel run (pytest-xdist hook)."""
     return Groups(config, log)
 
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter is registered
 def pytest_configure(config: pytest.Config) -> None:
-    """In a parallel run, report progress and compile each kernel only once (hook of pytest)."""
+    """In a parallel run, report progress and compile each kernel only once (pytest hook)."""
     if hasattr(config, "workerinput"):
         compile_once()
     reporter = config.pluginmanager.getplugin("terminalreporter")
@@ -110,8 +110,8 @@ def _parameters(item: pytest.Item) -> dict[str, str]:
 def frozen_modules() -> Iterator[None]:
     """Exclude the imported modules from garbage collection during the whole test run.
 
-    Otherwise each tested command would unfreeze and collect the modules of all tests, which takes a quarter of the
-    time of the command tests. `tests/cli/test_garbage_collection.py` tests the freezing itself.
+    Otherwise, each tested command would unfreeze and collect the modules of all tests, which would take a quarter of
+    the time of the command tests. `tests/cli/test_garbage_collection.py` tests the freezing itself.
     """
     gc.collect()
     gc.freeze()

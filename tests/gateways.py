@@ -18,7 +18,7 @@ class Gateway:
         self.program.wait_until(lambda: self.status("/readyz") == 200, "the gateway is ready")
 
     def status(self, path: str) -> int:
-        """Return the HTTP status of a path, or 0 if the gateway does not listen."""
+        """Return the HTTP status of a path, or 0 if the gateway is not listening."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as got:
                 return int(got.status)

@@ -88,7 +88,7 @@ class CrashError(Exception):
 
 @dataclass
 class LearnerGroup:
-    """A program that runs several learners: each call of `step` runs one step of each learner."""
+    """A program that runs several learners. Each call to `step` runs one step of every learner."""
 
     clock: VirtualClock
     learners: Sequence[Program]

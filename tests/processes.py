@@ -134,7 +134,7 @@ class Pipeline:
         return records
 
     def committed_ids(self, topic: str) -> Counter[str]:
-        """The number of records of each event id in a topic."""
+        """The number of records per event id in a topic."""
         return Counter(json.loads(record.value)["id"] for record in self.committed_records(topic))
 
     def assert_every_context_is_decided_and_settled_once(self, events: int, *verify: str) -> None:

@@ -22,7 +22,7 @@ class Progress:
         self._ended = threading.Event()
 
     def line(self, now_s: float) -> str:
-        """A line with the elapsed time, the number of finished tests, and the running tests, longest first."""
+        """A line with the elapsed time, the number of finished tests, and the running tests, longest-running first."""
         minutes, seconds = divmod(round(now_s - self._began_s), 60)
         longest_first = sorted(self._running.copy().items(), key=lambda item: item[1])
         running = ", ".join(f"{nodeid} ({now_s - since_s:.0f} s)" for nodeid, since_s in longest_first)
@@ -61,7 +61,7 @@ class Progress:
     def pytest_report_teststatus(
         self, config: pytest.Config
     ) -> Generator[None, tuple[str, str, str], tuple[str, str, str]]:
-        """Suppress pytest's dot per test. The option `-v` prints a line per test as usual."""
+        """Suppress the dot that pytest prints for each test. With `-v`, pytest still prints a line per test."""
         category, letter, word = yield
         return (category, letter, word) if config.getoption("verbose") > 0 else (category, "", "")
 

@@ -103,7 +103,7 @@ class Secured:
             assert self.admin.alter_user_scram_credentials(wanted) == dict.fromkeys(names)
 
     def file_of(self, user: str, **changes: str) -> Path:
-        """Write a client properties file for a user. In the names of `changes`, write underscores for dots."""
+        """Write a client properties file for a user. Property names in `changes` have underscores instead of dots."""
         path = self.folder / f"{user}-{len(list(self.folder.iterdir()))}.properties"
         own = {"bootstrap.servers": self.kafka.bootstrap, "sasl.username": user, "sasl.password": PASSWORD}
         properties = self.properties | own | {name.replace("_", "."): value for name, value in changes.items()}

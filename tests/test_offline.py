@@ -12,7 +12,7 @@ from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 
 class CallRecorder(Learner):
-    """A learner without kernels that records the calls of its methods."""
+    """A learner without kernels that records all calls to its methods."""
 
     name = "scribe"
     retractable = True

@@ -1,4 +1,4 @@
-"""Offline runs with a shared model. They are compared with the compiled loop (without lag) or an oracle (with lag)."""
+"""Offline runs with a shared model, compared with the compiled loop (without lag) or with an oracle (with lag)."""
 
 from collections.abc import Sequence
 from itertools import pairwise

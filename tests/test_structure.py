@@ -1,4 +1,4 @@
-"""The layers of the code: the allowed imports between modules, and the only importer of each third-party package."""
+"""The layers of the code: the imports allowed between modules, and the only importers of each third-party package."""
 
 import ast
 import re
@@ -179,7 +179,7 @@ def test_third_party_package_has_one_importer(package: str) -> None:
 
 
 def test_log_reading_does_not_import_numba() -> None:
-    """If the reader of logs imported numba, its memory use would double."""
+    """If the log reader imported numba, its memory use would double."""
     reached, new = set[str](), {"producers.datasets.logs.reading"}
     while new:
         reached |= new

@@ -9,7 +9,7 @@ N_CLASSES, N_FEATURES = 3, 5
 
 
 def rows(size: int) -> tuple[FloatArray, list[int]]:
-    """Return features without zeros, as float64[size, 5], and labels from a linear model."""
+    """Return nonzero features, float64[size, 5], and labels from a linear model."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=(size, N_FEATURES))
     return x, np.argmax(x @ rng.normal(size=(N_FEATURES, N_CLASSES)), axis=1).tolist()

@@ -1,4 +1,4 @@
-"""Learners in coba's evaluator, compared with the compiled loop."""
+"""Results of learners in coba's evaluator, compared with those of the compiled loop."""
 
 import copy
 from typing import Any

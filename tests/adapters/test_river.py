@@ -27,7 +27,7 @@ def classifier(**changes: Any) -> Classifier:
     return Classifier(**{"n_classes": 2, "n_features": 4, "learner": "banditron", **changes})
 
 
-@pytest.mark.parametrize("learner", ["auto", "banditron", "perceptron"])  # perceptron learns from the true class
+@pytest.mark.parametrize("learner", ["auto", "banditron", "perceptron"])  # `perceptron` learns from the true class
 def test_river_accepts_the_classifier(learner: str) -> None:
     model = Classifier(n_classes=8, n_features=32, learner=learner)
     checks = list(yield_checks(model))

@@ -1,4 +1,4 @@
-"""Shell completion of values."""
+"""Shell completion of the names of learners, data sets and policies."""
 
 import pytest
 

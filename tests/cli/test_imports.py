@@ -1,4 +1,4 @@
-"""A command imports only the modules it needs. The tests check the imported modules, because import times vary."""
+"""A command imports only the modules it needs. The tests check modules and not import times, which vary."""
 
 import subprocess
 import sys

@@ -70,7 +70,7 @@ def test_estimate_requires_play_logged(onebit: Onebit, play: str) -> None:
 
 
 def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None = None) -> None:
-    """Send logged decisions of two classes. Half of the feedback is positive. Event number `waits` gets no feedback."""
+    """Send logged decisions between two classes. Half of the feedback is positive. Event number `waits` gets none."""
     for number in range(first, first + events):
         event_id = f"event-{number}"
         context = {"id": event_id, "x": {"i": [0]}, "logged": {"action": number % 2, "propensity": 0.5}}
@@ -81,7 +81,7 @@ def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None =
 
 @pytest.fixture
 def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Return a function that runs `onebit learn` for some steps on a broker in this process, and returns its log.
+    """Return a function that runs `onebit learn` for some steps on a broker in this process and returns its log output.
 
     If `meanwhile` is given, the learner runs twice, and `meanwhile` is called between the two runs. This simulates a
     broker outage.
@@ -144,7 +144,7 @@ def test_estimate_uses_the_play_setting_of_the_pipeline(learn_on: Callable[..., 
     assert "got --play own" in learn_on(pipeline.broker, "--estimate")
     send_logged(pipeline, 0, 10)
     learn_on(pipeline.broker, "--play", "logged")
-    assert "estimate: none yet" in learn_on(pipeline.broker, "--estimate"), "the pipeline has --play logged"
+    assert "estimate: none yet" in learn_on(pipeline.broker, "--estimate"), "the pipeline uses --play logged"
 
 
 def test_estimate_combines_several_partitions(learn_on: Callable[..., str]) -> None:

@@ -46,8 +46,8 @@ def test_logged_actions_are_replayed_in_log_time() -> None:
     assert report.ledger_ok
     assert report.ledger == Ledger(contexts=400, decided=400, matched=360, expired=40, feedback=360)
     assert report.delays is not None
-    assert (report.delays.median_ms, report.delays.max_ms) == (8, 8), "delays of 500 ms at 60 times the speed"
-    assert report.errors.events == 360, "events without an outcome are not in the error rate"
+    assert (report.delays.median_ms, report.delays.max_ms) == (8, 8), "500 ms, replayed 60 times as fast"
+    assert report.errors.events == 360, "the error rate excludes events without an outcome"
     assert report.errors.error_rate == pytest.approx(2 / 3, abs=0.08), "the log's policy is uniform"
     assert report.virtual_s == pytest.approx(399 / 60 + 600, abs=1.0)
 
@@ -60,7 +60,7 @@ def test_play_match_evaluates_only_matching_decisions(learner: str) -> None:
     assert report.ledger_ok
     assert ledger.decided == ledger.matched + ledger.expired + ledger.unmatched == ROWS
     assert ledger.unmatched == pytest.approx(2 / 3 * ROWS, abs=40)
-    assert (ledger.feedback, ledger.feedback_unmatched) == (ledger.matched, 0), "logs lack outcomes of other actions"
+    assert (ledger.feedback, ledger.feedback_unmatched) == (ledger.matched, 0), "only logged actions have outcomes"
     assert report.errors.events == ledger.matched
 
 
@@ -194,7 +194,7 @@ def test_part_of_a_log_is_selected_by_time_and_count(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(plan, "load", lambda *_: clicks(100, gap_ms=60_000))
     given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
     part = dataset_of(settings_with(**given))
-    assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20, with one event a minute"
+    assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20 and has one event per minute"
     assert events_of(settings_with(loop=True), part) > 10**9
 
 

@@ -13,7 +13,7 @@ OPTDIGITS = load("optdigits")
 
 
 def test_fastest_of_the_long_measurements_is_reported() -> None:
-    # The parts have 1, 2 and 4 events. The third is long enough, so three more parts of 4 events follow.
+    # The first three parts have 1, 2 and 4 events. The third takes long enough, so three more parts of 4 events follow.
     parts_s = [0.002, 0.008, 0.016, 0.020, 0.012, 0.048]
     readings = accumulate(chain.from_iterable((1.0, part_s) for part_s in parts_s))
     learner = create("perceptron", OPTDIGITS.n_classes, OPTDIGITS.n_features)

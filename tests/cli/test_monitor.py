@@ -1,4 +1,4 @@
-"""Topics that `onebit monitor` reads itself, outside Faust's application."""
+"""Topics that `onebit monitor` reads directly, without its Faust application."""
 
 from threading import Event
 
@@ -11,7 +11,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 
 class EventAfterWaits(Event):
-    """An event that is set after a number of waits."""
+    """An event that becomes set after a given number of waits."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -78,7 +78,7 @@ def test_run_and_data_show_report_the_same_data_problems(tmp_path: Path, onebit:
     assert remarks[2].endswith("(2 values)")
     assert [line.removeprefix("warning: ") for line in ran.err.splitlines() if line.startswith("warning: ")] == remarks
     again = onebit(*RUN, "--data", "log.csv", *LOG, "--on-bad-row", "skip")
-    assert lines(again.err)[:3] == remarks, "the cached log has the same remarks"
+    assert lines(again.err)[:3] == remarks, "a cached log causes the same warnings"
 
 
 def test_scale_is_a_task_setting_only_without_a_data_set(tmp_path: Path) -> None:

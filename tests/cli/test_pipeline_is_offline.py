@@ -1,7 +1,7 @@
 """With the same learner and the same draws, the embedded pipeline and the compiled loop give identical results.
 
-Each millisecond has one decision and is one round of the loop. The learner polls every millisecond (`poll_ms=0`), so
-that deadlines pass in the same order as in the loop even if no feedback advances stream time.
+Each millisecond has one decision and corresponds to one round of the loop. The learner polls every millisecond
+(`poll_ms=0`), so that deadlines pass in the same order as in the loop even if no feedback advances stream time.
 """
 
 from contextlib import suppress
@@ -36,7 +36,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "negative": {"on_expiry": "negative"},
     "drop": {"on_expiry": "drop"},
 }
-"""Policies for expired decisions. The policies with the most requirements for the learner are first."""
+"""Policies for expired decisions. Those that require the most of a learner come first."""
 
 LATE = {"delay": f"lognormal:{WINDOW // 2}ms,1.0", "loss": 0.1, "window": f"{WINDOW}ms", "retain": "1h"}
 
@@ -77,7 +77,7 @@ def check(case: Case, pipeline: EmbeddedPipeline) -> None:
     ledger = task.join.ledger()
     assert (ledger.matched, ledger.expired, ledger.late) == (result.matched, result.expired, result.late)
     assert (ledger.late > 0) == (pipeline.run.origin.settings["delay"] != "none"), (
-        "expected late bits exactly if there are delays"
+        "expected late bits if and only if there are delays"
     )
     assert task.version == result.updates
     assert state_digest([task.learner.state()]) == digest
@@ -90,7 +90,7 @@ def test_pipeline_equals_loop_with_immediate_feedback(name: str) -> None:
 
 @pytest.mark.parametrize("name", registered())
 def test_pipeline_equals_loop_with_late_feedback(name: str) -> None:
-    """Test each learner with the first of the POLICIES that it supports."""
+    """Test each learner with the first entry of POLICIES that it supports."""
     for policies in POLICIES.values():
         with suppress(PolicyError):
             return check(CASES[name], pipeline_of(CASES[name], LATE | policies))

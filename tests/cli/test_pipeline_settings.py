@@ -85,7 +85,7 @@ def test_given_parameters_override_those_of_auto() -> None:
 
 def test_every_task_setting_has_a_journal_name() -> None:
     names = {name for name in stored_settings(INITIAL) if not name.startswith("parameters.")}
-    assert set(STORED_NAMES.values()) == names - {"dated_by"}  # virtual time sets dated_by; users cannot set dated_by
+    assert set(STORED_NAMES.values()) == names - {"dated_by"}  # dated_by is set by virtual time, not by users
     assert STORED_NAMES.keys() <= Settings.model_fields.keys()
 
 

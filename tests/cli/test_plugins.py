@@ -1,4 +1,4 @@
-"""Learners and data sets of other packages, installed into a temporary folder."""
+"""Learners and data sets from other packages, which are installed into a temporary folder."""
 
 import json
 import re
@@ -24,7 +24,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Return a function that installs a package of one module, like pip, by writing the module and its metadata."""
+    """Return a function that installs a one-module package as pip does: it writes the module and its metadata."""
     folder = tmp_path / "site-packages"
     monkeypatch.syspath_prepend(str(folder))
     modules = []

@@ -15,7 +15,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 
 def pipeline_of(monkeypatch: pytest.MonkeyPatch, **task: Any) -> Pipeline:
-    """Run a pipeline in which class 2 is right."""
+    """Run a pipeline in which class 2 is always right."""
     made = Pipeline(small_task("banditron", **task))
     learner = made.learner()
     for t in range(300):

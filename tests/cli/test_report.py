@@ -1,4 +1,4 @@
-"""`onebit run --seeds`, and `onebit report` for the saved pages of runs."""
+"""`onebit run --seeds`, and `onebit report` with saved pages of runs."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ def test_docs_list_every_exit_code() -> None:
 OWN = {(Program.MONITOR, "--estimate"), (Program.VERIFY, "--timeout")} | {
     (Program.SHOW, flag) for flag in ("--map", "--n-features", "--reward-above", "--seed")
 }
-"""Flags that have the name of another command's setting but a different meaning."""
+"""Flags that share a name with another command's setting but have a different meaning."""
 
 
 @pytest.mark.parametrize("program", Program)
@@ -83,7 +83,7 @@ def test_flags_override_variables_and_variables_override_the_file(monkeypatch: p
 
 def test_settings_from_every_source_are_recorded_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings({}).given == frozenset()
-    Path("onebit.toml").write_text('on_expiry = "drop"\n')  # given, although this is the default value
+    Path("onebit.toml").write_text('on_expiry = "drop"\n')  # counts as given, although it is the default value
     monkeypatch.setenv("ONEBIT_WINDOW", "5m")
     assert load_settings({"rate": 7.0, "seed": None}).given == {"on_expiry", "window_ms", "rate_per_s"}
 

@@ -76,7 +76,7 @@ def test_warning_reports_dead_letters_with_the_last_reason() -> None:
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)
     for number in range(20):
-        pipeline.context(f"event-{number}", 7)  # invalid, because the features are 0 to 3
+        pipeline.context(f"event-{number}", 7)  # invalid: features are numbered 0 to 3
     run()
     message = tally.warning()
     assert message.startswith("dead letters: 20, records received: 20; last dead letter, test.contexts/0, ")
@@ -104,7 +104,7 @@ def test_dropped_orphan_is_reported_without_further_records() -> None:
 @pytest.mark.parametrize("name", Ledger._fields)
 def test_status_contains_every_ledger_count(name: str) -> None:
     line = ledger_line(Ledger(**{name: 1_234}))
-    if name not in ("contexts", "feedback"):  # the status omits these two sums of other counts
+    if name not in ("contexts", "feedback"):  # the status omits these two, which are sums of other counts
         assert f"{name.replace('_', ' ')} 1,234" in line
     assert ledger_line(Ledger()) == "decided 0, matched 0, pending 0"
 
@@ -123,7 +123,7 @@ def test_run_is_unfinished_while_feedback_is_unapplied() -> None:
 
 
 def shown(times_s: tuple[float, ...], *calls: dict[str, Any]) -> list[str]:
-    """Return the progress lines of a run of ten events. The clock returns these times."""
+    """Return the progress lines of a ten-event run in which the clock returns these times."""
     seen: list[Progress] = []
     clock = iter(times_s)
     meter = Meter("newtron", 10, seen.append, lambda: next(clock))

@@ -1,4 +1,4 @@
-"""A cluster of three real brokers on this machine with different clocks."""
+"""A cluster of three real brokers on this machine, each with a different clock."""
 
 import os
 import signal
@@ -84,7 +84,7 @@ class Cluster:
             local_kafka.stop(self._home(node))
 
     def create_topics(self, topics: Topics, feedback_on: list[int]) -> None:
-        """Create a pipeline's topics. The first node of `feedback_on` leads feedback; node 1 has all other topics."""
+        """Create a pipeline's topics. The first node of `feedback_on` leads `feedback`; node 1 hosts the rest."""
         new = [
             NewTopic(
                 spec.name, 1, replica_assignment=[feedback_on if spec.name == topics.feedback else [1]],
@@ -113,12 +113,12 @@ class Cluster:
         producer = Producer({"bootstrap.servers": f"{HOST}:{self._ports[1]}", "transactional.id": "first"})
         producer.init_transactions(60)
         consumer = Consumer({"bootstrap.servers": f"{HOST}:{self._ports[1]}", "group.id": "first"})
-        with suppress(KafkaException):  # raised if the coordinator is still loading; the topic then exists
+        with suppress(KafkaException):  # raised while the coordinator is loading; by then, the topic exists
             consumer.committed([TopicPartition("none", 0)], 60)
         consumer.close()
 
     def _format_like_the_first(self, node: int) -> None:
-        """Write the first broker's cluster id to a storage directory; `local_kafka` would create a new cluster id."""
+        """Format a storage directory with the first broker's cluster id. By default, `local_kafka` creates a new id."""
         first = (self._home(1) / "storage" / "meta.properties").read_text().splitlines()
         kept = [line for line in first if line.startswith(("version", "cluster.id"))]
         storage = self._home(node) / "storage"

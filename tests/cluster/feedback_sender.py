@@ -32,7 +32,7 @@ class FeedbackSender(threading.Thread):
         self._closing = threading.Event()
         self._ticks: dict[bytes, int] = {}
         self._undated: defaultdict[bytes, list[str]] = defaultdict(list)
-        self._due: list[tuple[float, str]] = []  # the times are those of the leader's clock
+        self._due: list[tuple[float, str]] = []  # due times on the leader's clock, with event ids
         self._ahead_ms = 0.0  # append time on the leader's clock minus send time on this machine's clock
         self._consumer = Consumer(
             {

@@ -14,7 +14,7 @@ TIMEOUT_S = 60.0
 
 
 class RebalanceLog:
-    """A rebalance listener that records its calls."""
+    """A rebalance listener that records every call."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, frozenset[TopicPartition]]] = []

@@ -1,4 +1,4 @@
-"""Records of other clients. Every implementation of Broker can read them, and write them as dead letters."""
+"""Records written by other clients. Every implementation of Broker can read them and write them as dead letters."""
 
 from typing import Any
 
@@ -133,7 +133,7 @@ def test_records_around_a_non_utf_8_header_name_are_read(
 ) -> None:
     tp = one_partition(adapted, prefix + "latin")
     theirs = KafkaProducer(bootstrap_servers=kafka.bootstrap, linger_ms=1_000, compression_type="gzip")
-    for number in range(100):  # one batch, in which every third record has a name that is not UTF-8
+    for number in range(100):  # one batch; every third record has a header name that is not UTF-8
         headers = [("plain", b"1"), (Name("ignored"), b"2"), ("last", b"")]
         theirs.send(tp.topic, b"%d" % number, b"key", headers=headers[:: 1 if number % 3 == 2 else 2], partition=0)
     theirs.close()

@@ -148,7 +148,7 @@ def test_members_that_poll_rarely_and_briefly_join_the_group(broker: Broker, pre
         return all(len(member.assignment()) == 1 for member in members)
 
     until(is_assigned)
-    # The first member has an assignment before the other joins. After the join, each member has one more assignment.
+    # The first member gets one assignment before the other joins. After the join, each member gets one more.
     assert [kind for one in rebalances for kind, _ in one.events].count("assigned") <= 3
     for member in members:
         member.close()
@@ -252,7 +252,7 @@ def test_restarted_member_fences_its_predecessor_immediately(broker: Broker, pre
         until(lambda: bool(zombie.poll(100, 10)))
     zombie.close()
     producer.begin()
-    producer.send_offsets({tp: 1}, successor)  # the close of the zombie has not removed the successor
+    producer.send_offsets({tp: 1}, successor)  # closing the zombie did not remove its successor
     producer.commit()
     assert broker.committed(prefix, [tp]) == {tp: 1}
     producer.close()
@@ -320,7 +320,7 @@ def test_removed_member_that_must_not_rejoin_is_fenced(broker: Broker, prefix: s
     assert values(read(successor, 1)) == ["a"]
     consumer.close()
     producer.begin()
-    producer.send_offsets({tp: 1}, successor)  # the close of the removed member has not removed the successor
+    producer.send_offsets({tp: 1}, successor)  # closing the removed member did not remove its successor
     producer.commit()
     assert broker.committed(prefix, [tp]) == {tp: 1}
     producer.close()

@@ -28,7 +28,7 @@ def set_times(kafka: LocalKafka, topic: str, kind: str) -> None:
 
 
 def write(kafka: LocalKafka, topic: str, value: bytes) -> None:
-    """Write a record with an old timestamp that the sender sets."""
+    """Write a record with an old timestamp, set by the sender."""
     producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, value, b"key", 0, timestamp=OLD_MS)
     assert producer.flush(30) == 0

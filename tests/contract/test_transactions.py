@@ -174,7 +174,7 @@ def test_second_producer_with_same_id_fences_the_first(broker: Broker, prefix: s
     successor.send(name, 0, b"key", b"successor")
     with pytest.raises(FencedError):
         zombie.commit()
-    successor.commit()  # the attempt of the zombie has not fenced the successor
+    successor.commit()  # the zombie's attempt did not fence its successor
     with pytest.raises(FencedError):
         zombie.abort()
     zombie.close()

@@ -32,8 +32,8 @@ def _name(requirement: str) -> str:
 
 def test_compose_passes_every_setting_to_the_programs() -> None:
     passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
-    # With one learner and one broker, Compose requires neither instance names nor replication. The health checks of
-    # Compose use HTTP instead of a ready file. A profile covers only a single process.
+    # With one learner and one broker, Compose needs neither instance names nor replication. Its health checks use HTTP
+    # instead of a ready file. A profile covers only a single process.
     elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE"}
 
     assert passed == {one.name.upper() for one in described()} - elsewhere

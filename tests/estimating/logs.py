@@ -1,4 +1,4 @@
-"""Simulated logs in memory. The logging policy and the reward probabilities are known."""
+"""Simulated in-memory logs with a known logging policy and known reward probabilities."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,7 +13,7 @@ N_CLASSES, N_FEATURES = 4, 5
 
 
 class MemoryLog(NamedTuple):
-    """A log in memory that is read in batches of `batch_rows` rows."""
+    """An in-memory log that is read in batches of `batch_rows` rows."""
 
     rows: LogBatch
     n_features: int = N_FEATURES
@@ -87,7 +87,7 @@ def a_world(floor: float = 0.4) -> World:
 def rows_of(
     x: FloatArray, actions: NDArray[np.int64], propensities: FloatArray, rewards: NDArray[np.int64]
 ) -> LogBatch:
-    """A log of dense contexts with the given actions and rewards, one second apart and without delays."""
+    """A log with dense contexts and the given actions and rewards. It has one decision per second and no delays."""
     n, d = x.shape
     return LogBatch(
         ids=[f"event-{j}" for j in range(n)],

@@ -1,4 +1,4 @@
-"""The estimated mean reward of each challenger, from the champion's decisions."""
+"""Estimates of each challenger's mean reward from the champion's decisions."""
 
 import numpy as np
 import pytest

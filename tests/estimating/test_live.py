@@ -85,7 +85,7 @@ def test_decisions_without_a_weight_are_excluded_and_flagged() -> None:
     predictions = [decided("a", 1, math.nan, 1), decided("own", 1, 0.5, None), *agreeing("b")]
     live.take(0, 1, predictions, [matched("a", 1), matched("b", 1)])
     found = live.now()
-    assert (found.n, found.waiting) == (1, 0), "a decision that is not logged blocks no others"
+    assert (found.n, found.waiting) == (1, 0), "a decision that is not logged must not block others"
     assert names(found) == ["propensity-missing", "not-logged"]
 
 
@@ -189,7 +189,7 @@ def test_live_estimates_equal_the_offline_estimates_of_the_same_log() -> None:
 
 
 def test_snips_interval_has_about_the_nominal_coverage() -> None:
-    """Uses 200 logs of 400 rows. The log plays two classes uniformly; the policy plays class 0 with probability 0.7."""
+    """Uses 200 uniform logs of 400 rows and two classes. The evaluated policy plays class 0 with probability 0.7."""
     rng = np.random.default_rng(1)
     shape, truth, held = (200, 400), 0.7 * 0.2 + 0.3 * 0.6, 0
     actions, targets = (rng.random(shape) < 0.5).astype(int), (rng.random(shape) < 0.3).astype(int)
@@ -211,7 +211,7 @@ def test_few_rows_are_flagged_and_have_no_normal_interval() -> None:
     live.take(0, 1, agreeing(*map(str, range(40))), [matched(str(number), number % 2) for number in range(40)])
     found = live.now()
     assert [one.normal for one in found.estimates] == [None, None]
-    assert [flag.name for flag in found.flags] == ["ess-low"], "few rows are no test of the mean weight"
+    assert [flag.name for flag in found.flags] == ["ess-low"], "there are too few rows to test the mean weight"
     live.take(0, 2, agreeing(*map(str, range(160))), [matched(str(number), number % 2) for number in range(160)])
     assert [flag.name for flag in live.now().flags] == ["weights-off-one"]
 

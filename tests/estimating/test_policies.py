@@ -1,4 +1,4 @@
-"""The action probabilities of each policy in a log. A learner first applies the feedback that is already due."""
+"""The action probabilities that each policy assigns in a log. A learner first applies the feedback already due."""
 
 import numpy as np
 import pytest

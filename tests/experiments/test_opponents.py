@@ -1,4 +1,4 @@
-"""Learners of River on Onebit's streams. Vowpal Wabbit is not tested, because it is not a test requirement."""
+"""River's learners on Onebit's streams. Vowpal Wabbit is not tested, because it is not a test dependency."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from stream.offline import NEVER
 
 
 class CallRecorder:
-    """A learner that records the calls of its methods."""
+    """A learner that records all calls to its methods."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

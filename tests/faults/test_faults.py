@@ -1,8 +1,8 @@
 """Long runs with dozens of faults on a real Kafka: `make test-faults`. Short runs are in tests/real_kafka.
 
 Each run ends with the same checks: the audit passes, every context is decided and settled once, and a replay of the
-whole journal results in the same model. A seed determines the times of the faults. What each process does at these
-times varies from run to run.
+whole journal results in the same model. A seed determines the times of the faults. What each process is doing
+at these times varies from run to run.
 """
 
 import random

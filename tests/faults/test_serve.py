@@ -32,7 +32,7 @@ CLIENTS = 8
 
 
 class Clients:
-    """Clients that repeat each request until the request succeeds. Repeats have the same id, but go to any gateway."""
+    """Clients that repeat each request until it succeeds. Repeats have the same id, but can go to either gateway."""
 
     def __init__(self, gateways: dict[str, Gateway]) -> None:
         self.gateways = gateways
@@ -57,7 +57,7 @@ class Clients:
             self.ended.set()
 
     def wait_until_served(self, visits: int) -> None:
-        """Wait until the clients have made this number of visits, or until a client has failed."""
+        """Wait until the clients have made the given number of visits, or until a client has failed."""
         wait_for(lambda: len(self.decisions) >= visits or self.ended.is_set(), f"{visits} visits are served")
 
     def _repeat(self, draw: random.Random, ask: Callable[[Gateway], Any]) -> Any:

@@ -1,6 +1,6 @@
 """A reader of Onebit's stored formats, written from docs/formats.md alone. The reader imports neither Onebit nor numpy.
 
-The reader tests that docs/formats.md is correct, and is an example for readers in other languages.
+The reader tests that docs/formats.md is correct, and serves as an example for readers in other languages.
 """
 
 import ast
@@ -139,10 +139,10 @@ class DeadLetter(NamedTuple):
     offset: int
     kind: str
     reason: str
-    key_bytes: int | None  # original length of the key, if the dead letter contains only a part of the key
+    key_bytes: int | None  # original length of the key, if the dead letter contains only part of it
     value_bytes: int | None
-    own: list[tuple[str, bytes]]  # headers of the original record that the dead letter contains
-    own_count: int  # number of headers of the original record
+    own: list[tuple[str, bytes]]  # the original record's headers that are in the dead letter
+    own_count: int  # number of headers in the original record
 
 
 def dead_letter(headers: Sequence[tuple[str, bytes]]) -> DeadLetter:

@@ -1,4 +1,4 @@
-"""A reader of the log of a shared model. Like `format_reader`, it was written from docs/formats.md alone."""
+"""A reader of a shared model's log. Like `format_reader`, it was written from docs/formats.md alone."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ NEEDED = object()
 
 
 class UpdateColumn(NamedTuple):
-    """A column of update records: the function that reads the column, and the value of its entries if it is absent."""
+    """A column of update records: the function that reads it, and the value of all entries if the column is absent."""
 
     read: Callable[[Array], list[Any]]
     absent: Any = NEEDED

@@ -48,7 +48,7 @@ PAGE = HERE.parent.parent / "docs" / "formats.md"
 
 
 def write_golden_files() -> None:
-    """Rewrite all golden files except `runs.format1.json`. The values are in the tests of each format.
+    """Rewrite all golden files except `runs.format1.json`. The values come from the tests of each format.
 
     Run this function only after an intended change of a format:
 
@@ -87,7 +87,7 @@ def test_page_names_every_golden_file_and_no_missing_file() -> None:
     there = {path.name for path in HERE.iterdir()}
     assert named - there == set()
     stored = {path.name for path in HERE.iterdir() if path.is_file() and path.suffix != ".py"}
-    assert stored - named == set(), "the page does not name some golden files"
+    assert stored - named == set(), "expected the page to name every golden file"
 
 
 def stored_journal() -> list[bytes]:
@@ -239,7 +239,7 @@ def test_page_documents_each_field_of_a_block(name: str) -> None:
 
 def test_page_documents_each_update_column_and_its_default() -> None:
     lines = fields_of_the_page("Updates")
-    for name in ("name", "values", "arrays"):  # these fields are from the table of the head
+    for name in ("name", "values", "arrays"):  # these fields belong to the head, not to the columns
         del lines[name]
     expected = {
         column: "–" if absent is NEEDED else f"{absent:g}".replace("-", "−")

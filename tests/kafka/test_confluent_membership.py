@@ -1,4 +1,4 @@
-"""A confluent-kafka member that is unknown to its group after a pause of the member or an outage of the broker."""
+"""A confluent-kafka member that its group no longer knows after the member was paused or the broker was down."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ def test_member_checks_producer_errors_before_it_is_fenced(connection: Confluent
         connection._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 
     member = _member(connection, {})
-    # The poll of the producer reports the outage. A request by the member does not poll the producer.
+    # Polling the producer reports the outage. Requests by the member do not poll the producer.
     connection.producers.append(SimpleNamespace(poll=poll))
 
     member.on_unknown_member()

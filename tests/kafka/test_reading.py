@@ -16,7 +16,7 @@ CONTEXTS = TopicPartition(TOPICS.contexts, 0)
 
 
 class _Outage:
-    """A broker with three contexts that stops responding when `away` is set."""
+    """A broker with three contexts. The broker stops responding when `away` is set."""
 
     def __init__(self) -> None:
         self.away = False
@@ -59,7 +59,7 @@ def test_reading_interrupted_by_an_outage_is_an_error() -> None:
 
 @pytest.fixture
 def offset_reader() -> RecordsAt:
-    """A reader by offset for the contexts e0, e1, ... The first and last contexts are too far apart for one pass."""
+    """A reader of the contexts e0, e1, ... by offset. The first and last contexts are too far apart for one pass."""
     pipeline = Pipeline(small_task())
     for number in range(RUN_GAP_MAX + 10):
         pipeline.context(f"e{number}")

@@ -35,9 +35,9 @@ def rounds_of(X: FloatArray, labels: NDArray[np.int64], rng: np.random.Generator
 
 
 def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
-    """Yield ("decide", t) and ("learn", t) in order of time.
+    """Yield ("decide", t) and ("learn", t) in chronological order.
 
-    Feedback in the same round is in the order of the decisions.
+    Feedback due in the same round is in the order of its decisions.
     """
     due: dict[int, list[int]] = {}
     for t in range(late.size):

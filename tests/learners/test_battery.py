@@ -208,7 +208,7 @@ def test_predict_is_deterministic_and_has_no_side_effects(case: Case) -> None:
 @each
 def test_observe_changes_only_the_declared_state(case: Case) -> None:
     data = examples(case, 120)
-    learner, never = case.create(), case.create()  # `never` receives no calls of `observe`
+    learner, never = case.create(), case.create()  # `observe` is never called on `never`
     u = np.random.default_rng(3).random(120)
     changed: set[str] = set()
     for t in range(120):
@@ -217,7 +217,7 @@ def test_observe_changes_only_the_declared_state(case: Case) -> None:
         before = learner.state()
         learner.observe(x, decision)
         changed |= {key for key, value in learner.state().items() if not np.array_equal(value, before[key])}
-        if not learner.observed:  # calls of `observe` must have no effect
+        if not learner.observed:  # calls to `observe` must have no effect
             assert never.predict(x, float(u[t]))[:3] == decision[:3]
             assert learn(never, data, t, decision) == learn(learner, data, t, decision)
         elif t % 10 == 0:

@@ -17,7 +17,7 @@ K, D, ROUNDS = 5, 12, 260
 
 
 def artificial(rng: np.random.Generator) -> tuple[FloatArray, NDArray[np.int64], float]:
-    """Return the artificial data of section 5.2 of the paper, and the squared norm of the five models in this data.
+    """Return the artificial data of section 5.2 of the paper, and the squared norm of the models that label it.
 
     Five of the nine features determine the class. There are five classes. The paper does not specify the distribution
     of these features. This function draws them uniformly from [-1, 1].
@@ -78,12 +78,11 @@ def test_variant_equals_its_row_of_table_2(variant: int) -> None:
     np.testing.assert_array_equal(one.weights(), other.weights())
 
 
-# The test counts the mistakes in 1,000 rounds of the paper's artificial data, as the mean of 10 runs. For variants 1
-# to 5, the paper's figure shows over 600, about 300, about 500, slightly under 600, and about 400 mistakes. An
-# independent implementation makes 625, 210, 540, 550 to 650, and 235 mistakes. The paper sets ‖U‖ in (9) "to be the
-# squared norm of the model", so ‖U‖² is the square of this squared norm. The paper shows variant 4 for η from 0.001 to
-# 1,000. This test uses η = 0.01. Single runs of variant 4 differ by 120, so the mean of 10 runs has an error of about
-# 40.
+# The test counts mistakes in 1,000 rounds of the paper's artificial data, averaged over 10 runs. For variants 1 to 5,
+# the paper's figure shows over 600, about 300, about 500, slightly under 600, and about 400 mistakes. An independent
+# implementation makes 625, 210, 540, 550 to 650, and 235 mistakes. The paper sets ‖U‖ in (9) "to be the squared norm of
+# the model", so ‖U‖² is the square of this squared norm. The paper shows variant 4 for η from 0.001 to 1,000. This test
+# uses η = 0.01. Single runs of variant 4 differ by 120, so the mean of 10 runs has an error of about 40.
 @pytest.mark.parametrize(
     ("variant", "eta", "low", "high"),
     [(1, 1.0, 590, 650), (2, 1.0, 190, 235), (3, 1.0, 530, 590), (4, 0.01, 480, 650), (5, 1.0, 215, 265)],

@@ -1,4 +1,4 @@
-"""Decisions among some of the classes."""
+"""Decisions among a subset of the classes."""
 
 from collections.abc import Callable, Sequence
 from itertools import product

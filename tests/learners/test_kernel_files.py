@@ -1,4 +1,4 @@
-"""The kernel files are the key of the cache of compiled kernels, so shared kernels must be in these files."""
+"""The cache of compiled kernels is keyed by a digest of the kernel files, so shared kernels must be in these files."""
 
 import importlib
 from pathlib import Path

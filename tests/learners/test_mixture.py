@@ -67,9 +67,9 @@ def test_decisions_and_updates_agree_with_the_floor_oracle(name: str, parameters
 
 @pytest.mark.parametrize(("name", "parameters"), (SOUND | UNSOUND).items(), ids=SOUND | UNSOUND)
 def test_classes_are_played_with_their_propensities(name: str, parameters: dict[str, Any]) -> None:
-    """Assert that the number of grid points u for which a class is played is correct up to two points.
+    """Assert that the number of grid points u for which a class is played is correct to within two points.
 
-    A class is played for at most two intervals of u: one interval of the floor, and one interval of the learner.
+    A class is played on at most two intervals of u: one from the floor, and one from the learner.
     """
     points = 4_000
     learner = Mixture(bare(name, parameters), FLOOR)

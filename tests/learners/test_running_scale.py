@@ -56,7 +56,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 class Waiting(NamedTuple):
-    """A pending decision of the learner and of the oracle."""
+    """A pending decision, as made by the learner and by the oracle."""
 
     x: FloatArray
     mine: Decision

@@ -21,7 +21,7 @@ READ, CHANGELOG = TP(TOPICS.predictions, 0), TP("changelog", 0)
 
 
 def fetched(record: Record, offset: int) -> Any:
-    """Convert a record to aiokafka's class."""
+    """Convert a record to aiokafka's record class."""
     return ConsumerRecord(
         record.topic,
         record.partition,
@@ -74,7 +74,7 @@ def test_records_fetched_before_the_seek_are_discarded(monkeypatch: pytest.Monke
     assert [one.offset for one in found[CHANGELOG]] == [3, 4]  # individual records, not a batch
     assert asyncio.run(thread._fetch_records(None, {READ})) == {}
     thread.consumer.is_placed = True
-    # If the set of partitions is empty, aiokafka itself would return all buffered records.
+    # For an empty set of partitions, aiokafka itself would return all buffered records.
     assert asyncio.run(thread._fetch_records(None, set())) == {}
     assert asked == [{CHANGELOG}]
     (batch,) = asyncio.run(thread._fetch_records(None, {READ}))[READ]

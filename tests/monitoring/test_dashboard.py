@@ -90,7 +90,7 @@ def test_backlog_does_not_include_transaction_markers() -> None:
     monitored = Monitored()
     done = step(1, 10, decided=10, matched=10, feedback=0)._replace(feedback=(0, 10))
     monitored.update(0, 11, done, feedback=11)
-    assert monitored.dashboard.inputs_to_count() == []  # empty: the pipeline will not be reported as stuck soon
+    assert monitored.dashboard.inputs_to_count() == []  # empty, because the pipeline will not soon be reported as stuck
     monitored.ms += 1_000
     assert monitored.dashboard.inputs_to_count() == [
         (TopicPartition(TOPICS.contexts, 0), 10), (TopicPartition(TOPICS.feedback, 0), 10)
@@ -233,7 +233,7 @@ def test_monitor_with_high_lag_reads_a_sample_of_ids() -> None:
         return sample
 
     assert [falls_behind_by(records, 2_000) for records in (30_000, 40_000, 50_000)] == [2, 4, 8]
-    assert falls_behind_by(20_000, 2_000) == 8  # while the lag decreases, the sample remains the same
+    assert falls_behind_by(20_000, 2_000) == 8  # while the lag decreases, the sample does not change
     taken = [record for offset in range(800) for record in (prediction(offset), example(offset))]
     monitored.dashboard.take(taken)
     shown = monitored.shown()

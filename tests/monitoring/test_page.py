@@ -1,4 +1,4 @@
-"""The monitor's page in headless Chromium loads, updates, reconnects after a restart, and passes axe-core."""
+"""In headless Chromium, the monitor's page loads, updates, reconnects after a restart, and passes axe-core's checks."""
 
 import json
 import os

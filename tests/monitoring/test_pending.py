@@ -1,4 +1,4 @@
-"""The monitor joins decisions with their outcomes. The read order of the two topics does not affect the result."""
+"""The monitor joins decisions with their outcomes. The order in which the two topics are read does not matter."""
 
 from functools import partial
 from math import nan
@@ -23,7 +23,7 @@ class Decided(NamedTuple):
         return Prediction(str(self.number), Decision(self.action, 1, self.propensity, np.zeros(4)), 0)
 
     def weights(self) -> tuple[float, ...]:
-        """The weights under greedy, uniform and the learner. The learner has a weight only in replays of a log."""
+        """The weights under greedy, uniform and the learner's policy, which has a weight only in replays of a log."""
         return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
 
     def add_to(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:

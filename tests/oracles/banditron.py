@@ -7,7 +7,7 @@ from tests.oracles.logged import Eligible, Logged, among, sample
 
 
 def explore(scores: FloatArray, gamma: float, u: float, eligible: Eligible = None) -> Logged:
-    """Draw an action from p = (1-γ) e_greedy + (γ/K) 1, with the eligible classes only."""
+    """Draw an action from p = (1-γ) e_greedy + (γ/K) 1, over the eligible classes only."""
     scores = among(scores, eligible)
     greedy = int(np.argmax(scores))
     p = (1 - gamma) * np.eye(scores.size)[greedy] + gamma * (scores > -np.inf) / np.sum(scores > -np.inf)

@@ -32,7 +32,7 @@ class NaiveConfidit:
         self.W = np.zeros((n_classes, n_features))
         self.t = 0
         self.confidence_sum = 0.0
-        self.closest = np.inf  # the smallest difference between the best and the next value, without exact ties
+        self.closest = np.inf  # the smallest difference between the best and second-best values, excluding exact ties
 
     def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         x = x / np.linalg.norm(x)

@@ -7,7 +7,7 @@ from tests.oracles.logged import Eligible, Logged, among
 
 
 class NaivePerceptron:
-    """Notes, Algorithm 1."""
+    """Algorithm 1 of the Notes."""
 
     def __init__(self, K: int, d: int, margin: str = "decision") -> None:
         self.W, self.margin = np.zeros((K, d)), margin

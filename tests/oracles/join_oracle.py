@@ -1,7 +1,7 @@
 """A direct implementation of the join. The oracle stores all decisions in a list, and searches this list.
 
 The oracle compares the append time of feedback with the deadline of its decision. The join does not compare these
-times: it expires each decision when stream time passes the deadline. Both methods must have the same results.
+times: it expires each decision when stream time passes the deadline. Both methods must give the same results.
 """
 
 from dataclasses import dataclass, field

@@ -78,7 +78,7 @@ def best_of(values: NDArray[np.float64]) -> int:
 
 
 def closest_of(values: NDArray[np.float64]) -> float:
-    """Return the difference between the largest value and the next value. Ignores ties with the largest value."""
+    """Return the difference between the largest value and the next-largest value that does not tie with it."""
     behind = values[values < values.max() - TIE * abs(values.max())]
     return float(values.max() - behind.max()) if behind.size else float("inf")
 
@@ -114,7 +114,7 @@ class NaiveLateUcb:
         self.sigma_sq = 0.0
         self.drift = Drift(K, drift)
         self.closest = np.inf
-        # By id() of the logged decision: the epoch, w·x, and whether z is known.
+        # Keyed by id() of the logged decision: the epoch, w·x, and whether z is known.
         self.kept: dict[int, tuple[int, float, bool]] = {}
 
     def features(self, x: FloatArray, known: bool) -> tuple[FloatArray, float]:

@@ -33,10 +33,10 @@ class Oracle(Protocol):
     """A paper's pseudocode in plain numpy, on dense vectors."""
 
     def predict(self, x: FloatArray, u: float) -> Logged:
-        """Decide for x."""
+        """Return a decision for x."""
 
     def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
-        """Learn from the bit."""
+        """Learn from the bit of feedback on a decision."""
 
     def weights(self) -> FloatArray:
         """Return the linear weights. Raises NotImplementedError if there are none."""
@@ -46,7 +46,7 @@ class LimitedOracle(Protocol):
     """An oracle that supports eligible classes."""
 
     def predict(self, x: FloatArray, u: float, eligible: Eligible) -> Logged:
-        """Decide for x."""
+        """Return a decision for x."""
 
 
 @runtime_checkable
@@ -62,10 +62,10 @@ class LabelledOracle(Protocol):
     """The pseudocode of an algorithm with full information in plain numpy, on dense vectors."""
 
     def predict(self, x: FloatArray, u: float) -> Logged:
-        """Decide for x."""
+        """Return a decision for x."""
 
     def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
-        """Learn from the true class."""
+        """Learn from the true class of a decision's context."""
 
     def weights(self) -> FloatArray:
         """Return the linear weights."""

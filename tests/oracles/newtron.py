@@ -46,7 +46,7 @@ class NaiveNewtron:
         scores = np.asarray(self.W @ x, dtype=np.float64)
         mixed = (1 - self.gamma) * self.softmax(scores) + self.gamma / self.K
         action = sample(mixed, u)
-        # Classes with the same history must tie. The tolerance exceeds the rounding errors of the matrix factorisation.
+        # Classes with the same history must tie. The tolerance exceeds the rounding errors of the matrix factorization.
         tolerance = (1e-13 if self.diagonal else 1e-9) * self.D * np.linalg.norm(x)
         greedy = int(np.flatnonzero(scores >= scores.max() - tolerance)[0])
         return Logged(action, greedy, float(mixed[action]), scores)

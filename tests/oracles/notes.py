@@ -17,7 +17,7 @@ def uniform(K: int) -> FloatArray:
 
 
 class NaiveOvaPerceptron:
-    """Algorithm 3."""
+    """Algorithm 3 of the Notes."""
 
     def __init__(self, K: int, d: int) -> None:
         self.W = np.zeros((K, d))
@@ -41,7 +41,7 @@ class NaiveOvaPerceptron:
 
 
 class NaiveOvaKernelPerceptron:
-    """Algorithm 3 with kernels: w_i = Σ ± φ(x_p), as in section 5, over the last `support_max` examples."""
+    """Algorithm 3 of the Notes with kernels (section 5): w_i = Σ ± φ(x_p) over the last `support_max` examples."""
 
     def __init__(self, K: int, kernel: str, degree: int, width: float, support_max: int) -> None:
         self.K, self.kernel, self.degree, self.width, self.support_max = K, kernel, degree, width, support_max
@@ -108,7 +108,7 @@ def project(W: FloatArray, radius: float) -> FloatArray:
 
 
 class NaiveOneSidedBanditron:
-    """Algorithm 4, with projection onto matrices whose rows sum to zero and have a limited norm."""
+    """Algorithm 4 of the Notes, with projection onto matrices whose rows sum to zero and have a limited norm."""
 
     def __init__(self, K: int, d: int, eta: float, radius: float) -> None:
         self.W, self.eta, self.radius = np.zeros((K, d)), eta, radius
@@ -130,7 +130,7 @@ class NaiveOneSidedBanditron:
 
 
 class NaiveSelectron:
-    """Algorithm 5. Refits W to all right guesses: a linear system solves (13), and projected gradients solve (15)."""
+    """Algorithm 5 of the Notes. Refits W to all right guesses: (13) by a linear system, (15) by projected gradients."""
 
     def __init__(self, K: int, d: int, *, epsilon: float, eta: float, loss: str, alpha: float, radius: float) -> None:
         self.epsilon, self.eta, self.loss, self.alpha, self.radius = epsilon, eta, loss, alpha, radius
@@ -183,7 +183,7 @@ class NaiveSelectron:
 
 
 class NaiveKwikBanditron:
-    """Algorithm 6."""
+    """Algorithm 6 of the Notes."""
 
     def __init__(self, comparator: FloatArray, epsilon: float, D: float) -> None:
         self.comparator, self.epsilon, self.D = comparator, epsilon, D
@@ -219,7 +219,7 @@ class NaiveKwikBanditron:
 
 
 class NaiveHalving:
-    """Algorithm 2 over a list of hypotheses."""
+    """Algorithm 2 of the Notes, over a list of hypotheses."""
 
     def __init__(self, hypotheses: FloatArray) -> None:
         self.left = list(hypotheses)
@@ -244,7 +244,7 @@ class NaiveHalving:
 
 
 class NaiveBiasedHalving(NaiveHalving):
-    """Algorithm 8 over a list of hypotheses."""
+    """Algorithm 8 of the Notes, over a list of hypotheses."""
 
     def __init__(self, hypotheses: FloatArray, alpha: float) -> None:
         super().__init__(hypotheses)
@@ -266,7 +266,7 @@ class NaiveBiasedHalving(NaiveHalving):
 
 
 class NaiveExp4:
-    """Algorithm 9 over a list of hypotheses. One uniform number determines the draw of (ỹ, ŷ)."""
+    """Algorithm 9 of the Notes, over a list of hypotheses. One uniform number determines the draw of (ỹ, ŷ)."""
 
     def __init__(self, hypotheses: FloatArray, gamma: float, alpha: float) -> None:
         self.H, self.gamma, self.alpha = hypotheses, gamma, alpha
@@ -303,7 +303,7 @@ class NaiveExp4:
 
 
 class NaiveHypothesisExhaustion:
-    """A learner from section 2: uses one hypothesis until its first mistake, then the next hypothesis."""
+    """A learner from section 2 of the Notes. Uses one hypothesis until its first mistake, then the next one."""
 
     def __init__(self, hypotheses: FloatArray) -> None:
         self.H, self.j = hypotheses, 0
@@ -323,7 +323,7 @@ class NaiveHypothesisExhaustion:
 
 
 class NaiveFeatureBlocks:
-    """A learner from section 2: divides the feature space into blocks, and learns one class per block."""
+    """A learner from section 2 of the Notes. Divides the feature space into blocks, and learns one class per block."""
 
     def __init__(self, K: int, d: int, gamma: float) -> None:
         self.K, self.side = K, gamma / np.sqrt(d)

@@ -23,7 +23,7 @@ class NaiveRdue:
         K, nu = theta.size, 2.0
         y_hat = self.regularized(theta)
         distances = np.array([np.abs(y - y_hat).sum() for y in np.eye(K)])
-        # This is the nearest vertex in line 2 of algorithm 1. Unlike `distances`, `theta` has no rounding errors.
+        # The nearest vertex (line 2 of algorithm 1) is found from `theta`, because `distances` has rounding errors.
         nearest = int(np.argmax(theta))
         assert distances[nearest] <= distances.min() + 1e-12
         p = min(1.0, 2.0 * distances[nearest] / nu)

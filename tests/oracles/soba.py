@@ -32,7 +32,7 @@ class NaiveSoba:
         self.W: NDArray[np.floating[Any]] = np.zeros((K, d))
         self.margins: list[float] = []  # n_s m_s
         self.residuals: list[float] = []
-        self.refused = 0  # number of right decisions without an update, because of the condition in line 13
+        self.refused = 0  # number of right decisions that caused no update because of the condition in line 13
         self.closest = np.inf  # the smallest non-zero |m_t + Σ n_s m_s|; tests check that it exceeds rounding errors
         self.t = 0
 

@@ -1,4 +1,4 @@
-"""A log of decisions in memory with a known rule for the right class."""
+"""An in-memory log of decisions with a known rule for the right class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from stream.wire.records import Features
 
 @dataclass
 class MemoryLog(LogRows):
-    """Rows that have one feature each, and the given outcomes."""
+    """Rows with one feature each, and with the given outcomes."""
 
     outcomes: Sequence[LoggedOutcome]
     n_features: int = 4

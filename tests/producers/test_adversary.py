@@ -73,8 +73,8 @@ def test_adversary_does_not_change_the_learner() -> None:
     assert all(np.array_equal(before[key], after[key]) for key in before)
 
 
-# These algorithms update only after right answers (Assumption 3). The bound is Ω(min(√T, √n)). The test checks
-# ½ min(√T, √n).
+# These algorithms update only after right answers (Assumption 3). The lower bound is Ω(min(√T, √n)). The test requires
+# at least ½ min(√T, √n) mistakes.
 @pytest.mark.parametrize("name", ["soba-diag", "soba", "selectron"])
 def test_learner_that_updates_only_on_right_answers_reaches_the_lower_bound(name: str) -> None:
     mistakes = []

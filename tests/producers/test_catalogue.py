@@ -1,4 +1,4 @@
-"""Data sets by name and by file, including the bundled one."""
+"""Data sets selected by name or by file, including the bundled data set."""
 
 import hashlib
 import re

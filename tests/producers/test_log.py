@@ -147,7 +147,7 @@ def test_delayed_replay_keeps_its_schedule_and_counts_late_events() -> None:
     assert program.next_due_ms() == begun_ms + 4_000
     world.clock.advance_to(begun_ms + 4_100)
     program.step(0)
-    assert program.timetable.slip == Slip(events=2, worst_ms=2_000), "a delay of 100 ms is normal and not a slip"
+    assert program.timetable.slip == Slip(events=2, worst_ms=2_000), "a delay of 100 ms is normal, not a slip"
 
 
 def test_recreated_replay_keeps_its_schedule() -> None:
@@ -178,7 +178,7 @@ def test_context_of_a_log_contains_the_logged_action() -> None:
 def answered(
     data: Dataset, played: list[int], plan: FeedbackPlan, announce: Callable[[str], None] = print, **options: Any
 ) -> list[tuple[str, int, int]]:
-    """Return the event id, the reward and the time since the decision of all feedback for these actions."""
+    """Return the event id, reward and delay (ms) of each feedback record for these actions."""
     world = World()
     program = FeedbackProgram(
         world.broker, TOPICS, data.known_of, plan, FeedbackOptions(**options), world.now_ms, announce=announce

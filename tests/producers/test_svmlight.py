@@ -1,4 +1,4 @@
-"""The svmlight reader accepts valid files and reports the number of an invalid line."""
+"""The svmlight reader accepts valid files, and reports the line number of an error."""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""SynSep and SynNonSep have all properties in their descriptions."""
+"""SynSep and SynNonSep have all the properties stated in their descriptions."""
 
 from collections.abc import Callable
 

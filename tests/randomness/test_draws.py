@@ -1,4 +1,4 @@
-"""Random draws are pure functions, uniform, and uncorrelated. All implementations of SplitMix64 agree."""
+"""Random draws depend only on their inputs and are uniform and uncorrelated. All SplitMix64 implementations agree."""
 
 import itertools
 from functools import cache

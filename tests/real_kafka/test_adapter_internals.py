@@ -1,4 +1,4 @@
-"""The private names of kafka-python that the adapter uses. A version that lacks one of them fails these tests."""
+"""Private names of kafka-python that the adapter uses. The tests fail with any version that lacks one of them."""
 
 import ast
 import socket

@@ -35,7 +35,7 @@ class Foreign:
         self.bootstrap = bootstrap
 
     def write(self, topic: str, *records: tuple[bytes | None, bytes | None, Any], codec: str = "none") -> None:
-        """Write records of (key, value, headers) in one batch, using librdkafka."""
+        """Write (key, value, headers) records in one batch, using librdkafka."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": codec, "linger.ms": 50})
         for key, value, headers in records:
             producer.produce(topic, value, key, 0, headers=headers)
@@ -67,7 +67,7 @@ def test_foreign_records_stop_neither_learner_nor_audit(ours: Pipeline, kafka: L
     foreign.write_not_utf_8(topics.contexts, b"latin", context("latin")[1])
     foreign.write_not_utf_8(topics.contexts, b"bad", b"{")
     foreign.write_not_utf_8(topics.feedback, b"latin", feedback("latin")[1])
-    # This feedback stays an orphan, so that the snapshot contains an orphan.
+    # This feedback remains an orphan, so the snapshot contains an orphan.
     foreign.write_not_utf_8(topics.feedback, b"nobody", feedback("nobody")[1])
 
     learner = ours.start("learn", "--learner", "banditron")

@@ -76,7 +76,7 @@ def test_connect_succeeds_once_the_broker_starts(tmp_path: Path, unused_port: in
 
 
 def threads_and_sockets() -> set[str]:
-    """Return the threads and sockets of this process, including the threads and sockets of libraries."""
+    """Return the threads and sockets of this process, including those of libraries."""
     files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     return {*os.listdir("/proc/self/task"), *(file for file in files if file.startswith("socket:"))}
 

@@ -97,7 +97,7 @@ def test_repeatedly_killed_monitor_agrees_with_verify_and_detects_a_dead_learner
         began_s = time.monotonic()
         wait_for(lambda: reported(port)["condition"] == "stuck", "the monitor detects the learner's death")
         assert time.monotonic() - began_s < 10.0  # this takes 3 s on an idle machine
-        # The message continues with the feedback and with the ticks that the learner has not read.
+        # The rest of the message counts the feedback and the ticks that the learner has not read.
         waits = "s while 1 context and "
         wait_for(lambda: waits in reported(port)["why"], waits, otherwise=lambda: str(reported(port)))
         assert monitor is not None

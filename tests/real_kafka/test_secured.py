@@ -213,7 +213,7 @@ def started(users: Secured, outputs: list[str]) -> Secured:
 
 
 def needed_by(*users: str) -> list[Allowed]:
-    """Return the ACLs that these users need. In this order, each program still has work that needs the missing ACL."""
+    """Return the ACLs that these users need, ordered so that each program still has work that needs the missing ACL."""
     later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
     needed = [one for one in documented_acls() if one.user in users and one not in later]
     found = [one for one in needed if (one.user, one.operation) not in IMPLIED]
@@ -282,7 +282,7 @@ class SeparateTopics:
         assert created.code == ExitCode.OK, created.output
 
     def among(self, one: Allowed) -> Allowed:
-        """Return the same ACL with the prefix of these topics."""
+        """Return the same ACL for the prefix of these topics."""
         return one._replace(name=one.name.replace("onebit.", self._prefix, 1))
 
     def write(self, *, contexts: Iterable[str] = (), feedback: Iterable[str] = ()) -> None:
@@ -399,7 +399,7 @@ def test_documented_acls_suffice_and_no_secret_is_printed(
 
 
 def http_status(port: int, operation: str, body: object) -> int:
-    """Return the HTTP status of a request to the gateway, or 0 if it does not listen yet."""
+    """Return the HTTP status of a request to the gateway, or 0 if it is not listening yet."""
     with suppress(OSError, HTTPException), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("POST", f"/v1/{operation}", json.dumps(body), {"Content-Type": "application/json"})
         return connection.getresponse().status

@@ -27,7 +27,7 @@ from tests.pipeline import CrashError
 from tests.processes import CLIENTS, Pipeline
 
 TASK = TaskSettings("soba", 2, 400)
-"""Full SOBA with 800 weights. The state of the learner has 5.5 MB in twelve chunks."""
+"""Full SOBA with 800 weights. The learner's state is 5.5 MB in twelve chunks."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Drift alarms are stored in the example that raised them, counted in the journal, and raised again by recovery."""
+"""Drift alarms are stored in the examples that raised them, counted in the journal, and raised again by recovery."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +18,8 @@ from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_t
 
 BEFORE = 63
 AFTER = {"global": 42, "off": 42, "class": 21}
-"""Number of events without a right class, after BEFORE events of class 0, that raises one alarm of each detector. The
-detector of the class raises its alarm before the global detector."""
+"""Number of events without a right class until each detector raises one alarm, after BEFORE events of class 0. The
+class detector raises its alarm before the global detector."""
 
 
 CASES = [

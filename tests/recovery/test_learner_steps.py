@@ -46,7 +46,7 @@ class PollLog:
 
 
 class PauseLog:
-    """All calls of `pause` and `resume` on a learner's consumer."""
+    """All calls to `pause` and `resume` on a learner's consumer."""
 
     def __init__(self, learner: LearnerProgram) -> None:
         consumer = learner._consumer

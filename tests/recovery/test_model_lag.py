@@ -1,4 +1,4 @@
-"""An open transaction blocks the log of a shared model. Until the transaction ends, decisions continue or stop."""
+"""An open transaction blocks the log of a shared model. Until it ends, decisions continue or stop, as configured."""
 
 import pytest
 

@@ -64,7 +64,7 @@ def open_in_log(pipeline: Pipeline) -> TransactionProducer:
 
 
 def assert_fails_after_gone_ms(pipeline: Pipeline, learner: LearnerProgram) -> None:
-    """Assert that the learner fails only after GONE_MS. A broker may return an old end offset for a short time."""
+    """Assert that the learner fails only after GONE_MS. A broker may briefly return an outdated end offset."""
     run_until_idle(learner)
     wait(pipeline, GONE_MS - 1)
     run_until_idle(learner)
@@ -248,7 +248,7 @@ def test_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss
         run_until_idle(learner)
     pipeline.answer("a", 1)
     run_until_idle(learner)
-    assert pipeline.ledger()[:2] == (3, 3), "contexts and decisions"
+    assert pipeline.ledger()[:2] == (3, 3), "expected three contexts, each with a decision"
     wait(pipeline, 100)
     hanging.abort()
     run_until_idle(learner)

@@ -103,7 +103,7 @@ CHUNKS = 7
 
 
 def large_task() -> TaskSettings:
-    """Full SOBA with 600 weights. The state of the learner has 3.2 MB in seven chunks."""
+    """Full SOBA with 600 weights. The learner's state is 3.2 MB in seven chunks."""
     return TaskSettings("soba", 3, 200)
 
 

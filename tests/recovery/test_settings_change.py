@@ -1,4 +1,4 @@
-"""Changed settings apply from one step on, in the learner and in every program that reads the journal."""
+"""Changed settings take effect at one step, in the learner and in every program that reads the journal."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -342,7 +342,7 @@ def test_unsupported_policy_is_rejected_before_any_write() -> None:
     negative = small_task("perceptron", on_expiry="negative")
     with pytest.raises(ParameterError, match="learns from labels"):
         pipeline.learner(settings=negative, change_settings=True)
-    # The given settings name another learner, but the pipeline's learner does not support the policy.
+    # The learner in these settings supports the policy, but the pipeline's learner does not.
     given = small_task("banditron", on_expiry="negative")
     with pytest.raises(ParameterError, match="learns from labels"):
         recover(pipeline.broker, TOPICS, 0, given, given=("on_expiry",), change_settings=True)

@@ -1,4 +1,4 @@
-"""Snapshots restore their exact state. Incomplete snapshots and snapshots of other formats are not used."""
+"""Snapshots restore the exact state. Incomplete snapshots and snapshots in other formats are not used."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -120,7 +120,7 @@ def same(a: Any, b: Any) -> bool:
             for each in (a, b)
         )
     if isinstance(a, DecisionTime):
-        return bool(a == b)  # after the time is known, the step is irrelevant
+        return bool(a == b)  # once the time is known, the step is irrelevant
     if isinstance(a, dict):
         return isinstance(b, dict) and list(a) == list(b) and all(same(a[name], b[name]) for name in a)
     if isinstance(a, tuple | list):
@@ -239,7 +239,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
         "_contexts_topic", "_draw_action", "_draw_update",
         "_draw_log", "_log", "_propensity_min", "_encoder", "_members",  # derived from the settings
         "_time", "_is_broken", "_decoded",  # state of the current step
-    }, "add new state of a task to its snapshot"  # fmt: skip
+    }, "add new task state to the snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "assumed_reward", "_corrects", "stream_ms", "dated_ms", "_counts", "_overflows",
         "pending", "deferred", "shown", "orphans", "retained",
@@ -247,7 +247,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
         "_settled", "_quiet_until_ms", "_collections", "_collection_of",
         "_table", "_equal", "_kept_for_correction",
         "_is_changed",  # never set between steps
-    }, "add new state of the join to the snapshot"  # fmt: skip
+    }, "add new join state to the snapshot"  # fmt: skip
 
 
 @pytest.mark.parametrize("pending_max", [1, 1_000_000])
@@ -406,7 +406,7 @@ def test_foreign_record_with_the_key_of_a_chunk_is_skipped(head: dict[str, objec
         found.add(chunk_record(message_key("0", "b", 0), value))
         found.add(chunk_record(message_key("0", "b", 3_000_000), value))
     assert whole(found).number == 7
-    assert found.chunks_in("b") == 0, "number of records that the next snapshot would delete"
+    assert found.chunks_in("b") == 0, "expected no records for the next snapshot to delete"
 
 
 def test_chunk_with_a_far_too_large_index_is_not_counted() -> None:

@@ -51,7 +51,7 @@ def test_recovery_ends_soon_after_a_stop_request(monkeypatch: pytest.MonkeyPatch
         LearnerOptions(),
         pipeline.now_ms,
         announce=lambda message: told_ms.append(pipeline.now_ms()),
-        # The stop request comes during the recovery, which reports its progress every 5 s.
+        # The stop request arrives during the recovery, which reports its progress every 5 s.
         stop=lambda: len(told_ms) > 3,
     )
     ends = pipeline.ends()

@@ -1,4 +1,4 @@
-"""Ticks set decision times and advance stream time, also with clock skew, slow replication, fencing and recovery."""
+"""Ticks set decision times and advance stream time, even with clock skew, slow replication, fencing and recovery."""
 
 from typing import Any
 

@@ -92,8 +92,8 @@ def settings_with(**given: Any) -> Settings:
 DELAY = ";".join(f"{label}=fixed:{delay_ms}ms" for label, delay_ms in enumerate((15, 155, 555, 1_005, 4_005))) + (
     ";*=fixed:75ms"
 )
-"""Events arrive every 10 ms. With these delays, feedback never arrives at the time of an event: River orders such
-feedback differently."""
+"""Events arrive every 10 ms. With these delays, feedback never arrives at the same time as an event. Otherwise, River
+would order the two differently."""
 
 
 class Rounds:
@@ -113,7 +113,7 @@ class Rounds:
 
 
 class DelayedClassifier(base.Classifier):
-    """A River classifier that wraps a learner, and passes both the reward and the true class to this learner."""
+    """A River classifier that wraps a learner and passes it both the reward and the true class."""
 
     def __init__(self, learner: Learner, rounds: Rounds) -> None:
         self.learner = learner
@@ -160,7 +160,7 @@ def test_run_with_lost_feedback_has_a_chart_of_expired_decisions() -> None:
     report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     last = report.delayed[-1]
     assert last.matched + last.outstanding + last.expired == 400
-    assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of the decisions older than one second"
+    assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of the older decisions have expired"
     assert report.as_json()["delayed"] == {
         **last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Charts of runs. Runs that differ only in the seed are one line with a band."""
+"""Charts of runs. Runs that differ only in the seed are drawn as one line with a band."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Runs that are saved in a page or in its JSON file can be read without any change."""
+"""Runs that are saved in a page or in its JSON file are identical when they are read back."""
 
 import math
 from dataclasses import replace

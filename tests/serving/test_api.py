@@ -366,7 +366,7 @@ def test_request_with_an_incomplete_body_times_out() -> None:
 
 
 def received(client: socket.socket) -> bytes:
-    """Return all data until the server closes the connection."""
+    """Return all data received until the server closes the connection."""
     return b"".join(iter(lambda: client.recv(10_000), b""))
 
 
@@ -450,7 +450,7 @@ def test_requests_get_503_during_a_broker_outage() -> None:
 
 def test_failed_write_causes_a_503() -> None:
     with served(a_pipeline()) as gateway:
-        gateway.broker.is_away = True  # a write or the reader detects the outage
+        gateway.broker.is_away = True  # either a write or the reader detects the outage
         assert gateway.decide("visit-1").status == 503
 
 
@@ -534,7 +534,7 @@ def test_pending_request_is_answered_during_shutdown() -> None:
 
 
 def _work_when_refused(gateway: GatewayClient) -> None:
-    """Run the learner when the server no longer accepts connections."""
+    """Run the learner once the server no longer accepts connections."""
     wait_for(lambda: _refuses(gateway.port), "the server refuses connections", WAIT_S)
     gateway.pipeline.work()
 

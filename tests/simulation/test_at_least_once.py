@@ -76,7 +76,7 @@ def test_feedback_resent_after_a_crash_has_no_effect(once: Published) -> None:
     assert first.waiting > 0
     pipeline.run(
         (replay, pipeline.feedback(DATASET, LATE)), learner
-    )  # the first program is not closed, like after a crash
+    )  # the first program is not closed, as after a crash
     ledger = pipeline.ledger()
     assert published(pipeline, learner) == once
     assert ledger.feedback_duplicates > 10
@@ -84,7 +84,7 @@ def test_feedback_resent_after_a_crash_has_no_effect(once: Published) -> None:
 
 
 class RestartedReplay:
-    """A replay that sends `back` contexts again at position 100, like after a crash and a restart."""
+    """A replay that sends `back` contexts again at position 100, as after a crash and a restart."""
 
     def __init__(self, pipeline: Pipeline, back: int) -> None:
         self.pipeline = pipeline
@@ -173,7 +173,7 @@ class FlushFailingProducer(PlainProducer):
 
 
 class RestartingFeedback:
-    """A feedback program that restarts after an error, like `onebit feedback`."""
+    """A feedback program that restarts after an error, as `onebit feedback` does."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -194,7 +194,7 @@ class RestartingFeedback:
 
 
 class RestartingReplay:
-    """A replay that restarts after an error, like `onebit replay`."""
+    """A replay that restarts after an error, as `onebit replay` does."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline

@@ -1,6 +1,6 @@
 """The simulation detects each of the following bugs within 2,000 seeds.
 
-Each mutation inserts one bug into the running code. The simulation must fail, but its message can be unspecific.
+Each mutation inserts one bug into the running code. The simulation must fail, but its message need not name the bug.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -250,7 +250,7 @@ def recovers_without(attribute: str) -> Mutation:
 
 
 def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recovery, **named: Any) -> Any:
-    """Recover, but resume the contexts one record too early."""
+    """Recover, but resume reading the contexts one record too early."""
     recovered = yield from original(*arguments, **named)
     start = max(0, recovered.step.contexts[1] - 1)
     return recovered._replace(step=recovered.step._replace(contexts=(start, start)))
@@ -449,8 +449,8 @@ FIRST_SEEDS = {
     "overlay not updated": 15,
     "task continues before its log is read": 97,
 }
-"""The first seed that detects a mutation, for mutations that seeds 0 to 2 do not detect. If a change to the simulation
-makes a seed wrong, the test searches for another seed, which takes longer."""
+"""The first seed that detects a mutation, for mutations that seeds 0 to 2 do not detect. If a seed no longer detects
+its mutation, the test searches for another seed, which takes longer."""
 
 
 @cache
@@ -475,7 +475,7 @@ def test_mutation_is_detected(mutation: Mutation) -> None:
     seed, message = caught
     assert not message.startswith(
         ("TypeError", "AttributeError", "NameError")
-    )  # such an error is in the mutation itself
+    )  # such an error would be a bug in the mutation itself
     assert passes_unchanged(seed, mutation.model)
 
 

@@ -215,7 +215,7 @@ def test_records_of_an_aborted_transaction_are_ignored() -> None:
     pipeline.answer("committed", 1)
     pipeline.run((), learner)
     assert [value["id"] for value in pipeline.values(TOPICS.predictions)] == ["committed"]
-    # The learner skips the record of the aborted transaction, and does not count this record as a context.
+    # The learner skips the record of the aborted transaction and does not count it as a context.
     assert pipeline.ledger() == Ledger(contexts=1, decided=1, feedback=1, matched=1)
     assert pipeline.audits()[0].ok
 
@@ -374,7 +374,7 @@ def test_ledger_balances_after_random_faults(seed: int) -> None:
     assert {tp.partition: offset for tp, offset in committed.items()} == {
         partition: pipeline.journal(partition)[-1].contexts[1] for partition in range(3)
     }
-    # A new learner recovers from the topics. Its state must equal the state of the learners that ran.
+    # A new learner recovers from the topics. Its state must equal that of the learners that ran.
     ran = digest(*chaos.learners.values())
     for learner in chaos.learners.values():
         learner.close()

@@ -1,4 +1,4 @@
-"""A frozen model as holdout policy in the settings of a task."""
+"""A frozen model as the holdout policy in the settings of a task."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -36,7 +36,7 @@ def model_of(task: TaskSettings, seed: int = 1) -> Frozen:
 
 
 def write_frozen(path: Path, task: TaskSettings, seed: int = 1) -> str:
-    """Write a model file like `onebit model export`, and return the value of the setting."""
+    """Write a model file as `onebit model export` does, and return the value of the setting."""
     state = learner_of(task, seed).state()
     meta = {"format": FILE_FORMAT, **identity(asdict(task)), "position": {}, "digest": state_digest([state])}
     write_model(path, Model(meta, state))

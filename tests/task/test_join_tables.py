@@ -1,4 +1,4 @@
-"""Mutations of the join's table. The table check rejects a changed rule, or the join differs from the oracle."""
+"""Mutations of the join's table. Either the table check rejects a changed rule, or the join differs from the oracle."""
 
 from random import Random
 from typing import NamedTuple
@@ -36,7 +36,7 @@ SETTINGS = (
     JoinSettings(window_ms=9, orphan_ms=6, retain_ms=20, pending_max=OFTEN, orphans_max=TIGHT, retained_max=OFTEN),
     JoinSettings(window_ms=9, orphan_ms=12, retain_ms=20, pending_max=OFTEN, orphans_max=OFTEN, retained_max=TIGHT),
 )
-"""All durations differ, and only one of these settings has a low value of each limit. A join that confuses two
+"""All durations differ, and each limit has a low value in only one of these entries. A join that confuses two
 settings therefore fails."""
 
 SEEDS = 6

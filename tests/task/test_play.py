@@ -29,7 +29,7 @@ def play(task: Task, *records: Record) -> Effects:
 
 
 def predict(settings: TaskSettings, event_id: str) -> Decision:
-    """Return the decision of a new learner without a log."""
+    """Return the decision that a new learner makes without a log."""
     task = Task(settings, TOPICS.contexts)
     return task.learner.predict(X, task._draw_action(event_id))
 

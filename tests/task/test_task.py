@@ -33,8 +33,8 @@ def timeline(topic: str, times: list[int]) -> deque[Record]:
     [
         ([], [], "", ""),
         ([10, 30], [20, 25], "", "c10 f20 f25 c30"),
-        ([10, 30], [20, 25], "feedback", "c10 f20 f25"),  # unread feedback can be older than 30
-        ([10], [20, 25], "contexts", "c10"),  # unread contexts can be older than 20
+        ([10, 30], [20, 25], "feedback", "c10 f20 f25"),  # unread feedback can have a time before 30
+        ([10], [20, 25], "contexts", "c10"),  # unread contexts can have a time before 20
         ([10], [20, 25], "feedback", "c10 f20 f25"),
         ([10], [], "feedback", ""),
         ([], [10], "contexts", ""),

@@ -38,7 +38,7 @@ def test_docs_list_every_metric() -> None:
 
 
 def test_metrics_contain_every_ledger_count() -> None:
-    """Every count is a different power of two, so a sum identifies the counts in the sum."""
+    """Every count is a different power of two, so a sum identifies the counts that it contains."""
     ledger = Ledger(*(2**bit for bit in range(len(Ledger._fields))))
     reported = {(sample.metric.name, sample.labels): sample.value for sample in ledger_samples(3, ledger, 5, 7)}
     assert {labels[0] for _, labels in reported} == {"3"}

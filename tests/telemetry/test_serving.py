@@ -1,4 +1,4 @@
-"""The HTTP server limits the time of a request, the number of connections and the accepted host names."""
+"""The HTTP server limits the duration of requests, the number of connections and the accepted host names."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Onebit reports a foreign package with the name of one of Onebit's packages, before it causes an obscure error."""
+"""Onebit reports a foreign package that has the name of one of its own packages, before an obscure error occurs."""
 
 import os
 import subprocess

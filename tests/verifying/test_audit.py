@@ -40,7 +40,7 @@ OTHER = (1, 2, 0)
 
 @pytest.fixture(scope="module")
 def mismatched() -> Pipeline:
-    """A run with feedback that names an action other than that of the decision, for ids in every state."""
+    """A run in which feedback names a different action than the decision, for ids in every state."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 

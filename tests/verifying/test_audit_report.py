@@ -1,4 +1,4 @@
-"""The JSON of an audit's findings, decision latencies, and progress messages."""
+"""Output of an audit: findings as JSON, decision latencies and progress messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The audit's oracle at the limit of each rule. One millisecond, entry or action more changes the outcome."""
+"""The audit's oracle at the limit of each rule, where one more millisecond, entry or action changes the outcome."""
 
 from typing import Any
 

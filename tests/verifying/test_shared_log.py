@@ -26,7 +26,7 @@ def pipeline() -> Pipeline:
 
 
 def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, Headers]]]) -> LogFinding:
-    """Copy the topics, replace the records of partition 0 as in `change`, and return the finding for the copy."""
+    """Copy the topics, replace the records of partition 0 in the topics of `change`, and audit the copy."""
     other = Pipeline(pipeline.settings, PARTITIONS)
     producer = other.broker.producer()
     for topic, partitions in ((TOPICS.journal, PARTITIONS), (TOPICS.updates, 1)):

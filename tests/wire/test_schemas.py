@@ -1,4 +1,4 @@
-"""The JSON Schemas accept and reject the same records as the codec, as far as JSON Schema can express this."""
+"""The JSON Schemas accept and reject the same records as the codec, as far as JSON Schema can express the rules."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ VALIDATORS = {topic: Draft202012Validator(schema_of(topic)) for topic in EVENTS}
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 BEYOND_A_SCHEMA = {
-    "indices are not a list",  # the schema allows i as the name of a feature
+    "indices are not a list",  # the schema allows `i` as the name of a feature
     "indices decrease", "fewer values than indices", "more values than indices", "index is a float",
     "index too large", "index 9,999,999", "dense list is too short", "dense list is too long",
     "label 4", "label 3.0", "action 4", "action 3.0",

@@ -1,4 +1,4 @@
-"""Logs as plain rows."""
+"""Helpers for tests of log readers: a mapping, and conversion of logs to plain rows."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ COLUMNS = ("decided_at_ms", "labels", "actions", "propensities", "rewards", "del
 
 
 def mapping(**fields: Any) -> LogMapping:
-    """A mapping of the columns that most tests use."""
+    """A mapping for the columns that most tests use."""
     given = {
         "action": "a", "propensity": "p", "reward": "r",
         "features": {"numeric": ["price"], "categorical": ["country"]}, **fields,

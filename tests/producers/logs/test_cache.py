@@ -1,4 +1,4 @@
-"""The cache reads a log once, and stores its columns under a key of everything that affects these columns."""
+"""The cache reads a log once, and stores its columns under a key derived from all that affects them."""
 
 import io
 import os
@@ -137,7 +137,7 @@ def test_entries_unused_for_a_month_are_deleted(tmp_path: Path, cache_of_logs: C
     long_ago_s = time.time() - cache.UNUSED_S_MAX - 60
     for folder in cache_of_logs.folder.iterdir():
         os.utime(folder, (long_ago_s, long_ago_s))
-    cache_of_logs.keep(path, mapping())  # this use prevents the deletion of the entry
+    cache_of_logs.keep(path, mapping())  # this use keeps the entry from being deleted
     cache_of_logs.keep(path, mapping(), reward_above=0.5)
     cache_of_logs.keep(path, mapping())
     assert cache_of_logs.readings == 3

@@ -1,4 +1,4 @@
-"""The format of a file is detected by its content, regardless of its name."""
+"""The format of a file is detected from its content, regardless of its name."""
 
 import contextlib
 import gzip

@@ -85,7 +85,9 @@ def test_eligible_classes_are_the_same_in_every_format(tmp_path: Path, write_as:
     rows = [row | {"among": one} for row, one in zip(ROWS, listed, strict=True)]
     log, found = read(write(tmp_path, write_as(rows)), mapping=mapping(eligible="among", eligible_separator=";"))
     assert found == READ
-    assert log.class_names == ("left", "right", "middle"), "a class that was never played is in the lists only"
+    assert log.class_names == ("left", "right", "middle"), (
+        "one class was never played, and occurs only in the lists of eligible classes"
+    )
     (batch,) = log.batches()
     assert batch.eligible is not None
     assert batch.eligible.mask(3).tolist() == [[True, True, False], [True, True, True], [True, False, True]]
@@ -386,7 +388,7 @@ def test_row_of_100_megabytes_is_invalid(tmp_path: Path, write_as: Callable[...,
         read(path)
 
 
-@pytest.mark.parametrize("behind", [0, 5, 6_000])  # 6,000 lines exceed the maximum length of a row
+@pytest.mark.parametrize("behind", [0, 5, 6_000])  # 6,000 lines together exceed the maximum row length
 def test_unclosed_quote_does_not_hide_the_rest_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
 ) -> None:
@@ -452,7 +454,7 @@ def test_unclosed_quote_is_limited_to_the_maximum_row_length(tmp_path: Path, mon
 
 def test_binary_garbage_between_rows_is_counted(tmp_path: Path) -> None:
     garbage = np.random.Generator(np.random.PCG64(1)).bytes(5_000).replace(b'"', b"")
-    # The garbage is not at the start, where it would prevent the detection of the CSV format.
+    # The garbage is not at the start, where it would prevent detection of the CSV format.
     before, after = as_csv(ROWS * 10_000), as_csv(ROWS).partition(b"\n")[2]
     log, found = read(write(tmp_path, before + garbage + b"\n" + after), on_bad_row="skip")
     assert [row["x"] for row in found] == [row["x"] for row in READ * 10_001]
