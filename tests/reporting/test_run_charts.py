@@ -82,7 +82,7 @@ def test_page_of_runs_with_different_settings_lists_the_differences() -> None:
 
 def test_page_lists_changed_settings_before_defaults() -> None:
     text = Reader(page([run_report(settings={"rate": 5.0, "loss": 0.25, "window": "10s"}, changed=("loss",))])).text
-    before, _, after = text.partition("The others, which have their defaults")
+    before, _, after = text.partition("Settings with default values")
     assert "setting value loss 0.25" in before
     assert "setting value rate 5 window 10s" in after
 

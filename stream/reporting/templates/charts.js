@@ -1,4 +1,4 @@
-// The charts of a page, drawn by uPlot. Without this script the page describes them in words.
+// The charts of a page, drawn by uPlot. Without this script, the page describes them in text.
 "use strict";
 (() => {
   const DASHES = [[], [12, 4], [4, 3], [14, 4, 3, 4]];
@@ -8,14 +8,14 @@
   const HEIGHT_PX = { full: 340, half: 260 };
   const PAPER_PX = { full: 660, half: 320 };
   const DISTRIBUTIONS = { linear: 1, log: 3, log2: 3, symlog: 4 };
-  const LEVEL_FACTOR = 1.6; // a level that is higher than this above the lines is named at the top
+  const LEVEL_FACTOR = 1.6; // a level that is further above the lines is labelled at the top
 
   const root = document.documentElement;
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   const series = (number) => `series-${number % COLOURS}`;
   const dash = (number) => DASHES[Math.floor(number / COLOURS) % DASHES.length];
 
-  // Numbers for people.
+  // Formatting of numbers.
 
   const digits = (value) => String(Number(value.toPrecision(6)));
   const short = (value) => {
@@ -37,7 +37,7 @@
     number: (value) => digits(Number(value.toPrecision(4))),
   };
 
-  // Elements.
+  // Creation of elements.
 
   const element = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
@@ -74,7 +74,7 @@
   const csv = (rows) => rows.map((row) => `${row.map(cell).join(",")}\n`);
   const page = document.title.split(" – ")[0].replace(/[^A-Za-z0-9]+/g, "-").toLowerCase();
 
-  // Between two points of a line, by the straight line between them.
+  // Linear interpolation between two points of a line.
   const at = (xs, ys, x) => {
     if (!xs.length || x < xs[0] || x > xs.at(-1)) return null;
     const after = xs.findIndex((each) => each >= x);
@@ -83,7 +83,7 @@
     return ys[after - 1] + share * (ys[after] - ys[after - 1]);
   };
 
-  // Where a logarithmic axis has its numbers: at powers, at as many as there is room for, and between them if they are few.
+  // The labels of a logarithmic axis: as many powers as there is room for, and numbers between them if there are few powers.
   const base = (axis) => (axis.scale === "log2" ? 2 : 10);
   const logarithmic = (low, high, most, power) => {
     const [first, last] = [low, high].map((end) => Math.log(end) / Math.log(power));
@@ -97,7 +97,7 @@
     return found.filter((each) => each >= low && each <= high);
   };
 
-  // The legend of several charts: a click on a name hides its lines, and the chart under the pointer tells its values.
+  // The legend of several charts. A click on a name hides its lines; the legend shows the values under the pointer.
   class Legend {
     constructor(place) {
       this.place = place;
@@ -176,7 +176,7 @@
       return element("label", {}, "against ", made);
     }
 
-    // What is drawn of a line: abscissas, ordinates, and the ends of its band.
+    // The data of a line: x, y, and the limits of its band.
     shown(line) {
       const { chart, against } = this;
       const xs = chart.xs[line.x];
@@ -305,7 +305,7 @@
       return made;
     }
 
-    // Values with their intervals, beside each other at each place.
+    // Values with intervals, side by side at each x.
     points() {
       if (!this.chart.is_pointwise) return;
       const { ctx } = this.drawn;
@@ -330,7 +330,7 @@
       ctx.restore();
     }
 
-    // Levels and marks, in the colour of small print.
+    // Levels and marks, in the colour of captions.
     references() {
       const { chart, drawn } = this;
       const { ctx, bbox } = drawn;
@@ -457,7 +457,7 @@
   });
   addEventListener("afterprint", () => onPaper(false));
 
-  // The runs themselves.
+  // Downloads of the runs.
 
   const packed = document.getElementById("runs");
   const downloads = document.getElementById("downloads");

@@ -1,5 +1,5 @@
-// A browser that runs without a locale, as in many containers, calls its language "en-US@posix". uPlot asks for the
-// numbers of that language when it is loaded, and would be lost.
+// A browser without a locale, as in many containers, reports the language "en-US@posix". uPlot would fail when it is
+// loaded, because it creates a number format for this language.
 try {
   Intl.getCanonicalLocales(navigator.language);
 } catch {
