@@ -87,7 +87,7 @@ _HOMES = {
     "run": ("onebit.runs", "run"),
     "verify": ("onebit.verification", "verify"),
 }
-"""Maps each public name to its module and to its name in the module."""
+"""Maps each public name to a module and to a name in that module."""
 
 
 def __getattr__(name: str) -> Any:

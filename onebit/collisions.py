@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
-"""Onebit's packages with common names, and some files of each package."""
+"""Onebit's packages that have common names, each with files that it must contain."""
 
 DISTRIBUTION = "onebit"
 
@@ -23,7 +23,7 @@ def check_packages() -> None:
     """Check that Python finds Onebit's own packages.
 
     Raises:
-        CollisionError: Python finds another package, or no package.
+        CollisionError: Python finds another package of the same name, or none.
     """
     home = Path(__file__).resolve().parent.parent
     for name in FILES:

@@ -18,11 +18,11 @@ Kind = Literal["bootstrap", "bernstein"]
 
 @dataclass(frozen=True)
 class EstimateReport:
-    """The estimates of `onebit.estimate`, indexed by policy, as in `report["late-ucb"]`."""
+    """The estimates returned by `onebit.estimate`, indexed by policy, as in `report["late-ucb"]`."""
 
     found: Estimates
     confidence: float
-    interval: Kind  # the kind of interval in the columns low and high
+    interval: Kind  # the kind of interval reported in the columns low and high
 
     def __getitem__(self, policy: str) -> PolicyEvaluation:
         for judged in self.found.policies:
@@ -44,7 +44,7 @@ class EstimateReport:
         return self.found.events
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values, as in the JSON of `onebit estimate`."""
+        """Return the report as a dict of plain values, as in the JSON output of `onebit estimate`."""
         return fields_of(self.found, IntervalKind(self.interval))
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ class EstimateReport:
         ]
 
     def save(self, path: str | Path) -> Path:
-        """Write a page with figures.
+        """Write the report as an HTML page with figures.
 
         Raises:
             OSError: the file cannot be written.
@@ -94,18 +94,20 @@ def estimate(
 
     Args:
         data: Log file in CSV, JSON lines, Parquet, or a Vowpal Wabbit format.
-        policies: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or a learner, `NAME:PARAMETER=VALUE,...`.
-        mapping: Meaning of the columns of a tabular log: a TOML file, or `action=item,reward=click,...`.
+        policies: Policies to evaluate: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or learners, written
+            `NAME` or `NAME:PARAMETER=VALUE,...`.
+        mapping: Column mapping for a tabular log: a TOML file, or `action=item,reward=click,...`.
         reward_above: Rewards above this value are converted to 1, all other rewards to 0.
         on_bad_row: Whether to stop at an invalid row, or skip it.
-        delay: Feedback delay if the log contains none, such as `exponential:5s`; by default no delay.
-        reward: Number of correct classes per context: exactly one, or any number.
-        propensity_min: Smallest probability of any class under the logging policy; by default the smallest in the log.
+        delay: Delay to assume for feedback without a logged delay, such as `exponential:5s`; by default none.
+        reward: `exclusive` if exactly one class is correct in each context, or `any` if any number may be.
+        propensity_min: Smallest probability that the logging policy assigns to any class; by default, the smallest
+            propensity in the log.
         clip: Maximum weight in clipped-ips; √n by default.
-        interval: Kind of interval in `low` and `high`.
+        interval: Kind of interval to report in `low` and `high`.
         confidence: Confidence level of the intervals.
         resamples: Number of bootstrap samples.
-        seed: Seed for resampling, folds, acceptance and delays.
+        seed: Seed for resampling, folds, rejection sampling and delays.
 
     Raises:
         OnebitError: the log cannot be read, or a policy is unknown.

@@ -25,7 +25,7 @@ class Decided(NamedTuple):
     greedy: int  # the class with the highest score
     propensity: float  # probability of the action
     scores: NDArray[np.float64]  # [K]
-    model_version: int  # own model: number of applied updates; shared model: number of applied log entries
+    model_version: int  # number of updates applied to the task's own model, or of log entries applied to a shared model
     class_name: str | None = None  # name of the action; None if the classes have no names
 
 
@@ -51,10 +51,10 @@ class Pipeline:
         eligible: Sequence[str] | Sequence[int] | None = None,
         deferred: bool = False,
     ) -> Decided:
-        """Write a context, and return its decision.
+        """Write a context, and return the decision for it.
 
         Args:
-            event_id: Id of the event. Each id gets only one decision.
+            event_id: Id of the event. Only one decision is made per id.
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
             eligible: Names or indices of the eligible classes; None means all.
             deferred: Whether the window for feedback begins only when the decision is shown; see `shown`.
@@ -84,7 +84,7 @@ class Pipeline:
         self._send(partial(self.test.feedback, event_id, reward, **fields), after)
 
     def shown(self, event_id: str, *, after: str = "0ms") -> None:
-        """Write the shown record of a deferred decision, now or after a virtual delay.
+        """Report, now or after a virtual delay, that a deferred decision was shown.
 
         Args:
             event_id: Id of the decision.
@@ -118,7 +118,7 @@ class Pipeline:
         self.test.advance(format_duration(duration_ms))
 
     def example(self, event_id: str) -> Mapping[str, Any]:
-        """Return a settled decision, as in the examples topic."""
+        """Return the record of a settled decision in the examples topic."""
         return MappingProxyType(self.test.example(event_id))
 
     @property
@@ -141,12 +141,12 @@ class Pipeline:
 def embedded(
     *, n_classes: int | None = None, n_features: int, learner: str = "auto", window: str = "5m", **settings: Any
 ) -> Iterator[Pipeline]:
-    """Create an in-process pipeline in virtual time. It needs no Kafka, does not wait, and gives reproducible results.
+    """Create an in-process pipeline in virtual time. It needs no Kafka, never sleeps, and gives reproducible results.
 
-    At the end of the `with` block, delayed feedback arrives and the ledger is verified.
+    At the end of the `with` block, all delayed feedback is delivered, and the ledger is verified.
 
     Args:
-        n_classes: Number of classes K; None with the setting `classes_max`.
+        n_classes: Number of classes K; None if the setting `classes_max` is used.
         n_features: Number of features d.
         learner: Name of the learner; `auto` chooses it based on the numbers of classes and features.
         window: Time to wait for feedback before a decision expires.

@@ -22,12 +22,12 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning from the import of kafka-python. If warnings were errors, the import would fail."""
+    """Ignore a warning that importing kafka-python raises. If warnings were errors, the import would fail."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """See pytest."""
+    """Add Onebit's command-line options; see pytest."""
     group = parser.getgroup("onebit")
     group.addoption(
         "--onebit-kafka",
@@ -68,10 +68,10 @@ def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
 def onebit_pipeline(
     request: pytest.FixtureRequest, onebit_kafka: "Kafka", tmp_path: Path
 ) -> "Iterator[Callable[..., KafkaPipeline]]":
-    """Create pipelines on this broker, as in `onebit_pipeline(n_classes=3, n_features=4)`, with any settings by name.
+    """Create pipelines on the session's broker, as in `onebit_pipeline(n_classes=3, n_features=4)`.
 
-    Each pipeline has its own topics and a ready learner. At the end of the test, the learner is stopped, and its ledger
-    is verified.
+    All settings are accepted by name. Each pipeline has its own topics and a ready learner. At the end of the test, the
+    learner is stopped, and its ledger is verified.
     """
     from stream.testing.on_kafka import KafkaPipeline
 
@@ -94,7 +94,7 @@ def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., E
 
 
 def _making(item: pytest.Item, make: Callable[..., Any], pipelines: "list[PipelineUnderTest]") -> Iterator[Any]:
-    """Yield a factory of pipelines. Verify and close them at the end."""
+    """Yield a factory of pipelines. At the end of the test, verify and close the pipelines."""
 
     def create(**settings: object) -> Any:
         pipelines.append(make(**settings))

@@ -31,11 +31,11 @@ Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
 class Curve(NamedTuple):
     """The progressive error of a run at up to 400 points."""
 
-    events: NDArray[np.int64]  # [n] number of decisions
+    events: NDArray[np.int64]  # [n] number of decisions so far
     error: NDArray[np.float64]  # [n] fraction of wrong actions
     window_error: NDArray[
         np.float64
-    ]  # [n] fraction of wrong actions in a window of a twentieth of the run; nan before the first full window
+    ]  # [n] fraction of wrong actions in a sliding window of one twentieth of the run; nan until the window is full
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LearnerRun:
 
     @cached_property
     def curve(self) -> Curve:
-        """The progressive error over the run."""
+        """The progressive error as a function of the number of decisions."""
         points = np.array(self.report.errors.points, dtype=np.float64).reshape(-1, 3)
         return Curve(points[:, 0].astype(np.int64), points[:, 1], points[:, 2])
 
@@ -111,7 +111,7 @@ class LearnerRun:
         return self.report.wall_s
 
     def to_dict(self) -> dict[str, object]:
-        """Return the run as plain values, as in the JSON of `onebit run`."""
+        """Return the run as a dict of plain values, as in the JSON output of `onebit run`."""
         return self.report.as_json()
 
 
@@ -155,10 +155,10 @@ class RunReport:
         return [run.to_dict() for run in self.runs]
 
     def save(self, path: str | Path) -> Path:
-        """Write a page (.html) or the runs as JSON (.json); `onebit report` reads both.
+        """Write the runs as a page (.html) or as JSON (.json); `onebit report` reads both.
 
         Raises:
-            ValueError: the name has another extension.
+            ValueError: the path has a different extension.
             OSError: the file cannot be written.
         """
         target, reports = Path(path), [run.report for run in self.runs]

@@ -26,7 +26,7 @@ class VerifyReport:
 
     @property
     def error(self) -> float:
-        """The share of reward 0 among decisions with feedback in time; nan without such decisions."""
+        """The fraction of decisions with reward 0 among those with feedback in time; nan if there are none."""
         return self.found.error.error_rate
 
     @property
@@ -41,7 +41,7 @@ class VerifyReport:
         return tuple(fault for finding in self.found.findings for fault in finding.faults) + tuple(log)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain values, as in the JSON of `onebit verify`."""
+        """Return the result as a dict of plain values, as in the JSON output of `onebit verify`."""
         return self.found.to_dict()
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def verify(
     """Recompute the ledger of a pipeline from its topics, and compare it with the learner's ledger.
 
     Args:
-        bootstrap: Address of Kafka, HOST:PORT.
+        bootstrap: Address of a Kafka broker, HOST:PORT.
         topic_prefix: Prefix of the topics.
         wait_events: Number of events to wait for. Verification starts when all of them have decisions and no decision
             is pending.

@@ -1,4 +1,4 @@
-"""The library of Onebit; its public API is the package `onebit`."""
+"""Onebit's internal library. The public API is the package `onebit`."""
 
 from importlib.metadata import version
 from typing import Any

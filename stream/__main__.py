@@ -1,4 +1,4 @@
-"""`python -m stream`, for `onebit`."""
+"""Runs the command `onebit` as `python -m stream`."""
 
 from stream.cli.__main__ import main
 

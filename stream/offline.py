@@ -1,10 +1,10 @@
-"""Runs learners in one compiled loop at millions of events per second, for sweeps and the papers' figures.
+"""Runs learners in a compiled loop at millions of events per second, for sweeps and for reproducing papers' figures.
 
 The loop calls the same kernels as `predict`, `observe` and `update`. With the same draws, the results are therefore
-identical, bit for bit. Delays are whole rounds. Round t decides event t (predict, observe). Next, decisions with a
-deadline in round t - 1 are settled, in the order of events. Finally, feedback that is due at t is applied, ordered by
-due round, then by event. With delay 0, decisions and updates alternate. Feedback that is due after the last event is
-applied at the end, in the same order.
+identical, bit for bit. Delays are whole numbers of rounds. Round t decides event t (predict, observe). Next, decisions
+with a deadline in round t - 1 are settled, in the order of events. Finally, feedback that is due at t is applied,
+ordered by due round, then by event. With delay 0, decisions and updates alternate. Feedback that is due after the last
+event is applied at the end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
@@ -25,10 +25,10 @@ from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
-"""The delay of an event with lost feedback."""
+"""The delay of an event whose feedback is lost."""
 
 MATCHED, EXPIRED, LATE = 0, 1, 2
-"""Kinds of outcomes: feedback in time, deadline passed, and late feedback that corrects the assumed reward."""
+"""Kinds of outcomes: feedback in time, no feedback in time, and late feedback that corrects the assumed reward."""
 
 
 class Examples(NamedTuple):
@@ -69,12 +69,12 @@ class Run(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The updates in the order of their application, and the number of decisions with each outcome."""
+    """The updates in the order in which they are applied, and the number of decisions with each outcome."""
 
     rounds: NDArray[np.int64]  # int64[m], non-decreasing
     events: NDArray[np.int64]  # int64[m]
     kinds: NDArray[np.int8]  # int8[m]: MATCHED, EXPIRED or LATE
-    matched: int  # this and the following fields are those of `Run`
+    matched: int  # this count and the next two are as in `Run`
     expired: int
     late: int
 
@@ -93,8 +93,8 @@ def run(
         learner: Any learner, in any state. A learner without kernels runs in a slower Python loop.
         examples: Events and labels.
         u: One uniform draw per event for the action, in [0, 1).
-        v: One uniform draw per event for learners whose update is random; zeros by default.
-        delays: Delay in rounds of each event's feedback, or NEVER; 0 by default.
+        v: One uniform draw per event for learners with random updates; zeros by default.
+        delays: Delay of each event's feedback in rounds, or NEVER; 0 by default.
         patience: Window and policies. A correction runs outside the compiled loop and takes about 10 µs.
 
     Raises:
@@ -149,7 +149,7 @@ def run(
 
 
 def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
-    """Return the schedule of updates. In a round, deadlines come before feedback, both in the order of events."""
+    """Return the schedule of updates. In each round, deadlines precede feedback, and each group is in event order."""
     is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
     if patience.window is None:
         is_expired[:] = False
@@ -171,7 +171,7 @@ def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
 def check_run(
     learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, delays: NDArray[np.int64], patience: Patience
 ) -> None:
-    """Check the arguments of `run` and raise its errors."""
+    """Check the arguments of `run`, and raise the errors that `run` documents."""
     size = examples.labels.size
     for name, array, length in (
         ("u", u, size),

@@ -40,7 +40,7 @@ def run_shared(
     lag: int,
     outage: int = 0,
 ) -> Run:
-    """Run tasks that share a learner over examples, and update the learner in place.
+    """Run the tasks of a shared learner over examples, and update the learner in place.
 
     Args:
         learner: Any learner, in any state.
@@ -95,7 +95,7 @@ def _readings(size: int, lag: int, outage: int) -> list[int]:
 
 
 class _Decided:
-    """The decisions and their log entries."""
+    """The decisions of a run, and their log entries."""
 
     def __init__(self, learner: KernelLearner, examples: Examples, u: FloatArray, v: FloatArray) -> None:
         size = examples.labels.size
@@ -105,7 +105,7 @@ class _Decided:
         self._waiting: dict[int, Decision] = {}
 
     def make(self, events: list[int]) -> None:
-        """Decide these events of one task. Each decision uses the model and the task's earlier decisions."""
+        """Decide the given events of one task. Each decision uses the model and the task's earlier decisions."""
         overlay = Overlay(self._learner)
         for t in events:
             x = self._examples.features(t)
@@ -116,11 +116,11 @@ class _Decided:
         overlay.restore()
 
     def entry(self, t: int) -> Entry:
-        """Return the log entry of a decision."""
+        """Return the log entry for the decision about event t."""
         return Entry(DECIDED, self._examples.features(t), self._waiting[t])
 
     def settled(self, t: int, kind: int) -> Entry:
-        """Return the log entry of an outcome."""
+        """Return the log entry for an outcome of event t."""
         decision = self._waiting[t] if kind == EXPIRED else self._waiting.pop(t)
         x, label = self._examples.features(t), int(self._examples.labels[t])
         bit = int(kind != EXPIRED and decision.action == label)

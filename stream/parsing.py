@@ -15,7 +15,7 @@ from stream.errors import OnebitError
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_DIGITS_MAX = 1_000  # Python raises another exception for much longer numbers
+_DIGITS_MAX = 1_000  # for much longer numbers, `int` raises an exception
 
 
 def parse_whole(text: str) -> int | None:
@@ -89,7 +89,7 @@ def parse_speed(text: str) -> float:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Format a duration in the largest unit that divides it. `parse_duration` parses the result.
+    """Format a duration in the largest unit that divides it. `parse_duration` is the inverse.
 
     >>> format_duration(90_000), format_duration(7_200_000), format_duration(0)
     ('90s', '2h', '0ms')

@@ -1,7 +1,7 @@
 """Plug-ins: learners and data sets that installed packages register as entry points.
 
-A plug-in is imported on access by name, or when plug-ins are listed. A broken plug-in raises an error only on access by
-name.
+A plug-in is imported when it is accessed by name, or when plug-ins are listed. A broken plug-in raises an error only
+when it is accessed by name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ class Plugins(Mapping[str, T], Generic[T]):
     Args:
         group: Entry point group.
         own: Built-in objects.
-        check: Returns the object, or raises ValueError or TypeError if the object is invalid or has another name.
+        check: Returns the object, or raises ValueError or TypeError if the object is invalid or has a different name.
     """
 
     def __init__(self, group: str, own: Mapping[str, T], check: Callable[[str, object], T]) -> None:
@@ -66,7 +66,7 @@ class Plugins(Mapping[str, T], Generic[T]):
 
     @contextmanager
     def blamed(self, name: str) -> Iterator[None]:
-        """Convert an exception from a plug-in to PluginError. Exceptions from built-in objects are unchanged."""
+        """Convert an exception from a plug-in to PluginError. Exceptions from built-in objects are not converted."""
         try:
             yield
         except OnebitError:

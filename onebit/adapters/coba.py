@@ -20,9 +20,8 @@ from stream.wire.records import Decision, Features
 class Learner:
     """An Onebit learner for coba. All interactions must have the same actions. Rewards must be 0 or 1.
 
-    coba passes the decision that `predict` returns to `learn`. For a logged action, `learn` uses the logged
-    probability. A context is None, a number, a string, a sequence, or a mapping from names to values. String values are
-    categories.
+    coba passes the decision returned by `predict` to `learn`. For a logged action, `learn` uses the logged probability.
+    A context is None, a number, a string, a sequence, or a mapping from names to values. String values are categories.
 
     Args:
         learner: A learner's name. The default depends on the numbers of classes and features.
@@ -67,8 +66,8 @@ class Learner:
         """Learn from the reward of an action. `probability` is the probability with which the action was played.
 
         Raises:
-            ValueError: the reward is not 0 or 1, neither `predict` nor `score` has received the actions, or the action
-                is from a log and the learner cannot learn from logs.
+            ValueError: the reward is not 0 or 1, neither `predict` nor `score` was called before, or the action is from
+                a log and the learner cannot learn from logs.
         """
         if reward not in (0, 1):
             raise ValueError(f"learn: the reward of action {action!r} is {reward}; expected 0 or 1")
@@ -94,7 +93,9 @@ class Learner:
             self._model = make_learner(self._name, len(actions), n_features, self._parameters)
             self._names = Names("feature", n_features)
         if list(actions) != self._actions:
-            raise ValueError(f"all interactions need the same actions; expected {self._actions}, got {list(actions)}")
+            raise ValueError(
+                f"all interactions must have the same actions; expected {self._actions}, got {list(actions)}"
+            )
         return self._model, self._names.features(named)
 
 

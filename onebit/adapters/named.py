@@ -1,4 +1,4 @@
-"""Functions for all adapters: assign indices to names, and create learners by name."""
+"""Functions shared by all adapters, for assigning indices to names and creating learners by name."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
@@ -10,7 +10,7 @@ from stream.learners.auto import choose
 from stream.wire.records import Features
 
 AUTO = "auto"
-"""The name that selects the default learner for the given sizes."""
+"""The learner name that selects the default for the numbers of classes and features."""
 
 
 class Names:
@@ -50,8 +50,8 @@ class Names:
     def features(self, x: Mapping[Hashable, object]) -> Features:
         """Return a mapping from names to values as a sparse vector. The order of the mapping has no effect.
 
-        A number is the value of the entry for its name. A string is a category: the pair (name, string) has an entry
-        with the value 1. None adds no entry.
+        A number becomes the value of the entry for its name. A string is a category: the pair (name, string) gets an
+        entry with the value 1. None adds no entry.
 
         Raises:
             ValueError: a value is not finite, or there are more names than the learner has features.

@@ -17,13 +17,13 @@ from stream.randomness.draws import Purpose, uniform
 from stream.wire.records import Decision, Features
 
 PENDING_MAX = 100_000
-"""Maximum number of stored decisions. It is larger than any delay used in River's evaluation."""
+"""Default limit on stored decisions. It is larger than any delay used in River's evaluations."""
 
 
 class Pending(NamedTuple):
     """A stored decision that is waiting for its label."""
 
-    number: int  # sequence number of the decision, from 0, which determines the random draws
+    number: int  # sequence number of the decision, starting at 0; it determines the random draws
     features: Features
     decision: Decision
 
@@ -35,12 +35,12 @@ class Classifier(base.Classifier):
     decision for the same x. `river.evaluate` with a `delay` therefore measures learning from late bits. If no decision
     for x is stored, `learn_one` first makes a decision.
 
-    Transformers in a pipeline, such as StandardScaler, may change x between the two calls. In this case, give each
-    event an id with rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision with
-    that id, and the learner uses the x of that decision.
+    Transformers in a pipeline, such as StandardScaler, may change x between the two calls. In that case, give each
+    event an id by using rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision
+    with that id, and the learner uses the x of that decision.
 
-    Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. String values are
-    categories. If the labels are known, list all of them in `classes`. If the predicted class has no label yet,
+    Features and classes are assigned indices when they first appear, up to `n_features` and `n_classes`. String values
+    are categories. If the labels are known, list all of them in `classes`. If the predicted class has no label yet,
     `predict_one` returns None, and River's metrics skip the event.
 
     Args:
@@ -102,7 +102,7 @@ class Classifier(base.Classifier):
         names = self._labels.names
         played = self._model.distribution(self._features.features(x))[: len(names)]
         total = float(played.sum())
-        if total == 0.0:  # no class that the learner would play has a label
+        if total == 0.0:  # none of the classes that the learner would play has a label
             return dict.fromkeys(names, 1.0 / len(names)) if names else {}
         return dict(zip(names, (played / total).tolist(), strict=True))
 

@@ -1,4 +1,4 @@
-"""Use cases. Each use case receives resolved settings and returns a report. No use case prints."""
+"""The use cases of the application. Each one receives resolved settings and returns a report; none prints."""
 
 import os
 

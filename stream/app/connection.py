@@ -36,11 +36,12 @@ WATCH_INTERVAL_MS = 30_000
 
 REFUSALS_MAX = 5
 REFUSED_WITHIN_MS = 60_000
-"""Maximum number of consecutive refused requests. A broker that has just restarted may refuse a few requests."""
+"""Maximum number of consecutive refused requests, and the time after connecting within which a refusal counts as
+consecutive. A broker that has just restarted may refuse a few requests."""
 
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:
-    """Return a command with the user's connection settings, topic prefix and other settings in `names`."""
+    """Return a command line with the user's connection settings, topic prefix, and the settings in `names`."""
     access = [name for name in ("client_config", *FIELDS) if not isinstance(getattr(settings, name), SecretStr)]
     given = [name for name in ("bootstrap", *access, "topic_prefix", *names) if name in settings.given]
     flags = [f"{flag_of(name)} {shlex.quote(str(getattr(settings, name)))}" for name in given]
@@ -55,7 +56,7 @@ def connect(
     """Connect to Kafka. Wait up to the connection timeout in the settings.
 
     Args:
-        settings: Settings of the connection.
+        settings: Connection settings.
         stop: Returns whether to stop waiting.
         request_timeout_ms: Timeout for every later request.
 
@@ -155,8 +156,8 @@ def watch_topics(
 ) -> Callable[[], None]:
     """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if so.
 
-    After a change of the number of partitions, the records of one event may be in different partitions. Without
-    LogAppendTime, records have no order. Compaction deletes records that recovery and audit read. A recreated topic has
+    If the number of partitions changes, later records of an event may be in a different partition. Without
+    LogAppendTime, records have no order. Compaction deletes records that recovery and audit need. A recreated topic has
     different records at the stored offsets.
     """
     began = _required(broker, settings, shares_model=shares_model)
@@ -215,21 +216,21 @@ def connected(settings: Settings) -> Iterator[Connected]:
 
 
 Work = Callable[[Broker, int, Watched], None]
-"""A function that does a program's work on one connection. Arguments: the broker, the number of partitions, and the
-health reporter."""
+"""A function that performs a program's work on one connection. Its arguments are the broker, the number of partitions,
+and the health reporter."""
 
 
 def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
     """Run work on a connection to Kafka. If the connection is lost, reconnect and restart the work.
 
     Args:
-        settings: Settings of the connection and of the health endpoints.
+        settings: Settings for the connection and the health endpoints.
         program: The program's name in metrics.
         stop: Returns whether to stop.
         work: Called once per connection.
 
     Raises:
-        SettingsError: a topic has an invalid configuration or changed, or the metrics port cannot be used.
+        SettingsError: a topic has an invalid configuration or has changed, or the metrics port cannot be used.
         AccessError: the broker refused authentication or authorisation.
         FencedError: another process took over, or the group removed this process.
         BrokerUnavailableError: no broker responded within the connection timeout.
@@ -241,7 +242,7 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
 
 def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watched_by: Watched) -> None:
     contexts = settings.topics.contexts
-    refused = 0  # consecutive requests that the broker refused
+    refused = 0  # number of consecutive refused requests
     began: Mapping[str, TopicDescription] | None = None
     while True:
         watched_by.set_unready(f"waiting for Kafka at {settings.bootstrap}")
@@ -257,7 +258,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
                 raise _altered(error) from error
             began = found if began is None else began
             partitions = began[contexts].partitions
-            _require_as_many(partitions, found[contexts].partitions)  # also detects changes during a disconnection
+            _require_as_many(partitions, found[contexts].partitions)  # also detects changes made while disconnected
             _require_the_same(began, found)
             work(broker, partitions, watched_by)
         except FencedError as error:
@@ -301,7 +302,7 @@ def announce_start(program: Program, settings: Settings, partitions: int) -> Non
 
 
 def settings_that_differ(settings: Settings) -> dict[str, str]:
-    """Return the settings that differ from their defaults, in text form. Secrets are hidden."""
+    """Return the settings that differ from their defaults, as text. Secrets are hidden."""
     shown, fields = settings.shown(), Settings.model_fields
     return {
         setting_name(field): ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -32,11 +32,12 @@ from stream.wire.ledger import total_ledger
 from stream.wire.records import Answer, Example, TopicPartition
 
 AFTER_END_MAX = 1 / 3
-"""A warning is logged if more than this fraction of the feedback arrives after the last decision, too late for the
-learner."""
+"""A warning is logged if more than this fraction of the feedback arrives after the last decision, too late to affect
+any decision."""
 
 DELAYS_PER_RUN = 10
-"""If a run lasts this multiple of the mean delay, at most a tenth of the feedback arrives after the last decision."""
+"""Recommended ratio of a run's duration to the mean delay. At this ratio, at most a tenth of the feedback arrives after
+the last decision."""
 
 
 class Answers(NamedTuple):
@@ -44,7 +45,7 @@ class Answers(NamedTuple):
 
     delays_ms: list[int]
     lasted_ms: int  # time from the first to the last decision
-    after_end: float  # fraction of the feedback after the last decision; nan without feedback
+    after_end: float  # fraction of the feedback that arrived after the last decision; nan without feedback
 
 
 def answers(examples: Iterable[Example]) -> Answers:
@@ -143,7 +144,7 @@ class EmbeddedPipeline:
 class _Watched:
     """Measures the duration of a learner's steps.
 
-    Also reports progress, because the updates at one virtual time can take minutes.
+    Also reports progress, because the updates that are due at one virtual time can take minutes.
     """
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
@@ -153,7 +154,7 @@ class _Watched:
         self.next_due_ms = learner.next_due_ms
 
     def step(self, timeout_ms: int) -> int:
-        """See `Program`."""
+        """Execute a step, and record its duration; see `Program`."""
         began_s = time.perf_counter()
         done = self._step(timeout_ms)
         if done:
@@ -167,7 +168,7 @@ class _Watched:
 
 
 def prepare_embedded(run: Run) -> EmbeddedPipeline:
-    """Create the topics and programs, and compile the learner. The run time does not include these operations."""
+    """Create the topics and programs, and compile the learner. The reported run time excludes this preparation."""
     run = replace(run, task=replace(run.task, dated_by="context"))
     task, topics = run.task, run.topics
     compile_kernels(task)
@@ -233,7 +234,7 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
 
 
 def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
-    """Return the results of the final models. A replica is complete only after it has read the whole log."""
+    """Return the results that depend on the final models. A replica is final only after reading the whole log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
     replica = learner.replica
@@ -271,8 +272,8 @@ def _reached(pipeline: EmbeddedPipeline) -> str:
 
 
 POLL_MS_MAX = 100
-"""Maximum virtual time between two polls. Each poll is one transaction. Any value up to the shortest delay gives the
-same result, so the interval is reduced to the shortest delay. A higher maximum would be hardly faster."""
+"""Maximum virtual time between two polls. Each poll is one transaction. Any interval up to the shortest delay gives
+the same result, so a longer interval is reduced to the shortest delay. A higher maximum would hardly be faster."""
 
 
 class RunEnd(NamedTuple):

@@ -32,7 +32,7 @@ class Log(NamedTuple):
 class Learning(NamedTuple):
     """Training options for learners that are evaluated as policies."""
 
-    delay: str | None = None  # used for feedback without a logged delay
+    delay: str | None = None  # the delay of feedback that has no logged delay
     reward: Reward = "exclusive"
 
 
@@ -96,7 +96,7 @@ class IntervalKind(StrEnum):
 
 
 def fields_of(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
-    """Return the estimates as plain values. `interval` selects the intervals reported as low and high."""
+    """Return the estimates as a dict of plain values. `interval` selects the interval reported as low and high."""
     return {
         "data": found.data,
         "events": found.events,

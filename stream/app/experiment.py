@@ -42,7 +42,7 @@ class Experimented(NamedTuple):
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return a built-in experiment, or read a TOML file.
+    """Return a built-in experiment, or read one from a TOML file.
 
     Raises:
         ExperimentError: the name is unknown, or the file cannot be read.
@@ -94,7 +94,7 @@ def report(name: str, results: Path, data_dir: Path | None) -> Written:
     """Recreate the report of an experiment from its stored result rows.
 
     Raises:
-        ExperimentError: there are no rows.
+        ExperimentError: no rows are stored.
     """
     folder = results / Path(name).stem
     if not (folder / AS_RUN).exists():

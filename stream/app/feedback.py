@@ -22,7 +22,7 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
     """Send feedback for predictions until stopped. Reconnect after a lost connection.
 
     Args:
-        settings: Settings of the data set and the feedback.
+        settings: Settings for the data set and the feedback.
         stop: Returns whether to stop.
 
     Raises:
@@ -74,5 +74,5 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
 
 
 def _until(due_ms: int | None, now_ms: int) -> int:
-    """Return the poll timeout, at most the time until the next feedback is due."""
+    """Return the poll timeout in milliseconds: POLL_MS, or less if feedback is due sooner."""
     return POLL_MS if due_ms is None else min(max(due_ms - now_ms, 1), POLL_MS)

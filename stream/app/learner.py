@@ -44,12 +44,12 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     """Run a learner until stopped. Reconnect if the connection is lost.
 
     Args:
-        settings: Settings of the learner. Settings that the user did not set come from the pipeline.
+        settings: Settings of the learner. Those that the user did not set are taken from the pipeline.
         stop: Returns whether to stop.
         change_settings: Whether the user's settings replace those of the pipeline from the next step on.
 
     Raises:
-        SettingsError: a setting is invalid, or differs from the setting of the pipeline.
+        SettingsError: a setting is invalid, or differs from the pipeline's setting.
         FencedError: another process took over, or the group removed this process.
     """
     topics = settings.topics
@@ -164,9 +164,9 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 
 
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
-    """Return whether the default for a new pipeline is a shared model, but the updates topic is missing.
+    """Return whether a new pipeline would share a model by default, but lacks the updates topic.
 
-    The broker is queried only if the default is a shared model. Other learners need no permission for the updates
+    The broker is queried only if a shared model is the default. Other learners need no permission for the updates
     topic.
     """
     is_wanted = settings.model == AUTO and settings.model_of(partitions) == "shared"
@@ -174,18 +174,18 @@ def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: in
 
 
 def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
-    """Return a log line that says whether partitions share a model.
+    """Return a log line that says whether the partitions share a model.
 
-    If a missing topic prevents a shared model, the line contains this reason.
+    If they do not because a topic is missing, the line gives this reason.
     """
     if model == "shared":
         return f"{partitions} partitions share a model (log: {topics.updates})"
-    why = f", because the topic for a shared model, {topics.updates}, does not exist" if has_no_log else ""
-    return f"each of {partitions} partitions has its own model{why}"
+    why = f", because {topics.updates}, the topic for a shared model, does not exist" if has_no_log else ""
+    return f"each of the {partitions} partitions has its own model{why}"
 
 
 def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
-    """Return the state of every partition, and the fraction of decisions with reward 1."""
+    """Return lines that describe the state of every partition, and the fraction of decisions with reward 1."""
     replica = program.replica
     lines = [
         f"partition {partition}: {ledger_line(running.join.ledger())}"
@@ -208,7 +208,7 @@ def check_given(settings: Settings) -> None:
     Raises:
         SettingsError: there are several learners, --n-classes is combined with --classes-max, the number of features is
             missing, or a parameter is invalid.
-        ParameterError: the learner does not have one of the parameters.
+        ParameterError: a parameter does not belong to the learner.
     """
     if len(settings.learner) != 1:
         raise SettingsError(
@@ -226,7 +226,7 @@ def check_given(settings: Settings) -> None:
 
 
 RENEWAL_MS = 1_000
-"""Interval between updates of the ready file. Health checks should accept a file of ten times this age, because a step
+"""Interval between updates of the ready file. Health checks should accept a file up to ten times as old, because a step
 may be slow."""
 
 
@@ -234,7 +234,7 @@ class ReadyFile:
     """Maintains the file for health checks (`--ready-file`). Does nothing without a path."""
 
     def __init__(self, path: Path | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
-        """Remove the file of an earlier process.
+        """Remove the file left by an earlier process.
 
         Raises:
             SettingsError: the file cannot be created or removed.
@@ -277,11 +277,11 @@ REPORTED_AFTER_MS = 5_000
 """Age at which a blocking transaction is reported. A normal step's transaction ends sooner."""
 
 OVERDUE_MS = 30_000
-"""Time added to the transaction timeout, because the broker checks for timeouts only about every ten seconds."""
+"""Time added to the transaction timeout, because the broker checks for expired ones only about every ten seconds."""
 
 
 def model_line(version: int, updates: int, hold: Hold | None) -> str:
-    """Format the version and the number of updates of a process's replica.
+    """Format a status line with the version and the number of updates of a process's replica.
 
     >>> model_line(12_000, 5_800, None)
     'shared model: version 12,000, 5,800 updates'
@@ -298,11 +298,11 @@ class LagWarnings:
     """Warns about transactions that block the model's log. Each warning is logged once per transaction."""
 
     def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
-        """Start with no warnings reported.
+        """Set the thresholds for the warnings. No warning has been reported yet.
 
         Args:
-            topic: The log of the model.
-            bootstrap: Address of Kafka.
+            topic: The topic with the log of the model.
+            bootstrap: Address of a Kafka broker.
             lag_max_ms: See `ModelLag`.
             transaction_timeout_ms: The learner's transaction timeout.
         """
@@ -323,7 +323,7 @@ class LagWarnings:
         return fresh
 
     def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
-        """Return all warnings, each with the age of the transaction at which the warning is logged; -1 means never."""
+        """Return all warnings, each preceded by the transaction age at which it is logged; -1 means never."""
         place = held_up(f"{self._topic}/0", hold.offset)
         command = (
             f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "

@@ -1,4 +1,4 @@
-"""The table of learners: uses, parameters, and counted or measured cost per event."""
+"""The table of learners: uses, parameters, and cost per event, either counted or measured."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ PART_S = 0.01
 learner."""
 
 PARTS = 4
-"""Number of parts per measurement. The result is the fastest part, because other programs on the machine only make a
-part slower."""
+"""Number of parts per measurement. The result is the time of the fastest part, because other programs on the machine
+can only slow a part down."""
 
 SEED = 1
 
@@ -44,7 +44,7 @@ def first_events(dataset: Dataset) -> list[Event]:
 
 
 def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] = time.process_time) -> float:
-    """Return the time per event, in microseconds, of predict, observe and update when called from Python.
+    """Return the time per event in microseconds for predict, observe and update, called from Python.
 
     Args:
         learner: The learner to measure. It learns from the events, so do not use the learner afterwards.
@@ -95,7 +95,7 @@ class Row(NamedTuple):
 
     name: str
     cls: type[Learner]
-    parameters: Mapping[str, float | int | str]  # parameters used for the costs
+    parameters: Mapping[str, float | int | str]  # parameters for which the costs were determined
     cost: Cost
     event_us: float | None  # None if not measured
     unmeasured: str  # why the learner was not measured
@@ -128,7 +128,7 @@ def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Data
 
     Args:
         names: Names of learners; all if empty.
-        size: Problem size of the costs, without a data set.
+        size: Problem size to which the costs apply if there is no data set.
         dataset: Data set whose first rows are used for measurements.
 
     Raises:
@@ -149,7 +149,7 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
     """Return a row for each learner, with measured costs if there is a data set."""
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
-        announce(f"measuring {len(names)} learners on {dataset.name}; the first compilation of a learner takes seconds")
+        announce(f"measuring {len(names)} learners on {dataset.name}; compiling a learner may take seconds")
     notify = every(NOTICE_INTERVAL_MS, lambda: announce(f"{measured} of {len(names)} measured"))
     for measured, name in enumerate(names):
         if events and measured:
@@ -179,7 +179,7 @@ def _measured(
 
 
 def fields_of(row: Row) -> dict[str, Any]:
-    """Return a learner as plain values."""
+    """Return a learner's row as a dict of plain values."""
     name, cls, _, cost, measured_us, unmeasured, auto = row
     return {
         "name": name, "summary": cls.summary, "best_for": cls.best_for or None, "paper": cls.paper,

@@ -61,7 +61,7 @@ class LiveEstimating:
         return None if self._challengers is None else self._challengers.now()
 
     def lines(self, partitions: frozenset[int]) -> list[str]:
-        """Return the log lines of a process with these assigned partitions."""
+        """Return the log lines of a process to which these partitions are assigned."""
         lines: list[str] = []
         if partitions:
             for estimator in self._estimators():
@@ -76,7 +76,7 @@ class LiveEstimating:
 
 
 class TopicReader:
-    """Feeds an estimator with a pipeline's predictions and examples.
+    """Feeds a pipeline's predictions and examples to an estimator.
 
     Each call of `read` passes the decisions to the estimator in the order of their append times.
     """
@@ -91,7 +91,7 @@ class TopicReader:
 
     def read(self) -> None:
         """Pass the new records to the estimator."""
-        ends = self._broker.ends(self._examples)  # read before the predictions, which then include all examples
+        ends = self._broker.ends(self._examples)  # requested first, so that every example's prediction is read
         decided = merge(*map(self._records, self._predictions), key=lambda record: record.append_ms)
         for partition, records in groupby(decided, lambda record: record.partition):
             self._take(partition, (decode_prediction(record)[0] for record in records), ())
@@ -113,13 +113,13 @@ class TopicReader:
 
 
 def from_topics(broker: Broker, topics: Topics, partitions: int, estimator: AnyEstimator) -> AnyEstimator:
-    """Feed an estimator with all records of a run, and return the estimator."""
+    """Feed all records of a run to an estimator, and return the estimator."""
     TopicReader(broker, topics, partitions, estimator).read()
     return estimator
 
 
 def live_estimator() -> "LiveEstimator":
-    """Return an empty estimator."""
+    """Return an empty live estimator."""
     from stream.estimating.live import LiveEstimator  # deferred: loads the estimators, which most runs do not need
 
     return LiveEstimator()
@@ -171,8 +171,8 @@ def arm_lines(found: "ArmComparison", prefix: str = "") -> list[str]:
         return [f"{prefix}holdout: no comparison yet{waiting}"]
     low, high = found.difference
     lines = [
-        f"{prefix}holdout: mean reward {learner:.3f} of the learner ({found.learner.n:,} decisions), {holdout:.3f} of "
-        f"the holdout ({found.holdout.n:,}); difference {low:+.3f} to {high:+.3f} (anytime)"
+        f"{prefix}holdout: mean reward {learner:.3f} for the learner ({found.learner.n:,} decisions), {holdout:.3f} "
+        f"for the holdout ({found.holdout.n:,} decisions); difference {low:+.3f} to {high:+.3f} (anytime)"
     ]
     if found.shares_differ:
         lines.append(f"{prefix}holdout: {found.mismatch}")

@@ -37,7 +37,7 @@ class LogSummary(NamedTuple):
 
 
 def save_features(shown: LogSummary, path: Path) -> None:
-    """Write the mapping of feature names to indices."""
+    """Write the mapping of feature names to indices to a file."""
     if shown.log is None:
         raise DatasetError(f"cannot write {path}: the rows cannot be read with the guessed mapping; use --map")
     try:
@@ -55,7 +55,7 @@ def summarise_log(
         DatasetError: the log cannot be read, or is standard input.
     """
     if path == STDIN:
-        raise DatasetError("cannot show standard input; give a file")
+        raise DatasetError("cannot show standard input; specify a file")
     source = Source(path)
     kind = format_of(source.head(), path)
     mapping = None if mapping_given is None else read_mapping(mapping_given)
@@ -134,7 +134,7 @@ def _time(time_ms: int) -> str | None:
 
 
 def fields_of(path: str, shown: LogSummary) -> dict[str, Any]:
-    """Return the summary as plain values."""
+    """Return the summary as a dict of plain values."""
     log = shown.log
     return {
         "file": path,

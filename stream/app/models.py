@@ -1,4 +1,4 @@
-"""Export the model of any past time, import models, and replay journals."""
+"""Export current and past models, import models, and replay journals."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,10 +18,10 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 class Moment(NamedTuple):
-    """The point in time at which a model is exported; the present by default."""
+    """The moment whose model is exported; the present by default."""
 
     at: str | None = None  # broker time
-    journal: int | None = None  # number of a step in the journal
+    journal: int | None = None  # number of the last journal step to include
     version: int | None = None  # version of a shared model
 
 
@@ -29,7 +29,7 @@ NOW = Moment()
 
 
 def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Model:
-    """Rebuild a partition's model at a moment from the latest earlier snapshot and the journal.
+    """Rebuild a partition's model as of a moment from the latest earlier snapshot and the journal.
 
     Raises:
         SettingsError: more than one moment is given, the partition does not exist, or no step precedes the moment.
@@ -64,7 +64,7 @@ def imported(settings: Settings, path: Path, partition: int | None = None) -> Im
     """Write a model to the topics as the state before the first step.
 
     Args:
-        settings: Settings of the connection.
+        settings: Connection settings.
         path: The model's file.
         partition: The partition whose task starts with the model; None means all partitions.
 
@@ -109,7 +109,7 @@ def time_ms(text: str) -> int:
 
 
 def _like(text: str, ms: int) -> str:
-    """Format a time in the format of the given text: milliseconds, or a date in the same time zone."""
+    """Format a time like the given text: as milliseconds, or as a date in the same time zone."""
     if text.isdecimal():
         return str(ms)
     zone = datetime.fromisoformat(text).tzinfo or UTC

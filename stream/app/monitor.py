@@ -43,7 +43,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
     """Serve the page until stopped. Reconnect after a lost connection.
 
     Args:
-        settings: Settings of the pipeline and the page.
+        settings: Settings for the pipeline and the page.
         policies: Names of the policies to evaluate, in addition to the default ones.
         stop: Returns whether to stop.
 
@@ -61,7 +61,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         ) from error
     check_live(policies)
     topics = settings.topics
-    dashboards: list[Dashboard] = []  # contains the dashboard after the program has connected
+    dashboards: list[Dashboard] = []  # empty until the program has connected; then contains the dashboard
     site = Site(
         {path: Page(*file) for path, file in page_files().items()},
         lambda: dashboards[0].as_json() if dashboards else _NOTHING,
@@ -118,7 +118,7 @@ def _policies(
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
-        watch.show("", dashboard.samples)  # no task has made a step
+        watch.show("", dashboard.samples)  # no task has completed a step
         time.sleep(LOOK_S)
     broker = connect(settings, stop)
     try:
@@ -144,7 +144,7 @@ class _Contexts:
         self._readers: dict[int, RecordsAt] = {}
 
     def at(self, wanted: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Record]:
-        """See `ContextsAt`."""
+        """Return the contexts at the given offsets; see `ContextsAt`."""
         found: dict[tuple[int, int], Record] = {}
         try:
             for partition, offsets in wanted.items():
@@ -152,7 +152,7 @@ class _Contexts:
                     found[partition, offset] = record
         except (BrokerError, StoppedError) as error:
             self.close()
-            why = error if isinstance(error, BrokerError) else "no answer from Kafka"
+            why = error if isinstance(error, BrokerError) else "no response from Kafka"
             announce(f"estimates of models skip decisions whose contexts cannot be read: {why}")
         return found
 
@@ -259,14 +259,14 @@ _FILES = {"/": ("index.html", _HTML), "/page.css": ("page.css", _CSS), "/page.js
 
 
 class File(NamedTuple):
-    """One of the files of the monitor's page."""
+    """A file of the monitor's page."""
 
     content_type: str
     content: bytes
 
 
 def page_files() -> dict[str, File]:
-    """Return the files, keyed by URL path."""
+    """Return the files of the monitor's page, keyed by URL path."""
     folder = files("stream.monitoring") / "page"
     own = {path: File(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
     return own | {"/uplot.css": File(_CSS, uplot_style().encode()), "/uplot.js": File(_JS, uplot().encode())}

@@ -39,8 +39,8 @@ POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
 
 RESTARTS_MAX = 5
-"""Maximum number of restarts of a learner after its group has removed it. A process supervisor would also restart
-it."""
+"""Maximum number of restarts of a learner that was removed from its group. A process supervisor would also restart the
+learner."""
 
 
 class ProgramEndedError(OnebitError):
@@ -64,8 +64,8 @@ def run_on_kafka(
     """Run one learner, with each program in its own process, until every decision is settled.
 
     Args:
-        settings: Settings of the run. The programs get them as environment variables.
-        learner: The learner to run, one of those in the settings.
+        settings: Settings of the run, which the programs receive as environment variables.
+        learner: The learner to run; one of the learners in the settings.
         dataset: The data set.
         command: The command line, for the report.
         stop: Returns whether to stop.
@@ -108,14 +108,14 @@ def run_on_kafka(
 
 
 def _own_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
-    """Return the final models of the tasks."""
+    """Return the results that depend on the tasks' final models."""
     tasks = [recover(broker, topics, partition, settings).task for partition in range(partitions)]
     digest = state_digest(task.learner.state() for task in tasks)
     return RunEnd(sum(task.version for task in tasks), sum(task.alarms for task in tasks), digest, 0.0, 0.0, None)
 
 
 def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
-    """Return the final shared model, and the replica versions recorded in the journals."""
+    """Return the results that depend on the final shared model, with the replica versions recorded in the journals."""
     replica = replica_at(broker, topics, settings)
     digest, alarms = state_digest([replica.learner.state()]), int(replica.learner.alarms.sum())
     replicas = audit_log(broker, topics, partitions).replicas
@@ -147,7 +147,7 @@ class _Programs:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
-        # The programs cannot share a port. Their logs are parsed for warnings.
+        # The programs cannot share a metrics port, and their logs are parsed for warnings.
         of_their_own = {"metrics_port": "0", "log_format": "text", "log_level": "info"}
         self._environment = os.environ | _scoped_parameters(own).environment()
         self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
@@ -266,7 +266,7 @@ def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Cal
 
 
 def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
-    """Evaluate all predictions in the order of broker time, and return the time from the first to the last."""
+    """Evaluate all predictions in order of broker time. Also return the time from first decision to last outcome."""
     judged: list[tuple[int, int, int, Answer]] = []
     for partition in range(run.partitions):
         judged += [

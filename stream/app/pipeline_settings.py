@@ -38,19 +38,19 @@ STORED_NAMES = {
     "holdout_policy": "holdout_policy",
     "challenger": "challengers",
 }
-"""Maps the field of each task setting in `Settings` to its name in the journal."""
+"""Maps the fields of `Settings` that are task settings to their names in the journal."""
 
 
 class Wanted(NamedTuple):
     """The settings of a learner's tasks."""
 
     task: TaskSettings  # settings of a new task
-    nnz: int  # approximate non-zeros per context
+    nnz: int  # approximate number of non-zeros per context
     given: frozenset[str]  # journal names of the settings that the user set
 
 
 def given_names(settings: Settings) -> frozenset[str]:
-    """Return the journal names of the settings that a flag, a variable or the file sets.
+    """Return the journal names of the settings given by a flag, a variable or the settings file.
 
     A data set determines the numbers of classes and features, and the class names. The scale is a setting of the task
     only if there is no data set.
@@ -84,7 +84,7 @@ def wanted_settings(
     Raises:
         SettingsDifferError: the user's settings differ from those of the pipeline; see `resolve`.
         SettingsError: a parameter is invalid, or `--scale` is set although the named features are already scaled.
-        ParameterError: the learner does not have the parameter.
+        ParameterError: a parameter does not belong to the learner.
     """
     given = given_names(settings)
     if settings.model == AUTO:
@@ -104,7 +104,7 @@ def wanted_settings(
 
 
 def _is_without_data(settings: Settings) -> bool:
-    """Return whether the user set the sizes of the contexts. The contexts then come from a service."""
+    """Return whether the user set the number of classes or named features. Contexts then come from a service."""
     return _n_classes_of(settings) is not None or settings.features is not None
 
 
@@ -113,11 +113,11 @@ def _n_classes_of(settings: Settings) -> int | None:
 
 
 def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
-    """Check that --scale is not used with named features that already have the scale of a log."""
+    """Check that --scale is not used with named features that already contain the scale of a log."""
     encoder = task.feature_encoder()
     if task.scale != "none" and encoder is not None and any(name.scale is not None for name in encoder.names.values()):
         raise SettingsError(
-            f"--scale {task.scale}: {settings.features} already has the scale of a log; omit --scale, or save the "
+            f"--scale {task.scale}: {settings.features} already contains the scale of a log; omit --scale, or save the "
             "features without a scale: onebit data show LOG --save-features FILE"
         )
 
@@ -143,7 +143,7 @@ def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
 
 
 def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:
-    """Add the flag --change-settings to the error if it would resolve the difference."""
+    """Suggest --change-settings in the error if this flag would resolve the differences."""
     if change or not error.can_change:
         return SettingsError(str(error))
     flags = {stored: flag_of(setting_name(field)) for field, stored in STORED_NAMES.items()}

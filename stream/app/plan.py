@@ -1,4 +1,4 @@
-"""The data set of a run, its replay, and the plan of its feedback."""
+"""The data set of a run, its replay, and its feedback plan."""
 
 from math import inf
 
@@ -71,7 +71,7 @@ def _part(source: SourceSettings, dataset: Dataset) -> Dataset:
 
 
 def check_play(play: str, dataset: Dataset) -> None:
-    """Check that the data have feedback for the played actions.
+    """Check that the data contain feedback for the played actions.
 
     Raises:
         SettingsError: the learner plays its own actions, but the log has rewards for logged actions only.
@@ -84,7 +84,7 @@ def check_play(play: str, dataset: Dataset) -> None:
 
 
 LAPS = 10**9
-"""Number of events in a replay that repeats until stopped."""
+"""Number of epochs in a replay that repeats until stopped."""
 
 
 def events_of(replay: ReplaySettings, dataset: Dataset) -> int:
@@ -141,7 +141,7 @@ SHORT_DELAY_SHARE = 0.001
 
 
 def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
-    """Return a lower bound on at least 99.9 % of the feedback delays."""
+    """Return a delay that at least 99.9 % of the feedback delays reach or exceed."""
     if feedback.delay == LOGGED:
         return int(min(dataset.logged_delays_ms(), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)

@@ -1,4 +1,4 @@
-"""Policies by name, on a log or a live pipeline."""
+"""Creates policies by name, for a log or a live pipeline."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ MODEL = "model:"
 
 
 class Decisions(Protocol):
-    """The decisions, from a log or a live pipeline, that are used to evaluate policies."""
+    """The decisions of a log or a live pipeline on which policies are evaluated."""
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class Decisions(Protocol):
 
     @property
     def n_features(self) -> int:
-        """The dimension d."""
+        """The number of features d."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class Decisions(Protocol):
 
 
 def policy_of(spec: str, decisions: Decisions, training: Training) -> Policy:
-    """Return the policy that a flag names. A model is read from its file.
+    """Return the policy specified by a flag. A model is read from its file.
 
     Raises:
         EstimateError: the policy is unknown, or the model does not match the decisions.
@@ -66,7 +66,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
     """Check that each class and each feature has the same index as in the model file.
 
     Raises:
-        EstimateError: the numbers differ.
+        EstimateError: an index differs.
     """
     settings = model.meta.get("settings", {})
     classes = settings.get("class_names")
@@ -85,8 +85,8 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         names = dict.fromkeys([*encoder.names, *known])
         odd = [name for name in names if encoder.names.get(name) != known.get(name)] or ["hashed features"]
         raise EstimateError(
-            f"policy {spec}: {', '.join(odd)} of {decisions.name} have other indices than in the model. Use a log "
-            "with the same features and values as the log that was used to create the --features file of the model"
+            f"policy {spec}: the indices of {', '.join(odd)} in {decisions.name} differ from those in the model. Use a "
+            "log with the same features and values as the log that was used to create the --features file of the model"
         )
 
 

@@ -1,8 +1,8 @@
 """Notices, progress, clocks and garbage collection of a process.
 
 Notices use Python's logging, with the logger `onebit`. The command line writes its records to stderr. To get all
-notices, an application sets the level `logging.INFO`. A record may have two attributes: `limited`, False if it must not
-be dropped when similar records are frequent, and `fields`, a dict for a log in JSON.
+notices, an application sets the level `logging.INFO`. A record may have two attributes: `limited` is False if the
+record must not be dropped when similar records are frequent, and `fields` is a dict of values for a log in JSON.
 """
 
 import gc
@@ -39,7 +39,7 @@ def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
     Args:
         message: The text.
         limited: Whether the notice may be dropped if similar notices, which differ only in numbers, are frequent.
-        fields: Values for a log in JSON.
+        fields: Additional values for a log in JSON.
     """
     logger.info("%s", message, extra={"limited": limited, "fields": fields})
 
@@ -62,7 +62,7 @@ def announced_when_slow(message: str) -> Iterator[None]:
 
 
 class Status:
-    """Logs status lines that have changed. An idle program logs nothing."""
+    """Logs status lines whenever they change. An idle program logs nothing."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -76,14 +76,14 @@ class Status:
 
 
 def monotonic_ms() -> int:
-    """Return this host's monotonic time, for intervals only."""
+    """Return this host's monotonic time, which is only for measuring intervals."""
     return time.monotonic_ns() // 1_000_000
 
 
 def boot_ms() -> int:
-    """Return this host's time since boot, for intervals.
+    """Return this host's time since boot, for measuring intervals.
 
-    Unlike monotonic time, the time since boot includes the time in suspend.
+    Unlike monotonic time, the time since boot includes the time spent in suspend.
     """
     clock = getattr(
         time, "CLOCK_BOOTTIME", None
@@ -145,7 +145,7 @@ class TimeToGo:
 
     def __init__(self, events: int, now_s: float) -> None:
         self._events = events
-        self._seen = deque([(now_s, 0)])  # pairs: a time, and the number of decisions and settlements until this time
+        self._seen = deque([(now_s, 0)])  # pairs of a time and the number of decisions and settlements up to then
 
     def estimate_s(self, decided: int, pending: int, now_s: float) -> float:
         """Return the remaining seconds, or nan as long as no estimate is possible.
@@ -179,7 +179,7 @@ class Meter:
         self._time_to_go = TimeToGo(events, self._started_s)
 
     def is_due(self) -> bool:
-        """Return whether the interval has passed. The call is cheap enough for an inner loop."""
+        """Return whether the next report is due. The call is cheap enough for an inner loop."""
         return self._now_s() - self._shown_s >= INTERVAL_S
 
     def show(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> None:
@@ -210,11 +210,11 @@ def tune_gc() -> None:
 
 
 def freeze_gc() -> None:
-    """Freeze the program's state, that is, all objects that exist between two steps. Reference counting frees them.
+    """Freeze the program's state, that is, all objects that exist between two steps.
 
-    Garbage collection of these objects took 2 % of a learner's time, with pauses of up to a quarter of a second. If a
-    frozen cycle becomes garbage, it is not freed until the program is recreated. Steps, failures of steps, status lines
-    and metrics create no cycles.
+    Reference counting still frees these objects. Their garbage collection took 2 % of a learner's time, with pauses of
+    up to a quarter of a second. If a frozen cycle becomes garbage, it is not freed until the program is recreated.
+    Steps, failures of steps, status lines and metrics create no cycles.
     """
     gc.freeze()
 

@@ -28,7 +28,7 @@ class LearnerCounts:
         self._unknown: Counter[str] = Counter()
 
     def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
-        """Add the records of committed transactions, and their append time."""
+        """Add the records of transactions that were committed at this append time."""
         for part in commits:
             self._rewards.add(example for example, _ in part.effects.examples)
             self._unknown.update(part.effects.unknown)
@@ -36,7 +36,7 @@ class LearnerCounts:
                 self._latencies.add(append_ms - context_ms)
 
     def samples(self, program: "LearnerProgram") -> Iterator[Sample]:
-        """Return the learner's samples."""
+        """Return the metric samples of the learner."""
         for partition, task in sorted(program.tasks.items()):
             yield from ledger_samples(partition, task.join.ledger(), task.version, task.alarms)
             join = task.join
@@ -54,7 +54,7 @@ class LearnerCounts:
 
 
 def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
-    """Return the samples of the comparison with the holdout; none without a holdout."""
+    """Return the metric samples of the comparison with the holdout; none without a holdout."""
     if found is None:
         return
     for name, arm in ((metrics.LEARNER, found.learner), (HOLDOUT, found.holdout)):
@@ -68,7 +68,7 @@ def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
 
 
 def challenger_samples(found: "ChallengerComparison | None") -> Iterator[Sample]:
-    """Return the samples of the challengers' estimates; none without challengers or before the first decision."""
+    """Return the metric samples of the challengers; none without challengers or before the first estimate."""
     if found is None or found.mean is None:
         return
     yield metrics.CHAMPION_REWARD.at(found.mean, found.champion or "")
@@ -87,13 +87,13 @@ def learner_unready(program: "LearnerProgram") -> str:
 
 
 def feedback_samples(program: FeedbackProgram, sent: int) -> Iterator[Sample]:
-    """Return the feedback program's samples."""
+    """Return the metric samples of the feedback program."""
     yield metrics.FEEDBACK_SENT.at(sent)
     yield metrics.FEEDBACK_WAITING.at(program.waiting)
 
 
 def replay_samples(program: ReplayProgram, events: int) -> Iterator[Sample]:
-    """Return the replay's samples."""
+    """Return the metric samples of the replay."""
     slip = program.timetable.slip
     yield metrics.REPLAYED.at(program.position)
     yield metrics.REPLAY_EVENTS.at(events)

@@ -16,7 +16,7 @@ from stream.wire.codec import promotion_headers
 from stream.wire.topics import Topics
 
 READ_INTERVAL_S = 5.0
-"""Interval between readings of the topics."""
+"""Interval between reads of the topics."""
 
 STATUS_INTERVAL_MS = 60_000
 
@@ -38,10 +38,10 @@ def promote(settings: Settings, name: str | None, stop: Callable[[], bool] = lam
     """Write a promotion to each partition of the feedback topic. Each learner applies the promotion in its next step.
 
     Args:
-        settings: Settings of the connection.
-        name: The champion's or a challenger's name. None means to wait until the confidence interval of a challenger's
-            reward minus that of the champion is above 0. The estimates include all decisions of the current champion in
-            the topics.
+        settings: Connection settings.
+        name: The champion's or a challenger's name. If None, wait until the confidence interval for a challenger's
+            reward minus the champion's reward is above 0. The estimates use all decisions in the topics that the
+            current champion made.
         stop: Returns whether to stop waiting.
 
     Raises:
@@ -75,7 +75,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
         if stop():
             raise PromotionStoppedError("stopped before the first decision")
         if not is_announced:
-            announce(f"waiting for the first decision: {topics.journal} has no step")
+            announce(f"waiting for the first decision: {topics.journal} has no step yet")
             is_announced = True
         time.sleep(READ_INTERVAL_S)
     members = task_settings(begun).members

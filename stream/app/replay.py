@@ -23,7 +23,7 @@ def run_replay(
     """Replay a data set to its end or until stopped. Reconnect after a lost connection.
 
     Args:
-        settings: Settings of the data set and its replay.
+        settings: Settings for the data set and its replay.
         stop: Returns whether to stop.
         resume: Whether to continue after the last event in the topic.
         show: Called with the progress at intervals.

@@ -83,7 +83,7 @@ def nnz_of(dataset: Dataset) -> int:
 
 
 def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str:
-    """Return a warning about a slow learner; empty for other learners. `events` is None if unknown."""
+    """Return a warning if the learner is slow, otherwise an empty string. `events` is None if unknown."""
     one_s = event_s(task, nnz)
     if one_s < SLOW_S:
         return ""
@@ -97,7 +97,7 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
 
 
 def exploration_notice(task: TaskSettings) -> str:
-    """Return a notice if the learner does not explore enough; empty for other learners and for logged decisions."""
+    """Return a notice if the learner does not explore enough to evaluate other policies, otherwise an empty string."""
     if task.challengers and not task.floor:
         return (
             f"challengers cannot learn about classes that {task.learner} never plays. The estimate for a challenger "
@@ -120,7 +120,7 @@ def records_max(task: TaskSettings, nnz: int, most: int) -> int:
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
     """Replace the learner `auto`. Return the settings and the reason for the choice, which is empty without `auto`.
 
-    If the data are known to be sparse, late-ucb has no random features, even if the user chose this learner.
+    If the data are known to be sparse, late-ucb uses no random features, even if the user selected late-ucb.
 
     Args:
         settings: The user's settings. Parameters that the user set take precedence.
@@ -150,7 +150,7 @@ def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
     """Check and return a learner's parameters, with defaults that match the policy for late feedback.
 
     Raises:
-        SettingsError: a parameter is not NAME=VALUE, or no learner has it.
+        SettingsError: a parameter does not have the form NAME=VALUE, or is for a learner that is not selected.
     """
     given: dict[str, str] = {}
     for text in settings.param:
@@ -177,7 +177,7 @@ def _has(learner: str, parameter: str) -> bool:
 def task_settings(
     settings: Settings, learner: str, n_classes: int, n_features: int, class_names: tuple[str, ...] | None = None
 ) -> TaskSettings:
-    """Return the settings of a task. The settings and the inputs determine the state of the learner."""
+    """Return the settings of a task. Together with the inputs, they determine the state of the learner."""
     return TaskSettings(
         learner=learner,
         n_classes=n_classes,
@@ -205,7 +205,7 @@ def challengers_of(settings: LearnerSettings) -> dict[str, dict[str, str]]:
     """Return the parameters that the user set for each challenger.
 
     Raises:
-        SettingsError: a challenger occurs twice, or its parameters are not NAME=VALUE.
+        SettingsError: a challenger occurs twice, or a parameter does not have the form NAME=VALUE.
     """
     found: dict[str, dict[str, str]] = {}
     for text in settings.challenger:
@@ -292,8 +292,8 @@ class Run:
     replay: ReplayOptions
     plan: FeedbackPlan
     feedback: FeedbackOptions
-    shortest_delay_ms: int  # at most a thousandth of the feedback has a shorter delay
-    is_estimated: bool  # whether the report has an estimate of the learner's own policy
+    shortest_delay_ms: int  # at most a thousandth of the feedback has a delay shorter than this
+    is_estimated: bool  # whether the report contains an estimate of the learner's own policy
     origin: Origin
 
 
@@ -301,9 +301,9 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
     """Resolve the settings into the run of one learner.
 
     Args:
-        settings: All settings, with auto replaced.
+        settings: All settings. The learner `auto` has been replaced.
         learner: The learner of this run.
-        dataset: The data set of the settings.
+        dataset: The data set that the settings select.
         command: The command line, for the report.
         name: Name of the run; the learner by default.
 

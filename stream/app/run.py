@@ -1,11 +1,11 @@
 """Run the pipeline for each learner and seed, embedded or on Kafka.
 
-Each parallel embedded run has its own process, a worker. The main process distributes the runs and receives messages:
+Parallel embedded runs are executed by worker processes. The main process distributes the runs and receives messages:
 
     main process   a run's index in the list        →  a worker
     a worker       Progress, Notice, ..., finally RunReport or Failed  →  main process
 
-A report depends only on settings and data, not on the process. The exception is the wall time.
+Except for the wall time, a report depends only on settings and data, not on the process.
 """
 
 import logging
@@ -37,7 +37,7 @@ def run_all_embedded(
     """Run each learner with N consecutive seeds in virtual time.
 
     Args:
-        settings: Settings of the runs, with the first seed.
+        settings: Settings of the runs, including the first seed.
         seeds: Number of runs of each learner.
         jobs: Number of parallel runs, each in its own process. None means one run per core, if that is faster.
         command: The command line, for the reports.
@@ -64,7 +64,7 @@ def run_all_on_kafka(
     stop: Callable[[], bool] = lambda: False,
     show: ShowProgress = ignore,
 ) -> list[RunReport]:
-    """Run each learner on Kafka, one after the other, with each program in its own process.
+    """Run the learners on Kafka, one after another, with each program in its own process.
 
     Args:
         settings: Settings of the runs.
@@ -90,14 +90,14 @@ def run_all_on_kafka(
 
 
 PROCESSES_FROM_S = 5.0
-"""Minimum total duration of parallel runs, because the start of a process takes two seconds."""
+"""Minimum total duration for running in parallel by default, because starting a process takes two seconds."""
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
     """Return the number of parallel runs.
 
-    By default, runs on a log are not parallel, because each process would load a log that may be larger than the
-    memory.
+    By default, runs on a log are not parallel, because each process would load its own copy of the log, and the copies
+    might exceed the memory.
 
     >>> jobs_of(None, [9.0, 1.0, 2.0], cores=2), jobs_of(None, [1.0, 1.0], cores=2), jobs_of(8, [1.0, 1.0], cores=2)
     (2, 1, 2)
@@ -178,7 +178,7 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs,), daemon=True)
         self.process.start()
-        theirs.close()  # the pipe is closed when the process ends
+        theirs.close()  # so that the pipe is closed when the process ends
         self.place, self.name = -1, "no run yet"
 
     def send(self, message: object) -> None:
@@ -238,7 +238,7 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
 
 
 def _heard(workers: Sequence[_Worker]) -> list[_Worker]:
-    """Wait until a worker has sent a message or ended."""
+    """Wait until a worker has sent a message or ended, and return all such workers."""
     ready = wait([worker.connection for worker in workers])
     return [worker for worker in workers if worker.connection in ready]
 
@@ -258,7 +258,7 @@ def _break_off(workers: Sequence[_Worker]) -> list[str]:
 
 
 def _work(connection: Connection) -> None:
-    """Execute runs until the main process assigns no more runs."""
+    """Execute the runs that the main process assigns, until this process is terminated."""
     with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # terminated, or the main process has ended
         sender = _Sender(connection)
         logger.addHandler(_SentNotices(sender))
@@ -323,7 +323,7 @@ class _SentNotices(logging.Handler):
         self._sender = sender
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
+        """Send a log record; see `logging.Handler`."""
         names = ("limited", "fields")
         attributes: dict[str, Any] = {name: vars(record)[name] for name in names if name in vars(record)}
         self._sender.send(Notice(record.levelno, record.getMessage(), attributes))

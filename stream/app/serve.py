@@ -25,7 +25,7 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
     """Serve requests until stopped.
 
     Args:
-        settings: Settings of the connection and the gateway.
+        settings: Settings for the connection and the gateway.
         stop: Returns whether to stop.
 
     Raises:
@@ -41,7 +41,7 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
             f"serve requires {error.name}, which is not installed. Run: pip install 'onebit[serve]'"
         ) from error
     if (settings.serve_certificate is None) != (settings.serve_key is None):
-        raise SettingsError("TLS: expected --serve-certificate and --serve-key; got one of them")
+        raise SettingsError("TLS: expected --serve-certificate and --serve-key; got only one of them")
     broker = _connect(settings, stop)
     try:
         partitions = require_topics(broker, settings)
@@ -87,7 +87,7 @@ def _connect(settings: Settings, stop: Callable[[], bool]) -> Broker:
 
 
 def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineFacts | None:
-    """Return the settings of the pipeline that the gateway uses, or None before the learner's first step.
+    """Return the pipeline settings that the gateway needs, or None before the learner's first step.
 
     Raises:
         SettingsError: the pipeline replays a log, or does not have the fallback class.

@@ -1,7 +1,7 @@
 """Names, types and text forms of settings.
 
 The field `window_ms` of `Settings` is the setting `window`: the flag `--window`, the variable `ONEBIT_WINDOW`, and the
-name `window` in the file. The type of a field defines the value in the program, the parser and the text form. For
+name `window` in the file. A field's type defines the value in the program, the parser and the text form. For
 example, a `Duration` is a whole number of milliseconds with a text form such as 10s.
 """
 
@@ -67,7 +67,7 @@ def _duration(value: object) -> object:
 
 
 Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0), PlainSerializer(format_duration)]
-"""A duration in milliseconds; text form 250ms, 10s, 5m or 2h."""
+"""A duration in milliseconds, written as 250ms, 10s, 5m or 2h."""
 
 OptionalDuration = Annotated[
     Annotated[int, Field(ge=0)] | None,
@@ -103,7 +103,7 @@ def _speed(value: str | None) -> str | None:
 
 
 Speed = Annotated[str | None, AfterValidator(_speed)]
-"""A speed factor, or None if unset; text form 60x or max."""
+"""A speed factor, written as 60x or max; None if unset."""
 
 
 def parse_time(text: str) -> int:
@@ -128,7 +128,7 @@ def _time(value: str | None) -> str | None:
 
 
 Time = Annotated[str | None, AfterValidator(_time)]
-"""A time as parsed by `parse_time`, or None if unset."""
+"""A time in the form that `parse_time` accepts, or None if unset."""
 
 FOR_EVER = "forever"
 
@@ -142,12 +142,12 @@ def _retention(value: object) -> object:
 
 
 def format_retention(retention_ms: int) -> str:
-    """Format a retention time."""
+    """Format a retention time in its text form."""
     return FOR_EVER if retention_ms < 0 else format_duration(retention_ms)
 
 
 Retention = Annotated[int, BeforeValidator(_retention), PlainSerializer(format_retention)]
-"""A duration in milliseconds; -1 means unlimited. Text form 24h or forever."""
+"""A duration in milliseconds, written as 24h; -1 means unlimited and is written as forever."""
 
 
 def _list(value: object) -> object:
@@ -172,10 +172,10 @@ def _list_of(text: str) -> list[str]:
 
 
 Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
-"""A list of names; text form a,b or repeated."""
+"""A list of names, written as a,b or by repeating the flag."""
 
 Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
-"""A list of strings, which may contain commas; in an environment variable a,b or ["a","b"]."""
+"""A list of strings, which may contain commas. In an environment variable, it is written as a,b or ["a","b"]."""
 
 HIDDEN = "(hidden)"
 

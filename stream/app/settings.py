@@ -64,7 +64,7 @@ class Panel(StrEnum):
 
 
 class Program(StrEnum):
-    """The commands that have a setting as a flag."""
+    """Commands that accept settings as flags."""
 
     RUN = "run"
     REPLAY = "replay"
@@ -95,12 +95,12 @@ _NO_FLAG: frozenset[Program] = frozenset()  # for secrets, because every user of
 
 
 class Setting(NamedTuple):
-    """The documentation of a setting, and the commands that have it as a flag."""
+    """The documentation of a setting, and the commands that accept the setting as a flag."""
 
     programs: frozenset[Program]
     help: str
     metavar: str | None = None  # None if derived from the type
-    unset: str | None = None  # the meaning of None
+    unset: str | None = None  # the meaning of None as a value
     is_secret: bool = False  # never shown
 
 
@@ -118,7 +118,7 @@ class Group(BaseModel):
 
 
 class SourceSettings(Group):
-    """The data set."""
+    """Settings for the data set."""
 
     panel = Panel.DATA
 
@@ -180,14 +180,14 @@ class SourceSettings(Group):
     to_time: Annotated[Time, Setting(_EVENTS, "End of the replayed part of a log, exclusive", "TIME", unset="all")] = (
         None
     )
-    limit: Annotated[int | None, Field(ge=1), Setting(_EVENTS, "Number of rows of a log to replay", unset="all")] = None
+    limit: Annotated[int | None, Field(ge=1), Setting(_EVENTS, "Number of log rows to replay", unset="all")] = None
     seed: Annotated[
         int, Field(ge=0, lt=2**63), Setting(_PIPELINE, "Seed of all random draws, and of synthetic data")
     ] = 0
 
 
 class ReplaySettings(SourceSettings):
-    """The replay of a data set."""
+    """Settings for the replay of a data set."""
 
     events: Annotated[
         int | None,
@@ -213,7 +213,7 @@ class ReplaySettings(SourceSettings):
 
 
 class FeedbackSettings(ReplaySettings):
-    """The simulated feedback for a replay."""
+    """Settings for the simulated feedback of a replay."""
 
     panel = Panel.FEEDBACK
 
@@ -235,7 +235,7 @@ class FeedbackSettings(ReplaySettings):
 
 
 class LearnerSettings(Group):
-    """The learner, the holdout and the challengers."""
+    """Settings for the learner, the holdout and the challengers."""
 
     panel = Panel.LEARNER
 
@@ -244,8 +244,8 @@ class LearnerSettings(Group):
         Field(min_length=1),
         Setting(
             _LEARN,
-            "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several, as a,b or "
-            "repeated; all use the same events and draws",
+            "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several, written as "
+            "a,b or repeated; all use the same events and draws",
             "NAME",
         ),
     ] = [AUTO]
@@ -297,7 +297,7 @@ class LearnerSettings(Group):
         Setting(
             _LEARN,
             "Actions to play in a replay of a log: the learner's actions (own), the logged actions (logged), or the "
-            "learner's actions without the events with another logged action (match)",
+            "learner's actions, skipping events with a different logged action (match)",
         ),
     ] = "own"
     model: Annotated[
@@ -365,7 +365,7 @@ class LearnerSettings(Group):
 
 
 class WindowSettings(Group):
-    """The windows and limits of the join."""
+    """Settings for the windows and limits of the join."""
 
     panel = Panel.JOIN
 
@@ -373,7 +373,7 @@ class WindowSettings(Group):
         Duration, Setting(_LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires")
     ] = 300_000
     activation_window_ms: Annotated[
-        OptionalDuration, Setting(_LEARN, "Time to wait until a deferred decision is shown", unset="the window")
+        OptionalDuration, Setting(_LEARN, "Time to wait for a deferred decision to be shown", unset="the window")
     ] = None
     on_expiry: Annotated[
         Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn reward 0 from it")
@@ -413,7 +413,7 @@ class WindowSettings(Group):
 
 
 class AccessSettings(Group):
-    """Authentication and encryption."""
+    """Settings for authentication and encryption."""
 
     panel = Panel.ACCESS
 
@@ -421,7 +421,7 @@ class AccessSettings(Group):
         Path | None,
         Setting(
             CONNECTED,
-            "Properties file of a Kafka client, in librdkafka or Java form; the settings below override it",
+            "Properties file of a Kafka client, in librdkafka or Java format; other settings override it",
             "FILE",
             unset="none",
         ),
@@ -462,7 +462,7 @@ class AccessSettings(Group):
 
 
 class KafkaSettings(AccessSettings):
-    """The connection to Kafka, and the topics."""
+    """Settings for the connection to Kafka, and for the topics."""
 
     panel = Panel.KAFKA
 
@@ -549,7 +549,7 @@ class KafkaSettings(AccessSettings):
 
 
 class GatewaySettings(Group):
-    """The HTTP gateway."""
+    """Settings for the HTTP gateway."""
 
     panel = Panel.SERVING
 
@@ -561,7 +561,7 @@ class GatewaySettings(Group):
     timeout_ms: Annotated[
         Duration,
         Field(ge=1),
-        Setting(_SERVE, "Time to wait for a decision, after which the response is 504 or the fallback"),
+        Setting(_SERVE, "Time to wait for a decision before responding with 504 or the fallback"),
     ] = 1_000
     fallback: Annotated[
         str | None,
@@ -593,7 +593,7 @@ class GatewaySettings(Group):
     serve_token: Annotated[
         Secret | None,
         Field(min_length=1),
-        Setting(_NO_FLAG, "Bearer token that requests must have", unset="none", is_secret=True),
+        Setting(_NO_FLAG, "Bearer token that requests must contain", unset="none", is_secret=True),
     ] = None
     serve_certificate: Annotated[
         Path | None, Setting(_SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")
@@ -602,7 +602,7 @@ class GatewaySettings(Group):
 
 
 class WatchSettings(Group):
-    """The HTTP servers for health, metrics and the monitor's page."""
+    """Settings for the HTTP servers: health checks, metrics and the monitor's page."""
 
     panel = Panel.WATCHING
 
@@ -626,7 +626,7 @@ class WatchSettings(Group):
 
 
 class OutputSettings(Group):
-    """The log and other output."""
+    """Settings for the log and other output."""
 
     panel = Panel.OUTPUT
 
@@ -674,7 +674,7 @@ class Settings(
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
 
     def shown(self) -> dict[str, object]:
-        """Return the effective settings by name, in the form that users write."""
+        """Return the effective settings by name, in the form in which users write them."""
         return self.model_dump(by_alias=True)
 
     def changed(self) -> tuple[str, ...]:
@@ -683,7 +683,7 @@ class Settings(
         return tuple(name for name, value in self.shown().items() if value != defaults[name])
 
     def environment(self) -> dict[str, str]:
-        """Return the user's settings, as environment variables for a subprocess."""
+        """Return the user's settings as environment variables for a subprocess."""
         given = self.model_dump(by_alias=True, include=set(self.given)) | {
             name: value.get_secret_value() for name in self.given if isinstance(value := getattr(self, name), SecretStr)
         }

@@ -41,8 +41,8 @@ class Described(NamedTuple):
     name: str  # name in the file; the flag has - instead of _
     field: str  # field of Settings, with the unit
     annotation: Any
-    is_duration: bool  # text form 250ms, 10s, 5m or 2h
-    is_probability: bool  # text form 0.05 or 5%
+    is_duration: bool  # written as 250ms, 10s, 5m or 2h
+    is_probability: bool  # written as 0.05 or 5%
     default: Any
     panel: Panel
     setting: Setting
@@ -52,7 +52,7 @@ class Described(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The flag."""
+        """The command-line flag."""
         return flag_of(self.name)
 
     @property
@@ -150,7 +150,7 @@ def client_config_of(settings: AccessSettings) -> ClientConfig:
 
 
 def with_address_of_file(settings: Settings) -> Settings:
-    """Return the settings. If the user gave no broker address, use the address in the properties file.
+    """Return the settings, with the broker address of the properties file if the user gave no address.
 
     Raises:
         SettingsError: the file cannot be read.
@@ -187,10 +187,10 @@ OTHER_VARIABLES = frozenset(
     (CONFIG_VARIABLE, "ONEBIT_DATA_DIR", "ONEBIT_HTTP_PORT", "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT",
      "ONEBIT_KAFKA_HEAP", "ONEBIT_MONITOR_PORT", "ONEBIT_PROMETHEUS_IMAGE", "ONEBIT_PROMETHEUS_PORT")
 )  # fmt: skip
-"""Variables that are not settings: the settings file, the folder for experiment data, and Compose variables."""
+"""Variables that are not settings: the paths of the settings file and of experiment data, and Compose variables."""
 
 OTHER_PREFIXES = ("ONEBIT_TEST_",)
-"""Prefix for test variables."""
+"""Prefixes of variables that only tests use."""
 
 
 def load_settings(flags: Mapping[str, Any]) -> Settings:
@@ -270,7 +270,7 @@ def is_set(name: str) -> bool:
 
 
 def unknown_variables() -> list[str]:
-    """Return warnings about unknown variables with the prefix of settings."""
+    """Return warnings about variables that start with the prefix of settings, but are unknown."""
     known = {variable_of(one.name) for one in described()} | OTHER_VARIABLES
     return [
         f"{name}: unknown setting, ignored{close_matches(name, sorted(known))}"

@@ -45,7 +45,7 @@ class Tally:
 
     @property
     def reward_rate(self) -> float | None:
-        """The fraction of reward 1 among the decisions matched since the program started."""
+        """The fraction of decisions with reward 1 among those matched since the program started."""
         return self._rewards / self._matched if self._matched else None
 
     @property
@@ -54,7 +54,7 @@ class Tally:
         if not self._unknown:
             return ""
         counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self._unknown.items()))
-        return f"unknown values, which are ignored, since this program started: {counts}"
+        return f"unknown values ignored since this program started: {counts}"
 
     def warning(self) -> str:
         """Return a warning if there are many dead letters since the last report, otherwise an empty string."""
@@ -77,7 +77,7 @@ class Tally:
 
 
 def drift_warnings(commits: Sequence[Commit]) -> list[str]:
-    """Return warnings about drift alarms in committed transactions, with partition, step, time and reset classes."""
+    """Return a warning for each drift alarm in committed transactions: partition, step, time and reset classes."""
     return [
         f"partition {partition}, step {step.number}, {_utc(example.settled_at_ms)}: drift: the reward rate has "
         f"dropped, detected at example {example.id!r}; "
@@ -105,7 +105,7 @@ def _utc(at_ms: int) -> str:
 
 
 def misplaced(ledger: Ledger) -> int:
-    """Return the number of contexts and feedback records in a partition that does not match their key."""
+    """Return the number of contexts and feedback records whose key belongs to a different partition."""
     return ledger.contexts_misplaced + ledger.feedback_misplaced
 
 

@@ -66,7 +66,7 @@ class Verified:
         return quantiles(latencies_of(self.findings))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields of --json."""
+        """Return the result as a dict, in the form that --json prints."""
         result = {
             "ok": self.ok,
             "matched": self.error.matched,
@@ -92,10 +92,10 @@ def verify(
     """Recompute the ledger of every partition, and compare it with the learner's ledger.
 
     Args:
-        settings: Settings of the connection and, with `wait_replay`, of the data set.
+        settings: Settings for the connection and, with `wait_replay`, for the data set.
         wait_events: First wait until N events are decided and no decision is pending.
         wait_replay: First wait until all events of a replay with these settings are settled.
-        timeout_ms: Timeout of the wait.
+        timeout_ms: Maximum time to wait.
         replay: Whether to replay the whole journal and compare the state with that of a recovery.
 
     Raises:
@@ -111,7 +111,7 @@ def verify(
 
 
 def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> list[Finding]:
-    """Audit every partition. If requested, first wait for a number of settled events."""
+    """Audit every partition. If `wait_events` is given, first wait for this number of settled events."""
     try:
         with connected(settings) as (broker, topics, partitions):
             if wait_events is not None:

@@ -39,12 +39,12 @@ class Watched:
         return ask
 
     def set_unready(self, why: str) -> None:
-        """See `Heartbeat`."""
+        """Record that the program is not ready, and why; see `Heartbeat`."""
         if self._heartbeat is not None:
             self._heartbeat.set_unready(why)
 
     def show(self, unready: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """See `Heartbeat`."""
+        """Record an iteration of the main loop; see `Heartbeat`."""
         if self._heartbeat is not None:
             self._heartbeat.show(unready, samples)
 
@@ -54,7 +54,7 @@ def watched(settings: WatchSettings, program: str, site: "Site | None" = None) -
     """Serve a program's health and metrics while the context is open.
 
     Args:
-        settings: Settings with host and port.
+        settings: Settings that contain the host and the port.
         program: The program's name.
         site: The program's pages; if given, the server uses the page port instead of the metrics port.
 

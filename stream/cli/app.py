@@ -21,7 +21,7 @@ def markdown() -> str:
 
 
 def epilog() -> str:
-    """Return the table of exit codes at the end of the help."""
+    """Return the list of exit codes that is shown at the end of the help."""
     return "[bold]Exit codes[/]\n\n" + "\n\n".join(f"[cyan]{code.value}[/] {code.meaning}" for code in ExitCode)
 
 
@@ -49,7 +49,7 @@ COMMANDS = {
     "settings": Lazy("settings_table", "List every setting with its default."),
     "topics": Lazy("topics", "Create, describe and delete the topics."),
     "config": Lazy("config", "Show the effective settings and their sources."),
-    "dead-letters": Lazy("dead_letters", "Write dead letters to their original topics again."),
+    "dead-letters": Lazy("dead_letters", "Write dead letters back to their original topics."),
     "kafka": Lazy("kafka", "Start and stop a local single-node Apache Kafka."),
     "data": Lazy("data", "List and show data sets and logs."),
     "model": Lazy("model", "Export, compare and import models."),
@@ -58,7 +58,7 @@ COMMANDS = {
 
 
 class LoadedCommands(Mapping[str, Any]):
-    """The commands by name. Each is loaded on first access."""
+    """The commands by name. A command is loaded on first access."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
@@ -78,7 +78,7 @@ class LoadedCommands(Mapping[str, Any]):
 
 
 class LazyGroup(TyperGroup):
-    """The group `onebit`. Its help shows the summaries without loading commands."""
+    """The command group `onebit`. Its help shows the summaries without loading the commands."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -89,7 +89,7 @@ class LazyGroup(TyperGroup):
         return list(self.commands)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Format the help from the summaries, without loading commands; see `TyperGroup`."""
+        """Format the help from the summaries, without loading the commands; see `TyperGroup`."""
         loaded = self.commands
         self.commands = {name: TyperCommand(name, help=lazy.summary) for name, lazy in COMMANDS.items()}
         try:

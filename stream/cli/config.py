@@ -38,7 +38,7 @@ def config() -> None:
 @with_settings(Program.LOCAL)
 def show(
     settings: Settings,
-    given: Annotated[bool, typer.Option("--given", help="Only settings that differ from their defaults")] = False,
+    given: Annotated[bool, typer.Option("--given", help="Show only settings that a variable or a file sets")] = False,
     json: Json = False,
 ) -> None:
     """Show all effective settings with their sources: a variable, a file, or the default.

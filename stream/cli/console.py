@@ -43,8 +43,8 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Maximum number of similar lines per interval. The next such line, or the end of the log, reports the dropped
-lines."""
+"""Maximum number of similar lines per interval. The number of dropped lines is reported with the next such line, or at
+the end of the log."""
 
 KINDS_MAX = 1_000
 """Maximum number of kinds of similar lines to count. The oldest kind is removed first."""
@@ -54,7 +54,7 @@ _KIND_CHARACTERS = 100
 
 
 class _Kind:
-    """The log lines of one interval that differ only in their numbers."""
+    """Counts of the log lines in one interval that differ only in their numbers."""
 
     __slots__ = ("began_ms", "left_out", "written")
 
@@ -99,7 +99,7 @@ class LogLines:
         return f"{message} (and {left_out:,} similar {'line was' if left_out == 1 else 'lines were'} dropped)"
 
     def left_out(self) -> list[tuple[Level, str]]:
-        """Return the final reports of dropped lines."""
+        """Return the final reports on dropped lines."""
         kinds = [(level, text, kind.left_out) for (level, text), kind in self._kinds.items() if kind.left_out]
         return [
             (level, f"{count:,} more {'line was' if count == 1 else 'lines were'} dropped, similar to: {text}")
@@ -159,7 +159,7 @@ class _Notices(logging.Handler):
     """Writes notices from the use cases to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
+        """Write a log record; see `logging.Handler`."""
         is_warning = record.levelno >= logging.WARNING
         level = Level.WARNING if is_warning else Level.INFO
         is_limited = getattr(record, "limited", True)
@@ -180,7 +180,7 @@ def end_log() -> None:
 
 
 def examples(*lines: str) -> str:
-    """Format example command lines, shown at the end of a command's help."""
+    """Format example command lines for the end of a command's help."""
     return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
 
 
@@ -247,7 +247,7 @@ def _end_undisturbed() -> None:
 
 
 def fail(message: str, code: ExitCode, error: BaseException | None = None) -> SystemExit:
-    """Report an error on stderr, with its traceback under --debug. Return the exception that ends the process."""
+    """Report an error on stderr, with its traceback if --debug is set. Return the exception that ends the process."""
     _write(Level.ERROR, message, "[bold red]error:[/] ", exit_code=int(code))
     if error is not None and is_debugging():
         err.file.write("".join(traceback.format_exception(error)))
@@ -348,7 +348,7 @@ POLICY_HINTS = {
     "NO_CHALLENGE": "use another --challenger or --learner",
     "ONE_RIGHT_CLASS": "use another --learner",
 }
-"""The remedy for a setting that the learner does not support, by reason."""
+"""Remedies for settings that the learner does not support, by reason."""
 
 
 def hint_of(error: OnebitError) -> str:

@@ -46,11 +46,13 @@ def show(
     reward_above: RewardAbove = None,
     save_features: Annotated[
         Path | None,
-        typer.Option(help="Write the mapping of feature names to indices of a log, for `onebit learn --features`"),
+        typer.Option(
+            help="Write the feature names of a log and their indices to this file, for `onebit learn --features`"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a data set: rows, features, classes, terms of use and first rows, and a mapping for a tabular log."""
+    """Show a data set: rows, features, classes, terms of use, first rows and, for a tabular log, a mapping."""
     if is_log(name_or_file):
         from stream.cli.show_log import show_log  # deferred: loads pyarrow
 

@@ -1,4 +1,4 @@
-"""`onebit dead-letters`: write dead letters to their original topics again."""
+"""`onebit dead-letters`: write dead letters back to their original topics."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from stream.kafka.requeueing import Fate, Requeued, requeue
 from stream.reporting.record_lines import quoted, short_name
 from stream.wire.dead_letters import DeadLetter
 
-app = typer.Typer(help="Write dead letters to their original topics again.", no_args_is_help=True)
+app = typer.Typer(help="Write dead letters back to their original topics.", no_args_is_help=True)
 
 
 @app.callback()
@@ -32,17 +32,17 @@ def requeue_letters(
         str | None,
         typer.Option(
             metavar="KIND|TEXT",
-            help="Only dead letters of this kind (malformed, orphan, mismatched), or with this text in the reason",
+            help="Only dead letters that have this kind (malformed, orphan, mismatched), or this text in their reason",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the dead letters without writing")] = False,
     json: Json = False,
 ) -> None:
-    """Write dead letters to their original topics again, as the original records.
+    """Write dead letters back to their original topics, as the original records.
 
-    Each dead letter is written only once. The new record has a header with the offset of the dead letter, and a dead
-    letter is skipped if a record already has its offset in this header. A record that is still invalid becomes a dead
-    letter again. Truncated records are skipped.
+    Each dead letter is written only once. A header of the new record contains the dead letter's offset. If a record
+    with this header already exists, the dead letter is skipped. A record that is still invalid becomes a dead letter
+    again. Truncated records are skipped.
     """
 
     def wanted(letter: DeadLetter) -> bool:

@@ -42,7 +42,7 @@ def estimate_policies(
         typer.Option(
             metavar="SPEC",
             autocompletion=policy_names,
-            help="Policy to evaluate; repeatable: logged, uniform, constant:ACTION, model:FILE of "
+            help="Policy to evaluate; repeatable: logged, uniform, constant:ACTION, model:FILE from "
             "`onebit model export`, or a learner trained on the log, NAME or NAME:PARAMETER=VALUE,...",
         ),
     ],
@@ -60,7 +60,7 @@ def estimate_policies(
         typer.Option(
             metavar="P",
             show_default="smallest in the log",
-            help="Smallest probability of a class under the logging policy; weights are at most 1/P",
+            help="Smallest probability that the logging policy assigns to any class; weights are at most 1/P",
         ),
     ] = None,
     clip: Annotated[
@@ -71,7 +71,7 @@ def estimate_policies(
     ] = IntervalKind.BOOTSTRAP,
     confidence: Annotated[float, typer.Option(help="Confidence level")] = 0.95,
     resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Number of bootstrap samples")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of resampling, folds, acceptance and delays")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of resampling, folds, rejection sampling and delays")] = 0,
     reward: Annotated[Reward, typer.Option(help="Number of correct classes per context, for learners")] = "exclusive",
     reward_above: RewardAbove = None,
     on_bad_row: BadRows = "stop",
@@ -83,7 +83,7 @@ def estimate_policies(
 ) -> None:
     """Estimate the reward of other policies from a log of decisions.
 
-    The log must contain propensities and rewards. Prints six estimators with 95 % intervals: bootstrap for all
+    The log must contain propensities and rewards. Prints six estimates with 95 % intervals: bootstrap for all
     estimators, empirical Bernstein for bounded weights and a constant policy, and anytime-valid for ips and dr.
     """
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
@@ -126,7 +126,7 @@ def show(found: Estimates, options: Options, training: Training) -> None:
 
 
 def _when_learned(found: Estimates, training: Training) -> str:
-    """Describe the feedback delays for a learning policy."""
+    """Describe the feedback delays that a learning policy is trained with."""
     if training.delay is not None:
         model = f"with delay {training.delay.spec}"
         return f"feedback with logged delays, otherwise {model}" if found.has_delays else f"feedback {model}"

@@ -65,7 +65,7 @@ def run(
     names: Names,
     data_dir: DataDir = None,
     results: Results = RESULTS,
-    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Number of processes")] = None,
     events: Annotated[
         int | None,
         typer.Option(
@@ -78,8 +78,8 @@ def run(
 ) -> None:
     """Run experiments, and write figures and tables.
 
-    After Ctrl-C, run the same command again to continue. Runs on missing data sets are skipped, and the sources of
-    these data sets are printed.
+    After Ctrl-C, run the same command again to continue. Runs on missing data sets are skipped, with a warning
+    that names the source of the data.
     """
     sizes = Sizes(events, seeds, tuple(sweep or ()))
     for experiment, sets in [use_case.prepare(name, sizes, data_dir) for name in names]:
@@ -101,7 +101,7 @@ def run(
 @app.command(epilog=examples("onebit experiment report confidit-fig2", "onebit experiment report mine.toml"))
 @with_log_flags
 def report(names: Names, data_dir: DataDir = None, results: Results = RESULTS) -> None:
-    """Recreate the figures and tables from existing rows."""
+    """Recreate the figures and tables from stored results."""
     for name in names:
         _print(use_case.report(name, results, data_dir))
 

@@ -1,4 +1,4 @@
-"""Flags of commands: `--profile`, the flags generated from settings, and the values that the shell completes."""
+"""Flags of commands: `--profile`, the flags generated from settings, and shell completion."""
 
 import functools
 import inspect
@@ -77,7 +77,7 @@ Config = Annotated[
 
 
 def with_settings(program: Program) -> Callable[[Command], Command]:
-    """Add --config and the flags of a program's settings to a command with the first argument `Settings`.
+    """Add --config and the flags of a program's settings to a command whose first argument is a `Settings`.
 
     The command's other parameters become additional flags, which are listed after the settings.
     """
@@ -134,7 +134,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _annotation(one: Described) -> Any:
-    """Return the annotation of a flag, which contains its type or None, and its help."""
+    """Return the annotation of a flag: its type or None, and its help."""
     kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
     is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
     kind: Any = str if one.is_duration or one.is_probability else kinds[0] if is_optional else one.annotation
@@ -188,4 +188,4 @@ def _starting(incomplete: str, *names: str) -> list[str]:
 
 
 COMPLETED = {"learner": learner_choices, "data": data_names}
-"""Completion functions by setting."""
+"""Functions for shell completion, by setting."""

@@ -24,7 +24,7 @@ DataDir = Annotated[
 
 
 def _command(command: str, data_dir: Path | None) -> str:
-    """Return the command line of an `onebit kafka` command for the broker with this home folder."""
+    """Return the command line of an `onebit kafka` subcommand for the broker with this home folder."""
     return f"onebit kafka {command}" + ("" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}")
 
 
@@ -36,7 +36,7 @@ def _none_runs(data_dir: Path | None, hint: str) -> None:
 
 
 def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
-    """Print the broker's address, the flags for a connection, and the command that stops the broker."""
+    """Print the broker's address, the flags for connecting to it, and the command that stops it."""
     out.print(f"Kafka {runs} at {kafka.bootstrap}, pid {kafka.pid}, records in {kafka.storage}", soft_wrap=True)
     is_default = kafka.bootstrap == f"{local_kafka.HOST}:{local_kafka.DEFAULT_PORT}"
     at = "" if is_default else f" --bootstrap {kafka.bootstrap}"
@@ -58,13 +58,13 @@ def up(
     """Start the broker, and wait until it responds. Do nothing if it is already running.
 
     The first start downloads the Java archives, which takes up to half a minute. With --secure, certificates and an
-    administrator are created, and the output includes the --client-config for other commands.
+    administrator account are created, and the output includes the --client-config for other commands.
     """
     kafka = local_kafka.start(port, data_dir, ephemeral=ephemeral, secure=secure, progress=announce)
     if json:
         print_json(kafka._asdict())
     else:
-        print_running(kafka, data_dir, "runs already" if kafka.already else "runs")
+        print_running(kafka, data_dir, "is already running" if kafka.already else "is running")
 
 
 @app.command(epilog=examples("onebit kafka status", "onebit kafka status --json"))
@@ -78,7 +78,7 @@ def status(data_dir: DataDir = None, json: Json = False) -> None:
     if kafka is None:
         _none_runs(data_dir, f". Run: {_command('up', data_dir)}")
         raise typer.Exit(ExitCode.DIFFERS)
-    print_running(kafka, data_dir, "runs")
+    print_running(kafka, data_dir, "is running")
 
 
 @app.command(epilog=examples("onebit kafka logs --lines 200", "onebit kafka logs --follow"))

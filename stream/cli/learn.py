@@ -27,14 +27,14 @@ def learn(
         typer.Option(
             "--change-settings",
             rich_help_panel=Panel.JOIN,
-            help="From the next step on, use the settings given here instead of the settings of the pipeline",
+            help="From the next step on, use the settings given here instead of those of the pipeline",
         ),
     ] = False,
 ) -> None:
     """Publish a prediction for each context, and learn from feedback.
 
     Ctrl-C or SIGTERM completes the open transaction and exits with 0. After a restart, a killed learner continues from
-    its last commit. Settings that you do not set are taken from the pipeline. A setting that differs from the pipeline
-    is rejected. --change-settings allows changes to windows, limits and the expiry policy.
+    its last commit. Settings that you do not set are taken from the pipeline. A setting that differs from the
+    pipeline's is rejected. --change-settings allows changes to windows, limits and the expiry policy.
     """
     run_learner(settings, StopRequest("completing the open transaction"), change_settings=change_settings)

@@ -19,7 +19,7 @@ LOGS = {
     FromLogs.PROPENSITY: "learns from a log's decisions and propensities",
     FromLogs.NOTHING: "learns from a log's decisions",
 }
-"""Descriptions of the requirements for learning from a log."""
+"""Descriptions of the ways in which learners can learn from a log."""
 
 app = typer.Typer()
 
@@ -39,13 +39,13 @@ def learners(
         ),
     ] = None,
     n_classes: Annotated[
-        int | None, typer.Option(min=2, show_default="9", help="Number of classes K for the costs")
+        int | None, typer.Option(min=2, show_default="9", help="Number of classes K assumed for the costs")
     ] = None,
     n_features: Annotated[
-        int | None, typer.Option(min=1, show_default="400", help="Number of features d for the costs")
+        int | None, typer.Option(min=1, show_default="400", help="Number of features d assumed for the costs")
     ] = None,
     nnz: Annotated[
-        int | None, typer.Option(min=0, show_default="25", help="Mean number of non-zeros of x for the costs")
+        int | None, typer.Option(min=0, show_default="25", help="Mean number of non-zeros of x assumed for the costs")
     ] = None,
     mapping: LogMap = None,
     on_bad_row: BadRows = "stop",

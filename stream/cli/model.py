@@ -150,7 +150,7 @@ def import_file(
 
 
 def print_replays(replays: Sequence[Replay]) -> None:
-    """Print the result of replaying the whole journal of each partition."""
+    """Print the results of replaying the whole journal of each partition."""
     for found in replays:
         if found.foreign:
             out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)

@@ -28,7 +28,7 @@ def monitor(
             metavar="POLICY",
             show_default="the greedy policy and the uniform policy",
             rich_help_panel=Panel.WATCHING,
-            help="Additional policy to evaluate; repeatable: logged, constant:ACTION, or model:FILE of "
+            help="Additional policy to evaluate; repeatable: logged, constant:ACTION, or model:FILE from "
             "`onebit model export`",
         ),
     ] = None,

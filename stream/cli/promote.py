@@ -25,7 +25,7 @@ def promote(
         bool,
         typer.Option(
             "--when-better",
-            help="Wait until a challenger is better: the interval of its reward minus the champion's is above 0",
+            help="Wait until the confidence interval for a challenger's reward minus the champion's is above 0",
         ),
     ] = False,
     json: Json = False,

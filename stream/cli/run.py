@@ -38,7 +38,7 @@ def run(
     settings: Settings,
     kafka: Annotated[
         bool,
-        typer.Option("--kafka", rich_help_panel=Panel.KAFKA, help="Run each program as a process on Kafka"),
+        typer.Option("--kafka", rich_help_panel=Panel.KAFKA, help="Run on Kafka, with each program in its own process"),
     ] = False,
     report: Annotated[
         Path | None,
@@ -73,9 +73,9 @@ def run(
     """Run a pipeline to completion, embedded or on Kafka, and report its error.
 
     By default, the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. An
-    embedded run requires no service. The same seed gives the same result, bit for bit. The run ends when no decision is
-    pending. The command prints a table and writes a page with error curves. Several learners run in parallel; use
-    --jobs 1 for comparable wall times.
+    embedded run requires no other service. The same seed gives the same result, bit for bit. The run ends when no
+    decision is pending. The command prints a table and writes a page with error curves. Several learners run in
+    parallel; use --jobs 1 for comparable wall times.
     """
     if kafka and jobs is not None:
         raise SettingsError(f"--jobs {jobs} cannot be combined with --kafka, which runs learners one after another")

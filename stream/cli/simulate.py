@@ -30,7 +30,7 @@ from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
 SHOWN_MAX = 3
-"""Number of failing seeds to shrink and show. Further failing seeds are only listed."""
+"""Number of failing seeds to shrink and show. Any other failing seeds are only listed."""
 
 PROGRESS_INTERVAL_MS = 5_000
 
@@ -45,7 +45,7 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="First seed")] = 0,
     events: Annotated[int, typer.Option(min=1, help="Number of contexts per run")] = EVENTS,
     model: Annotated[Sharing, typer.Option(help="Separate model for each partition, or a shared model")] = "own",
-    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Number of processes")] = None,
     show_trace: Annotated[
         bool, typer.Option("--trace", help="Run only the seed given by --seed, and print all events of the run")
     ] = False,
@@ -58,7 +58,7 @@ def simulate(
 ) -> None:
     """Run learners under random faults, and check the state after each run.
 
-    Faults: crashes at any step, zombies, rebalances, outages, replication lag, commits with unknown outcome, and
+    Faults: crashes at any step, zombies, rebalances, outages, replication lag, commits with unknown outcomes, and
     duplicated, reordered, lost and malformed records. The seed determines all faults. Runs use the embedded broker and
     virtual time. If a seed fails, its schedule is shrunk, the command to replay the schedule is printed, and the exit
     code is 1. After Ctrl-C, the results so far are printed without shrinking.
@@ -168,7 +168,7 @@ def _print_json(campaign: Campaign, runs: Runs, seeds: range, wall_s: float, *, 
 
 
 def _show_failure(runs: Runs, schedule: Schedule, *, shrinks: bool) -> None:
-    """Print a failing seed: violations, shrunk schedule, trace, and the command to replay it."""
+    """Print a failing seed: violations, shrunk schedule, trace, and the command that replays the schedule."""
     kept = list(range(len(schedule.items)))
     if shrinks:
         kept = shrink(make_learner, schedule)

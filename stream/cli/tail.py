@@ -64,7 +64,7 @@ def tail(
 
     Each line contains the append time, topic/partition@offset, event id and content. Records from all topics are
     ordered by append time. Only committed records are read. --id reads all partitions, because a record may be in the
-    wrong partition. Ticks, which are empty feedback records of the learner, are skipped.
+    wrong partition. Ticks, which are empty feedback records from the learner, are skipped.
     """
 
     def is_shown(record: Record) -> bool:
@@ -97,7 +97,7 @@ def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[T
 def _starts(
     broker: Broker, tps: list[TopicPartition], since: str | None, last: int | None
 ) -> dict[TopicPartition, int]:
-    """Return an offset for each partition, so that the records from there on include the newest `last` records."""
+    """Return a start offset for each partition: that of time `since`, or one that covers the newest `last` records."""
     if since is not None:
         since_ms = _since_ms(since)
         return {tp: offset_at(broker, tp, since_ms) for tp in tps}
@@ -115,7 +115,7 @@ def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int,
         is_enough = islice(filterfalse(is_tick, read_partition(broker, tp, start=start)), last - 1, None)
         if last == 0 or next(is_enough, None) is not None:
             return start
-        reach *= 4  # too few records, because some offsets are ticks or additional markers
+        reach *= 4  # too few records, because some offsets belong to ticks or additional markers
     return beginning
 
 

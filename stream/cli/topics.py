@@ -87,7 +87,7 @@ def _row(topic: TopicDescription) -> tuple[str, ...]:
         str(topic.partitions),
         "LogAppendTime" if topic.append_time else "[red]CreateTime[/]",
         "compact" if topic.compacted else "delete",
-        "for ever" if topic.retention_ms < 0 else f"{topic.retention_ms / 3_600_000:,.1f} h",
+        "forever" if topic.retention_ms < 0 else f"{topic.retention_ms / 3_600_000:,.1f} h",
         str(topic.replication),
     )
 

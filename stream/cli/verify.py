@@ -120,7 +120,7 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
 
 
 def print_log(log: LogFinding) -> None:
-    """Print the audit of a shared model's log, and the replica versions in the journals."""
+    """Print the audit result for a shared model's log, and the replica versions in the journals."""
     for fault in log.faults:
         out.print(f"  [red]✗[/] {escape(fault)}", highlight=False, soft_wrap=True)
     for warning in log.warnings:

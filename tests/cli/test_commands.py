@@ -190,9 +190,9 @@ def test_reports_and_suggested_commands_of_the_local_kafka_contain_its_data_dir(
 def test_report_of_a_running_kafka_contains_the_stop_command(
     home: Path | None, stop: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_running(LocalKafka("127.0.0.1:9092", 7, Path("home"), Path("home/data"), False, False), home, "runs")
+    print_running(LocalKafka("127.0.0.1:9092", 7, Path("home"), Path("home/data"), False, False), home, "is running")
     assert capsys.readouterr().out.splitlines() == [
-        "Kafka runs at 127.0.0.1:9092, pid 7, records in home/data",
+        "Kafka is running at 127.0.0.1:9092, pid 7, records in home/data",
         f"to stop: onebit kafka {stop}",
     ]
 

@@ -136,11 +136,11 @@ def plain_encoder(*names: str) -> dict[str, Any]:
         ),
         (
             {"features": plain_encoder("x0", "x1", "x2", "x4", "x3")},
-            "x4, x3 of shop have other indices than in the model",
+            "the indices of x4, x3 in shop differ from those in the model",
         ),
         (
             {"features": plain_encoder("x0", "x1", "x2", "x3", "y")},
-            "y, x4 of shop have other indices than in the model",
+            "the indices of y, x4 in shop differ from those in the model",
         ),
     ],
 )

@@ -102,5 +102,5 @@ def test_scale_standard_is_rejected_for_an_encoder_with_scales(tmp_path: Path) -
     names = build({"price": (Kind.NUMERIC, None)}, None, scales={"price": Scale(1.0, 2.0)})
     (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(names)))
     given = {"scale": "standard", "n_classes": 3, "features": tmp_path / "own.json"}
-    with pytest.raises(SettingsError, match=r"already has the scale of a log; .*onebit data show"):
+    with pytest.raises(SettingsError, match=r"already contains the scale of a log; .*onebit data show"):
         wanted_settings(given_settings(given), {}, "journal")

@@ -17,7 +17,7 @@ from tests.cli.conftest import Onebit
 def test_certificate_without_key_is_rejected(flag: str, onebit: Onebit) -> None:
     ended = onebit("serve", flag, "file.pem")
     assert ended.code == ExitCode.USAGE
-    assert "expected --serve-certificate and --serve-key; got one of them" in ended.err
+    assert "expected --serve-certificate and --serve-key; got only one of them" in ended.err
 
 
 def test_serve_without_a_broker_exits_with_4(onebit: Onebit) -> None:
