@@ -128,7 +128,7 @@ class Pipeline:
         return self.test.ledger()
 
     def promote(self, name: str) -> None:
-        """Promote a challenger, or return to the first champion. An unknown name has no effect."""
+        """Promote a challenger, or reinstate the first champion. An unknown name has no effect."""
         write_promotion(self.test.broker, self.test.topics, self.test.partitions, name)
         self.test.work()
 

@@ -210,7 +210,7 @@ class BrokenOffError(OnebitError):
     """Ctrl-C interrupted a run. The message contains the name and the progress of the run."""
 
     exit_code = ExitCode.INTERRUPTED
-    hint = "no page is written"
+    hint = "no page was written"
 
 
 def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:

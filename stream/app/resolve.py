@@ -213,7 +213,7 @@ def challengers_of(settings: LearnerSettings) -> dict[str, dict[str, str]]:
         pairs = [pair.partition("=") for pair in listed.split(",") if colon]
         if text in found or not all(name and equals for name, equals, _ in pairs):
             raise SettingsError(
-                f"--challenger: expected NAME, or NAME:PARAM=VALUE,..., each once; got {', '.join(settings.challenger)}"
+                f"--challenger: expected distinct NAMEs or NAME:PARAM=VALUE,...; got {', '.join(settings.challenger)}"
             )
         found[text] = {name: value for name, _, value in pairs}
     return found
@@ -265,9 +265,11 @@ def compile_kernels(task: TaskSettings) -> None:
     from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
     cache = (
-        "cached for later runs" if CACHE_DIRECTORY else "not cached: no writable cache directory. Set NUMBA_CACHE_DIR"
+        "are cached for later runs"
+        if CACHE_DIRECTORY
+        else "are not cached: no cache directory is writable. Set NUMBA_CACHE_DIR"
     )
-    with announced_when_slow(f"{task.learner}: compiling its kernels, {cache}"):
+    with announced_when_slow(f"{task.learner}: compiling its kernels, which {cache}"):
         task.warm_up()
 
 
@@ -357,7 +359,7 @@ def choose_learners(settings: Settings) -> Chosen:
         ParameterError: a learner or a parameter is unknown.
     """
     if settings.loop:
-        raise SettingsError(f"{variable_of('loop')}, or loop in the settings file: a run cannot loop. Remove the value")
+        raise SettingsError(f"a run cannot loop. Remove {variable_of('loop')}, or `loop` in the settings file")
     dataset = dataset_of(settings)
     if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)

@@ -80,7 +80,7 @@ def drift_warnings(commits: Sequence[Commit]) -> list[str]:
     """Return a warning for each drift alarm in committed transactions: partition, step, time and reset classes."""
     return [
         f"partition {partition}, step {step.number}, {_utc(example.settled_at_ms)}: drift: the reward rate has "
-        f"dropped, detected at example {example.id!r}; "
+        f"dropped (detected at example {example.id!r}); "
         + ("all classes are reset" if example.drift == DRIFT_OF_ALL else f"class {example.drift} is reset")
         for partition, step, effects, *_ in commits
         for example, _ in effects.examples
@@ -94,7 +94,7 @@ def report_promotions(commits: Sequence[Commit], members: Sequence[str]) -> None
         for name in effects.promotions:
             place = f"partition {partition}, step {step.number}"
             if name in members:
-                announce(f"{place}: {name} decides from now on")
+                announce(f"{place}: {name} makes the decisions from now on")
             else:
                 known = f"expected one of {', '.join(members)}" if members else "the pipeline has no challengers"
                 warn(f"{place}: promotion of {name!r} ignored: {known}")

@@ -163,15 +163,15 @@ def print_replays(replays: Sequence[Replay]) -> None:
             out.print(f"partition {found.partition}: no steps yet")
         elif found.ok:
             out.print(
-                f"[bold green]✓ partition {found.partition}:[/] replay of {found.steps:,} steps gives the state of "
-                f"the {compared}, learner {found.state[:16]}"
+                f"[bold green]✓ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the same "
+                f"state as the {compared}, learner {found.state[:16]}"
                 + ("" if found.version is None else f" at version {found.version:,}"),
                 highlight=False,
                 soft_wrap=True,
             )
         else:
             out.print(
-                f"[bold red]✗ partition {found.partition}:[/] replay of {found.steps:,} steps gives the state "
+                f"[bold red]✗ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the state "
                 f"{found.replayed[:16]}; the {compared} gives {found.recovered[:16]}",
                 highlight=False,
                 soft_wrap=True,

@@ -98,7 +98,9 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
         if finding.foreign_count > len(finding.foreign):
             out.print(f"  [yellow]![/] and {finding.foreign_count - len(finding.foreign):,} more such records")
         if finding.contexts_behind or finding.feedback_behind:
-            out.print(f"  not yet applied: {finding.contexts_behind:,} contexts, {finding.feedback_behind:,} feedback")
+            out.print(
+                f"  not yet applied: {finding.contexts_behind:,} contexts, {finding.feedback_behind:,} feedback records"
+            )
     gone = [finding for finding in findings if finding.gone]
     wrong = [finding for finding in findings if not finding.ok and not finding.gone]
     if latency := quantiles(latencies_of(findings)):

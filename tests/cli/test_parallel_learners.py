@@ -63,7 +63,7 @@ def test_ctrl_c_reports_the_progress_of_each_learner(onebit: Onebit, monkeypatch
     assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
     reached = r"interrupted after [\d,]+ of 1,000,000 events, error [\d.]+ %, [\d,]+ pending"
     assert re.fullmatch(
-        f"error: banditron: {reached}; perceptron: {reached}; no page is written", ended.err.splitlines()[-1]
+        f"error: banditron: {reached}; perceptron: {reached}; no page was written", ended.err.splitlines()[-1]
     )
     assert multiprocessing.active_children() == []
 

@@ -191,6 +191,6 @@ def test_learner_logs_each_alarm_once_and_counts_it_in_its_status(drift: str, an
     ((step, message),) = reported
     assert message == (
         f"partition 0, step {step}, 1970-01-01T00:00:01.{raised['settled_at_ms'] - 1_000:03}Z: drift: the reward rate "
-        f"has dropped, detected at example '{raised['id']}'; {anew}"
+        f"has dropped (detected at example '{raised['id']}'); {anew}"
     )
     assert status_lines(program, tally)[0].endswith(" updates, 1 drift alarms")
