@@ -37,7 +37,7 @@ from stream.wire.topics import Topics
 
 RATE = 1_000
 PAUSE_S = 1.5
-LOOK_S = 20.0
+LOOK_S = 40.0
 FILL_S = 1_800.0
 
 

@@ -9,7 +9,7 @@ from stream.journal.recover import Progress, Recovered, recovery
 from stream.journal.steps import Given, UnrecoverableError, last_step, last_steps, stored_settings
 from stream.kafka.port import Broker
 from stream.shared.view import View
-from stream.snapshots.chunks import MODEL_PARTITION, imported_model, read_model_snapshots, read_snapshots
+from stream.snapshots.chunks import MODEL_KEYS, MODEL_PARTITION, imported_model, read_snapshots, reading_snapshots
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -93,7 +93,8 @@ class Recoveries:
         held_up = self._held_up(candidates)
         journals = {each: TopicPartition(self.topics.journal, each) for each in candidates if each not in held_up}
         last = last_steps(self.broker, list(journals.values()))
-        return [parked.pop(each) for each, tp in journals.items() if parked[each].resume(last.get(tp))]
+        checked = [(parked.pop(each), last.get(tp)) for each, tp in journals.items()]
+        return [running for running, step in checked if running.resume(step)]
 
     def park(self, running: Partition) -> None:
         """Keep a revoked task so that it can resume if its partition is assigned again."""
@@ -137,7 +138,7 @@ class Recoveries:
         recovered = yield from self._recover(partition)
         if recovered.settings.model == "shared":
             yield from self._read_log(partition, recovered)
-        return self._partition_of(partition, recovered)
+        return (yield from self._partition_of(partition, recovered))
 
     def _wait(self, is_over: Callable[[], bool], message: Callable[[], str]) -> Generator[bool, None, None]:
         """Wait for another process, and log the reason once."""
@@ -198,7 +199,7 @@ class Recoveries:
             )
         recovered.task.use_model(View(shared.replica, partition))
 
-    def _partition_of(self, partition: int, recovered: Recovered) -> Partition:
+    def _partition_of(self, partition: int, recovered: Recovered) -> _Steps:
         """Create the `Partition` for a recovered task.
 
         Raises:
@@ -213,7 +214,8 @@ class Recoveries:
                 "new pipeline with another topic prefix"
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:
-            self.parked.shared.write_snapshots(read_model_snapshots(self.broker, topics, self._pulse))
+            stored = yield from reading_snapshots(self.broker, topics, MODEL_PARTITION, keys=MODEL_KEYS)
+            self.parked.shared.write_snapshots(stored)
         running = Partition(
             task=recovered.task,
             last_step=step,

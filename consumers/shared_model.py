@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from stream.journal.steps import ReplicaDigest, UnrecoverableError
-from stream.kafka.port import Broker, Ends
+from stream.kafka.port import SHORT_FETCH_WAIT_MS, Broker, Ends
 from stream.kafka.reading import read_towards
 from stream.shared.replica import Replica
 from stream.shared.view import View
@@ -123,7 +123,7 @@ class SharedModel:
     def reconnect(self, broker: Broker) -> None:
         """Open new connections after the previous ones were closed, and continue reading."""
         self._broker = broker
-        self._reader = broker.reader([self._tp])
+        self._reader = broker.reader([self._tp], SHORT_FETCH_WAIT_MS)
         self._reader.seek(self._tp, self.replica.offset)
 
     def read_on(self, keep_reading: Callable[[int, int], bool] = lambda offset, end: True) -> None:

@@ -10,7 +10,7 @@ from stream.app.process import Status, announce, every, freeze_gc, monotonic_ms,
 from stream.app.program_metrics import feedback_samples
 from stream.app.settings import Program, Settings
 from stream.app.watching import Watched
-from stream.kafka.connection import EstimatedClock
+from stream.kafka.clocks import EstimatedClock
 from stream.kafka.port import Broker
 from stream.telemetry.metrics import FEEDBACK
 

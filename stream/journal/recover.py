@@ -3,8 +3,7 @@
 Also reads the settings in force from the journals and snapshots.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from typing import Any, NamedTuple, ParamSpec
 
@@ -22,20 +21,20 @@ from stream.journal.steps import (
     task_settings,
 )
 from stream.kafka.port import Broker
-from stream.kafka.reading import offset_of_number, read_partition
+from stream.kafka.reading import Portions, offset_of_number, read_partition
 from stream.shared.view import Recall, RecallError
 from stream.snapshots.chunks import (
+    MODEL_KEYS,
     MODEL_PARTITION,
     Parts,
     Pulse,
     Stored,
     finish,
-    imported_model,
     read_model_snapshots,
     read_snapshots,
     reading_snapshots,
 )
-from stream.snapshots.state import decode, decode_model, decoding, restore, restoring
+from stream.snapshots.state import decode, decode_model, decoding, restoring
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task, merge
 from stream.wire.classes import NewClassesError
@@ -110,7 +109,7 @@ def recovery(
         given: names of the settings that the user set, or None for all. For all other settings, a task that has started
             keeps its own values.
         change_settings: whether the user's settings replace the task's settings from the next step on.
-        pulse: called repeatedly while snapshots are read, before the first step.
+        pulse: called repeatedly while the settings are read from a snapshot.
 
     Raises:
         JournalError: the user's settings differ from the task's settings, or required records were deleted.
@@ -123,7 +122,7 @@ def recovery(
         place = f"the model imported into {topics.snapshots}/{partition}"
     # A recovery can take a long time. The settings are checked first, so that wrong settings are rejected at once.
     settings = resolve(current, settings, given, change=change_settings, place=place)
-    recovered = yield from rebuilding(broker, topics, partition, settings, progress, pulse=pulse)
+    recovered = yield from rebuilding(broker, topics, partition, settings, progress)
     step = recovered.step
     if step.number > 0:
         now = stored_settings(recovered.task.settings)
@@ -145,7 +144,6 @@ def rebuilding(
     snapshots: bool = True,
     observe: Observer = lambda number, effects: None,
     decides: Decides | None = None,
-    pulse: Pulse = lambda: None,
 ) -> Recovery:
     """Restore a task to its last step or an earlier one, without a shared model and without writing anything.
 
@@ -160,7 +158,6 @@ def rebuilding(
         observe: called with the output of each step that is applied again.
         decides: called before each step of a task with a shared model, so that the step makes the same decisions again.
             With None, the published decisions are used.
-        pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
         JournalError: the task has made no step, or required records were deleted.
@@ -170,7 +167,7 @@ def rebuilding(
     last = last_step(broker, journal)
     yield True
     if stored.newest is None:
-        recovered = _from_beginning(broker, journal, topics, stored, settings, pulse)
+        recovered = yield from _from_beginning(broker, journal, topics, stored, settings)
     else:
         recovered = yield from _from_snapshot(topics, stored)
     stored.release()
@@ -276,8 +273,8 @@ def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
 
 
 def _from_beginning(
-    broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None, pulse: Pulse
-) -> Recovered:
+    broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None
+) -> Recovery:
     """Return a task before its first step, with the journal's settings or, if the journal is empty, the user's."""
     place, partition = f"{journal.topic}/{journal.partition}", journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
@@ -287,7 +284,11 @@ def _from_beginning(
     if settings is None:
         raise JournalError(f"{place} is empty: the task has not started")
     shared = settings.model == "shared"
-    imported = imported_model(broker, topics, pulse) if shared else stored.imported and stored.imported.whole
+    if shared:
+        model = (yield from reading_snapshots(broker, topics, MODEL_PARTITION, keys=MODEL_KEYS)).imported
+    else:
+        model = stored.imported
+    imported = model and model.whole
     where = f"{topics.snapshots}/{MODEL_PARTITION if shared else partition}"
     if first is None or record is None:
         tps = [TopicPartition(topic, partition) for topic in (topics.contexts, topics.feedback)]
@@ -304,12 +305,11 @@ def _from_beginning(
     step = JournalStep(0, (contexts, contexts), (feedback, feedback), 0, Ledger())
     if shared or imported is None or stored.imported is None:
         return Recovered(Task(settings, topics.contexts), step, settings, stored, imported)
-    snapshot = decode(stored.imported, pulse)
+    snapshot = yield from decoding(stored.imported)
     where = f"the model imported into {where}"
     resolve({"model": "own", **snapshot.settings}, settings, place=where)
-    return Recovered(
-        restore(snapshot, settings, topics.contexts, stored.imported.place), step, settings, stored, imported
-    )
+    task = yield from restoring(snapshot, settings, topics.contexts, stored.imported.place)
+    return Recovered(task, step, settings, stored, imported)
 
 
 def _named(imported: str | None) -> str:
@@ -398,29 +398,6 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
         raise UnrecoverableError(
             f"recovery needs {tp} up to offset {end}; it ends at {kept_to}. The topic was recreated"
         )
-
-
-class Portions:
-    """Returns the records of a partition in batches."""
-
-    def __init__(self, records: Generator[Record, None, None]) -> None:
-        self._records = records
-        self._next: Record | None = None
-
-    def up_to(self, end: float) -> deque[Record]:
-        """Return the records before an offset, except those already returned."""
-        found: deque[Record] = deque()
-        while (record := self._next or next(self._records, None)) is not None:
-            self._next = record
-            if record.offset >= end:
-                break
-            self._next = None
-            found.append(record)
-        return found
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._records.close()
 
 
 class Published:

@@ -4,8 +4,7 @@ In virtual time, the clock jumps to the next time at which work is due. The prog
 the embedded broker. No program sleeps, and the order of all events depends on the seed alone.
 """
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 from weakref import WeakSet
 
@@ -76,30 +75,6 @@ def run_until_settled(clock: VirtualClock, sources: Sequence[Program], learner: 
         if not dues:
             return
         clock.advance_to(min(dues))
-
-
-class Timers:
-    """A queue of scheduled actions."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
-        self._count = 0
-
-    def after(self, ms: int, action: Callable[[], None] = lambda: None) -> None:
-        """Schedule an action after a delay. Without an action, the clock only stops at that time."""
-        self._count += 1
-        heapq.heappush(self._waiting, (self._clock.now_ms + ms, self._count, action))
-
-    @property
-    def next_ms(self) -> int | None:
-        """The time of the next action."""
-        return self._waiting[0][0] if self._waiting else None
-
-    def do_due(self) -> None:
-        """Run the actions that are due, in order."""
-        while self._waiting and self._waiting[0][0] <= self._clock.now_ms:
-            heapq.heappop(self._waiting)[2]()
 
 
 _HOLD = object()

@@ -11,7 +11,12 @@ from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
 FETCH_WAIT_MS = 100
-"""Maximum time for which the broker delays its response to a fetch at the end of a partition."""
+"""Maximum time for which the broker delays its response to a fetch at the end of a partition. The lag of a consumer can
+be outdated by this time."""
+
+SHORT_FETCH_WAIT_MS = 10
+"""The same for reads up to a known offset. A client can notice only with a further fetch that a transaction's marker is
+all that precedes this offset."""
 
 RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka's default limit for a batch and its overhead is 1 MiB
 

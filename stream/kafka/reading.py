@@ -1,18 +1,16 @@
-"""Reads partitions up to their current ends, records at given offsets, or several topics in append-time order."""
+"""Reads partitions up to their current or given ends, records at given offsets, and topics in append-time order."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from heapq import merge
 from operator import attrgetter
 
-from stream.kafka.port import Broker, BrokerUnavailableError, Consumer
+from stream.kafka.port import FETCH_WAIT_MS, SHORT_FETCH_WAIT_MS, Broker, BrokerUnavailableError, Consumer
 from stream.wire.records import Record, TopicPartition
 
 READ_TIMEOUT_MS = 60_000
 _POLL_MS = 100
-_FETCH_WAIT_MS = 10
-"""Fetch wait for reads up to a known offset. If a transaction marker precedes that offset, the position advances to the
-offset only after this wait."""
 _append_ms = attrgetter("append_ms")
 
 OPEN_MS = 20_000
@@ -21,7 +19,11 @@ others."""
 
 
 def read_partition(
-    broker: Broker, tp: TopicPartition, start: int | None = None, open_ms: int = 0
+    broker: Broker,
+    tp: TopicPartition,
+    start: int | None = None,
+    open_ms: int = 0,
+    fetch_wait_ms: int = SHORT_FETCH_WAIT_MS,
 ) -> Generator[Record, None, None]:
     """Yield the records of a partition up to its current end.
 
@@ -31,13 +33,14 @@ def read_partition(
         start: the first offset; None means the beginning.
         open_ms: limit on the wait for a transaction that is open now to end. A committed transaction remains open in a
             partition until the broker has written the marker, which can take longer in some partitions than in others.
+        fetch_wait_ms: see `Broker.reader`.
 
     Raises:
         BrokerUnavailableError: no record arrived for `READ_TIMEOUT_MS`.
     """
     ends = broker.ends([tp])[tp]
     end = ends.high_watermark if open_ms else ends.stable
-    consumer = broker.reader([tp], _FETCH_WAIT_MS)
+    consumer = broker.reader([tp], fetch_wait_ms)
     try:
         if start is not None:
             consumer.seek(tp, start)
@@ -66,7 +69,7 @@ def read_partitions(
     Raises:
         BrokerUnavailableError: see `read_towards`.
     """
-    with closing(broker.reader(list(starts), _FETCH_WAIT_MS)) as consumer:
+    with closing(broker.reader(list(starts), SHORT_FETCH_WAIT_MS)) as consumer:
         for tp, start in starts.items():
             consumer.seek(tp, start)
         while left := {tp: ends[tp] for tp in starts if consumer.position(tp) < ends[tp]}:
@@ -92,7 +95,10 @@ def read_towards(
         records = consumer.poll(_POLL_MS, records_max)
         if records or all(consumer.position(tp) >= end for tp, end in ends.items()):
             return records
-    left = "; ".join(f"{tp} up to offset {end}, from {consumer.position(tp)}" for tp, end in ends.items())
+    positions = {tp: consumer.position(tp) for tp in ends}
+    left = "; ".join(
+        f"{tp} up to offset {end}, from {positions[tp]}" for tp, end in ends.items() if positions[tp] < end
+    )
     raise BrokerUnavailableError(
         f"could not read {left}: no record for {timeout_ms} ms; check that the broker is running and reachable"
     )
@@ -107,7 +113,7 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
         BrokerUnavailableError: no record arrived within the timeout of `read_towards`.
     """
     low, high = broker.beginnings([tp])[tp], broker.ends([tp])[tp].stable
-    with closing(broker.reader([tp], _FETCH_WAIT_MS)) as consumer:
+    with closing(broker.reader([tp], SHORT_FETCH_WAIT_MS)) as consumer:
         while low < high:
             middle = (low + high) // 2
             consumer.seek(tp, middle)
@@ -177,7 +183,9 @@ def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Itera
         broker: the broker.
         starts: the first offset of each partition.
     """
-    return merge(*(read_partition(broker, tp, start=start) for tp, start in starts.items()), key=_append_ms)
+    # Partitions that have reached their ends stay open until all others have, so their fetches wait for longer.
+    readers = (read_partition(broker, tp, start=start, fetch_wait_ms=FETCH_WAIT_MS) for tp, start in starts.items())
+    return merge(*readers, key=_append_ms)
 
 
 def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Sequence[Record]]:
@@ -190,3 +198,26 @@ def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Seq
             consumer.seek(tp, start)
         while True:
             yield sorted(consumer.poll(_POLL_MS, 5_000), key=_append_ms)
+
+
+class Portions:
+    """Returns the records of a partition in batches."""
+
+    def __init__(self, records: Generator[Record, None, None]) -> None:
+        self._records = records
+        self._next: Record | None = None
+
+    def up_to(self, end: float) -> deque[Record]:
+        """Return the records before an offset, except those already returned."""
+        found: deque[Record] = deque()
+        while (record := self._next or next(self._records, None)) is not None:
+            self._next = record
+            if record.offset >= end:
+                break
+            self._next = None
+            found.append(record)
+        return found
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._records.close()

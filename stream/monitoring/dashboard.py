@@ -19,7 +19,7 @@ from stream.estimating.evaluation import WEIGHTS_OFF_ONE
 from stream.estimating.live import live_weight_flags
 from stream.estimating.running import RunningEstimate
 from stream.journal.steps import JournalStep
-from stream.kafka.connection import EstimatedClock
+from stream.kafka.clocks import EstimatedClock
 from stream.kafka.port import Ends
 from stream.monitoring.comparisons import challenger_table, holdout_table
 from stream.monitoring.pending import in_sample

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from stream.kafka.embedded import EmbeddedBroker, Timers, VirtualClock
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerUnavailableError, FencedError
 from stream.simulation.faulty_broker import COMMIT_STEP, REPLICATE, SENDS_MODEL, CrashError, Verdict
 from stream.simulation.outside import PREFIX, TOPICS
 from stream.simulation.processes import Process, Processes
 from stream.simulation.schedule import IN_COMMIT, Item, Kind, Schedule
+from stream.simulation.timers import Timers
 from stream.simulation.tracing import OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Trace
 from stream.wire.records import TopicPartition
 

@@ -7,11 +7,12 @@ from typing import NamedTuple, Protocol
 
 from stream.journal.commit import CrashPoint
 from stream.journal.steps import JournalError
-from stream.kafka.embedded import EmbeddedBroker, Program, Timers, VirtualClock
+from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock
 from stream.kafka.port import Broker, BrokerError, FencedError
 from stream.shared.replica import Replica
 from stream.simulation.faulty_broker import COMMIT_STEP, CrashError, Fate, FaultyBroker, Transaction, Verdict
 from stream.simulation.schedule import Schedule
+from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
 from stream.snapshots.state import state_digest
 from stream.task.task import Task

@@ -2,11 +2,12 @@
 
 from collections import deque
 
-from stream.kafka.embedded import EmbeddedBroker, Timers, VirtualClock
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.simulation.faults import Faults
 from stream.simulation.outside import TOPICS, Outside
 from stream.simulation.processes import MakeLearner, Processes, UnexpectedError
 from stream.simulation.schedule import ENVIRONMENT, START_MS, Schedule
+from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
 
 SETTLING_MAX = 400

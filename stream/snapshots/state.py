@@ -126,11 +126,6 @@ def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
     return list(dict.keys(kept)), list(dict.values(kept))
 
 
-def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, place: str = "snapshot") -> Task:
-    """Restore a task from a snapshot in one call; see `restoring`."""
-    return finish(restoring(snapshot, settings, contexts_topic, place))
-
-
 def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, place: str) -> Parts[Task]:
     """Restore a task from a snapshot. The retained ids are restored block by block.
 

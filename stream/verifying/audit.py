@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stream.journal.commit import predictions_digest
-from stream.journal.recover import Portions
 from stream.journal.steps import (
     JournalError,
     JournalStep,
@@ -31,7 +30,7 @@ from stream.journal.steps import (
     stored_settings,
 )
 from stream.kafka.port import Broker
-from stream.kafka.reading import OPEN_MS, read_partition
+from stream.kafka.reading import OPEN_MS, Portions, read_partition
 from stream.learners import registered
 from stream.randomness.draws import Purpose, uniform
 from stream.reporting.run_report import quantiles

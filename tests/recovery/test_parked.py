@@ -51,22 +51,36 @@ def test_reassigned_task_resumes_unless_its_journal_has_new_steps(model: str, mo
     assert_nothing_is_lost(pipeline, learner, "abcd" if moves_on else "abd")
 
 
-def test_one_read_of_all_journals_precedes_the_next_step_of_all_parked_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline(small_task(), partitions=4)
+@pytest.mark.parametrize("moves_on", [False, True])
+def test_journals_of_all_parked_tasks_are_checked_once_and_together(
+    monkeypatch: pytest.MonkeyPatch, *, moves_on: bool
+) -> None:
+    pipeline = Pipeline(small_task(), partitions=6)
     learner = pipeline.learner()
-    for name in "abcdefgh":
+    for name in "abcdefghijkl":
         pipeline.context(name)
     run_until_idle(learner)
-    pipeline.learner("learner-0").close()
+    other = pipeline.learner("learner-0")
+    if moves_on:
+        run_until_idle(other, learner)
+        for name in "mnopqrstuvwx":
+            pipeline.context(name)
+        run_until_idle(other, learner)
+    other.close()
     reads, reader = [], pipeline.broker.reader
 
     def counted(tps: Sequence[TopicPartition], fetch_wait_ms: int) -> Consumer:
-        reads.append(len(tps))
+        reads.append([tp.partition for tp in tps if tp.topic == TOPICS.journal])
         return reader(tps, fetch_wait_ms)
 
     monkeypatch.setattr(pipeline.broker, "reader", counted)
+    monkeypatch.setattr("consumers.learner.SLICE_MS", 0)  # each recovery takes many steps
+    monkeypatch.setattr("consumers.recovery.SLICE_MS", 0)
     learner.step(0)
-    assert (reads, learner.ready) == ([4], True)
+    while not learner.ready:
+        learner.step(0)
+    assert (len(reads[0]) > 3, len(reads) > 1) == (True, moves_on)
+    assert all(len(partitions) <= 1 for partitions in reads[1:])
 
 
 @pytest.mark.parametrize(("passed_ms", "kept"), [(PARKED_MS - 1, [0, 1]), (PARKED_MS, [0])])

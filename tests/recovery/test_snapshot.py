@@ -13,7 +13,7 @@ from msgspec import MsgspecError, msgpack
 
 from stream.journal.steps import JournalStep, LogStep, ReplicaDigest, stored_settings
 from stream.learners import State, registered
-from stream.snapshots.chunks import CHUNK_BYTES, FORMAT, ChunkWriter, Generation, SnapshotError, Stored
+from stream.snapshots.chunks import CHUNK_BYTES, FORMAT, ChunkWriter, Generation, SnapshotError, Stored, finish
 from stream.snapshots.state import (
     Entries,
     Snapshot,
@@ -21,7 +21,7 @@ from stream.snapshots.state import (
     decode_block,
     encode,
     encode_block,
-    restore,
+    restoring,
     take,
     task_digest,
 )
@@ -43,6 +43,10 @@ def step_of(task: Task, number: int = 7) -> JournalStep:
 
 def taken(task: Task, spare: State | None = None) -> Snapshot:
     return take(task, step_of(task), spare)
+
+
+def restored(snapshot: Snapshot, settings: TaskSettings) -> Task:
+    return finish(restoring(snapshot, settings, TOPICS.contexts, "snapshot"))
 
 
 ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
@@ -205,7 +209,7 @@ def test_restored_task_equals_the_original_and_continues_identically(settings: T
     assert all((ledger.deferred, ledger.shown, ledger.unshown, task.join.shown))
     assert any(orphan.feedback is None for orphan in task.join.orphans.values())
     snapshot = taken(task)
-    again = restore(decode(whole(stored(*chunks(snapshot)))), settings, TOPICS.contexts)
+    again = restored(decode(whole(stored(*chunks(snapshot)))), settings)
     assert task_digest(again) == task_digest(task)
     more = Inputs()
     for number in range(30):
@@ -227,7 +231,7 @@ def test_snapshot_contains_correctable_decisions_and_overflow_counts() -> None:
     snapshot = taken(task)
     assert any(entry.pending is not None for entry in snapshot.retained[1])
     assert min(snapshot.overflows) > 0
-    again = restore(decode(whole(stored(*chunks(snapshot)))), settings, TOPICS.contexts)
+    again = restored(decode(whole(stored(*chunks(snapshot)))), settings)
     assert again.join.overflows() == snapshot.overflows
     assert same(taken(again), snapshot)
 
@@ -296,7 +300,7 @@ def test_snapshot_keeps_arbitrary_header_names_of_orphans() -> None:
     task = used_task(small_task())
     record = Record(TOPICS.feedback, 0, 1, 5, None, b"value", headers)
     task.join.orphans["of another client"] = Orphan(Feedback("of another client", 1), record, 5)
-    again = restore(decode(whole(stored(*chunks(taken(task))))), small_task(), TOPICS.contexts)
+    again = restored(decode(whole(stored(*chunks(taken(task))))), small_task())
     assert again.join.orphans["of another client"].record == record
 
 
@@ -462,7 +466,7 @@ def test_tick_after_a_snapshot_sets_the_time_of_settled_decisions(late: Any) -> 
     settings = small_task("soba-diag", join=JoinSettings(pending_max=0), on_expiry="negative", late=late)
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10)], 1)
-    again = restore(decode(whole(stored(*chunks(taken(task))))), settings, TOPICS.contexts)
+    again = restored(decode(whole(stored(*chunks(taken(task))))), settings)
     for each in (task, again):
         each.step([inputs.tick(1, 30)], 2)
     assert task.join.dated_ms == 30
@@ -519,4 +523,4 @@ def test_missing_count_is_0_and_an_unknown_count_is_rejected() -> None:
 def test_state_of_another_learner_is_rejected() -> None:
     snapshot = taken(used_task(small_task()))
     with pytest.raises(SnapshotError, match="does not fit soba-diag"):
-        restore(snapshot, small_task("soba-diag"), TOPICS.contexts)
+        restored(snapshot, small_task("soba-diag"))

@@ -13,6 +13,9 @@ from stream.kafka.producers import PlainProducer, TransactionProducer
 from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
 
+_RETRY_MS = 20
+"""Interval between the first two requests of a reader for metadata, and between its other repeated requests."""
+
 
 class KafkaBroker(Admin):
     """See Broker. Not thread-safe; each producer and consumer has its own network thread."""
@@ -32,7 +35,7 @@ class KafkaBroker(Admin):
     def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> Reader:
         """See Broker."""
         beginnings = self.beginnings(tps)
-        client = self._connection.make_consumer(fetch_wait_ms)
+        client = self._connection.make_consumer(fetch_wait_ms, retry_backoff_ms=_RETRY_MS)
         client.assign([KafkaTopicPartition(*tp) for tp in tps])
         consumer = Reader(self._connection, self, client)
         for tp, offset in beginnings.items():

@@ -6,7 +6,7 @@ Workarounds for kafka-python:
   closes them, and `_Socket` closes the socket of each failed attempt. A client that is closed during a write also
   leaves its socket open.
 - A new consumer first requests metadata without topics. It requests the metadata of its topics only after the retry
-  interval, 100 ms by default. The interval is shorter here. `make_consumer` also sets it in the client's metadata
+  interval, 100 ms by default. Readers have a shorter interval. `make_consumer` also sets it in the client's metadata
   object, because the client does not pass it on.
 - If a broker does not respond, kafka-python waits 10 s, and later 30 s, before it tries another broker. Here, the limit
   is lower.
@@ -40,9 +40,6 @@ from stream.kafka.port import (
 from stream.kafka.tls import reason_of, tls_error_of
 
 CLOSE_S = 5.0
-
-_RETRY_MS = 20
-"""Interval between a consumer's metadata requests, and between its retries of other requests."""
 
 TRANSIENT = (kafka_errors.RetriableError, kafka_errors.UnknownBrokerIdError)
 
@@ -156,10 +153,9 @@ class KafkaConnection(Connection):
                 allow_auto_create_topics=False,
                 metrics_enabled=False,
                 fetch_max_wait_ms=min(fetch_wait_ms, self.request_timeout_ms // 2),
-                retry_backoff_ms=_RETRY_MS,
                 **settings,
             )
-        client._cluster.config["retry_backoff_ms"] = _RETRY_MS
+        client._cluster.config["retry_backoff_ms"] = client.config["retry_backoff_ms"]
         client._fetcher.PartitionRecords = PartitionRecords
         return client
 
