@@ -5,9 +5,9 @@ with probability h. For a decision with reward r, and a prediction c of the rewa
 
     φ = (r − c) (1[learner]/(1 − h) − 1[holdout]/h)
 
-has the conditional mean *reward of the learner − reward of the holdout*, because the factor of c has the mean 0. Since
-|φ| ≤ max(1/h, 1/(1 − h)), the confidence sequences of `intervals` bound the running mean of the difference at all times
-simultaneously, even if the learner changes.
+has the conditional mean *reward of the learner − reward of the holdout*, because c is multiplied by a factor with mean
+0. Since |φ| ≤ max(1/h, 1/(1 − h)), the confidence sequences of `intervals` bound the running mean of the difference at
+all times simultaneously, even if the learner changes.
 
 *Shares.* Decisions are counted as described in `prefix`. If bits are lost more often in one arm than in the other, the
 shares of the counted decisions differ from h, and the comparison is invalid (sample-ratio mismatch). The test is the
@@ -31,7 +31,7 @@ SHARES_DELTA = 0.001
 """Upper limit on the probability of a false alarm about the shares, over the whole stream."""
 
 PRIOR = 100.0
-"""The weight of the prior distribution of the share, in decisions."""
+"""Weight of the prior distribution of the share, expressed as a number of decisions."""
 
 
 class ArmCount(NamedTuple):
@@ -48,7 +48,7 @@ class ArmCount(NamedTuple):
 
 
 class ArmComparison(NamedTuple):
-    """The current comparison."""
+    """The current comparison of the two arms."""
 
     share: float  # configured share of the holdout
     learner: ArmCount
@@ -65,23 +65,23 @@ class ArmComparison(NamedTuple):
 
     @property
     def mismatch(self) -> str:
-        """The message about wrong shares of the arms, or an empty string if the shares are as configured."""
+        """A warning that the arms' shares differ from the configured ones, or an empty string if they do not."""
         if not self.shares_differ:
             return ""
         share = self.holdout.n / (self.holdout.n + self.learner.n)
         return (
-            f"its share of the decisions with a bit is {share:.4f}; expected {self.share:g}. More bits are lost in one "
-            "arm, so the comparison is invalid. Check the service's feedback"
+            f"the holdout's share of the decisions with a bit is {share:.4f}; expected {self.share:g}. More bits are "
+            "lost in one arm, so the comparison is invalid. Check the service's feedback"
         )
 
     def as_json(self) -> dict[str, object]:
-        """Return plain values for JSON."""
+        """Return the comparison as plain values for JSON."""
         arms = {name: getattr(self, name)._asdict() for name in ("learner", "holdout")}
         return {**self._asdict(), **arms, "difference": self.difference._asdict()}
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "ArmComparison":
-        """Create a comparison from a result of `as_json`."""
+        """Create a comparison from the result of `as_json`."""
         arms = {name: ArmCount(**fields[name]) for name in ("learner", "holdout")}
         return cls(**{**fields, **arms, "difference": Interval(**fields["difference"])})
 
@@ -97,7 +97,7 @@ class Arms(PrefixEstimator[float]):
     """
 
     def __init__(self, share: float) -> None:
-        """Start without decisions.
+        """Initialise an empty comparison.
 
         Args:
             share: The share h of the holdout, in (0, 1).
@@ -114,7 +114,7 @@ class Arms(PrefixEstimator[float]):
         return float(prediction.arm == HOLDOUT)
 
     def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
-        """See PrefixEstimator."""
+        """See `PrefixEstimator.count_settled`."""
         for arm, reward in settled:
             self._counts[int(arm), 2] += reward is None
         if known := [row for row in settled if row[1] is not None]:
@@ -125,7 +125,7 @@ class Arms(PrefixEstimator[float]):
 
         Args:
             arms: 1 for the holdout, 0 for the learner, float64[m].
-            rewards: float64[m].
+            rewards: The bits, float64[m].
         """
         h = self._share
         n, before = self._counts[:, 0].sum(), self._counts[:, 1].sum()
@@ -144,7 +144,7 @@ class Arms(PrefixEstimator[float]):
         return [*self._counts.tolist(), *(side.state() for side in self._sides)]
 
     def load(self, state: Sequence[Any]) -> None:
-        """Restore the counts and sums of another comparison."""
+        """Restore counts and sums returned by `state`."""
         self._counts[:] = state[:2]
         for side, stored in zip(self._sides, state[2:], strict=True):
             side.load(stored)

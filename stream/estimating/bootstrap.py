@@ -24,7 +24,7 @@ DRAWS_PER_WORD = 4
 below the resolution of 500 resamples."""
 
 SPREAD_MIN = 1e-12
-"""Resampled values with a smaller spread differ only by rounding errors and are treated as equal."""
+"""If the spread of the resampled values is below this limit, they differ only by rounding errors and count as equal."""
 
 COUNT_MAX = 7
 """Maximum Poisson(1) count. Larger counts have probability 10⁻⁵, which is below the resolution of 16 bits."""
@@ -49,7 +49,7 @@ def poisson_counts(chunk: Chunk, resamples: int) -> NDArray[np.float32]:
 
 
 class ResampledSums:
-    """Sums of each column of terms over all rows, float64[columns], and over the rows of each resample."""
+    """The sum of each column of terms: over all rows, float64[columns], and over the rows of each resample."""
 
     def __init__(self, columns: int, resamples: int = RESAMPLES) -> None:
         self.sums: FloatArray = np.zeros(columns)

@@ -12,8 +12,8 @@ confidence sequences of `intervals` bound the running mean of the difference on 
 The intervals of the differences are valid jointly for all challengers. The interval of a reward is valid for one
 challenger.
 
-If a challenger chooses a class that the champion never plays, w is 0 and φ is at most 0. The challenger is then
-underestimated. An exploration floor prevents this.
+If a challenger chooses a class that the champion never plays, w is 0 and φ is at most 0. The challenger's reward is
+then underestimated. An exploration floor prevents this.
 
 Decisions are counted as in `prefix`, separately for each learner that was the champion.
 """
@@ -36,13 +36,13 @@ class ChallengerEstimate(NamedTuple):
 
     name: str
     ips: float  # estimate of the challenger's mean reward
-    snips: float | None  # estimate with less variance but a bias; None if no choice equals the action
+    snips: float | None  # estimate with less variance, but biased; None if no chosen class was played
     reward: Interval  # interval of the challenger's mean reward, valid at all times
     difference: Interval  # interval of this reward minus the champion's; valid for all challengers jointly
 
     @property
     def is_valid(self) -> bool:
-        """Whether no interval is empty. An empty interval shows that bits are lost more often for some classes."""
+        """Whether all intervals are non-empty. An empty one shows that bits are lost more often for some classes."""
         return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
 
     @property
@@ -52,7 +52,7 @@ class ChallengerEstimate(NamedTuple):
 
 
 class ChallengerComparison(NamedTuple):
-    """The current estimates."""
+    """The current estimates of all challengers."""
 
     champion: str | None  # name of the champion; None before the first counted decision
     n: int  # number of counted decisions of this champion with a reward
@@ -69,7 +69,7 @@ class ChallengerComparison(NamedTuple):
         return surest.name if surest is not None and surest.difference.low > 0.0 else None
 
     def as_json(self) -> dict[str, object]:
-        """Return plain values for JSON."""
+        """Return the estimates as plain values for JSON."""
         challengers = [
             {**one._asdict(), "reward": one.reward._asdict(), "difference": one.difference._asdict()}
             for one in self.challengers
@@ -113,7 +113,7 @@ class _Sums:
 
 
 class _Reign:
-    """The sums of the decisions of one champion."""
+    """The sums over the decisions of one champion."""
 
     def __init__(self, challengers: Iterable[str]) -> None:
         names = tuple(challengers)
@@ -121,7 +121,7 @@ class _Reign:
         self.n = self.rewards = self.without_reward = 0
 
     def count(self, rows: Sequence[_Row], bits: Sequence[int]) -> None:
-        """Add decisions with bits."""
+        """Add decisions and their bits."""
         rewards = np.array(bits, np.float64)
         self.n += len(rows)
         self.rewards += int(rewards.sum())
@@ -172,7 +172,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         self._champion: str | None = None
 
     def value_of(self, prediction: Prediction) -> _Row | None:
-        """See PrefixEstimator. Ignores decisions without challengers or without a known propensity."""
+        """See `PrefixEstimator.value_of`. Ignores decisions without challengers or without a known propensity."""
         decision, challenged = prediction.decision, prediction.challenged
         if challenged is None or isnan(decision.propensity):
             return None
@@ -182,7 +182,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         return challenged.champion, weights
 
     def count_settled(self, settled: Sequence[tuple[_Row, int | None]]) -> None:
-        """See PrefixEstimator. Ignores decisions with other challengers, because another client wrote them."""
+        """See `PrefixEstimator.count_settled`. Ignores decisions with other challengers, which another client wrote."""
         for champion, group in groupby(settled, lambda one: one[0][0]):
             rows = list(group)
             self._champion = champion
@@ -199,7 +199,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         return {"champion": self._champion, "reigns": reigns}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the sums of another estimator."""
+        """Restore sums returned by `state`."""
         self._champion = state["champion"]
         self._reigns = {champion: _Reign.of_state(reign) for champion, reign in state["reigns"].items()}
 

@@ -15,7 +15,7 @@ from stream.learners import registered
 from stream.randomness.draws import Draws, Purpose
 
 Progress = Callable[[int, int], None]
-"""Callback with the number of rows read, and the total. The total is 0 in the first pass, which counts the rows."""
+"""Callback that receives the number of rows read and the total, which is 0 in the first pass (not yet known)."""
 
 
 class Estimates(NamedTuple):
@@ -54,8 +54,8 @@ def estimate(
     if options.propensity_min is not None and options.propensity_min > (1.0 + UNIFORM_WITHIN) / found.classes_max:
         raise EstimateError(
             f"minimum propensity {options.propensity_min:g} is impossible: with {found.classes_max} classes it is at "
-            f"most {1 / found.classes_max:.4g}; give the smallest probability with which the logging policy plays any "
-            "class"
+            f"most {1 / found.classes_max:.4g}; specify the smallest probability with which the logging policy plays "
+            "any class"
         )
     for policy in policies:
         if found.has_eligible and not policy.supports_eligible:
@@ -92,7 +92,7 @@ def _limit_flags(found: Survey, options: Options) -> list[Flag]:
         Flag(
             "propensity-below-minimum",
             f"the smallest propensity is {found.propensity_min:g}, below the given minimum {least:g}: smaller values "
-            "were raised to this minimum, which biases all estimates except the direct method",
+            "were raised to this minimum, which biases all estimates except those of the direct method",
         )
     ]
 

@@ -47,7 +47,7 @@ DR_BELOW_MAX = 4.0
 interval."""
 
 ESS_MIN = 100.0
-"""A smaller effective sample size is flagged, because intervals from few rows are unreliable."""
+"""Effective sample sizes below this limit are flagged, because intervals from few rows are unreliable."""
 
 WEIGHTS_OFF_ONE = "weights-off-one"
 
@@ -56,7 +56,7 @@ ROWS, Q, WEIGHTED, WEIGHT, IPS, CLIPPED, DR, ACCEPTED, REPLAY = range(9)
 COLUMNS = 9
 
 WEIGHT_EDGES: FloatArray = np.concatenate(([0.0], 2.0 ** np.arange(-6.0, 21.0)))
-"""Edges of the bins of the weight distribution; the first bin contains the zero weights."""
+"""Bin edges of the weight distribution; the first bin contains the zero weights."""
 
 
 class Options(NamedTuple):
@@ -154,7 +154,7 @@ class Moments:
 
     @property
     def ess(self) -> float:
-        """Return the effective sample size if the terms are weights."""
+        """Return the effective sample size of terms that are weights."""
         return effective_sample_size(self.sum, self.square_sum)
 
     def low(self, span: float, delta: float) -> float:
@@ -264,8 +264,8 @@ class PolicyEvaluator:
         weights = self._moments["w"]
         own = weight_flags(weights)
         ess = weights.ess
-        # If the log never plays the policy's actions, dr consists of the reward model alone. A given minimum propensity
-        # rules this out; a minimum estimated from the log does not.
+        # If none of the policy's actions occur in the log, dr consists of the reward model alone. A minimum propensity
+        # set by the user rules this out; a minimum estimated from the log does not.
         without_overlap = self._options.propensity_min is None and any(flag.name == WEIGHTS_OFF_ONE for flag in own)
         return PolicyEvaluation(
             policy=self.policy.name,
@@ -338,7 +338,7 @@ def weight_flags(weights: Moments) -> list[Flag]:
                 Flag(
                     WEIGHTS_OFF_ONE,
                     f"the mean weight is {weights.mean:.3f}, expected 1 (p = {p_value:.2g}): the propensities are "
-                    "wrong, or the policy plays actions that the log never plays",
+                    "wrong, or the policy plays actions that never occur in the log",
                 )
             )
     return flags

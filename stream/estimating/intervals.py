@@ -152,7 +152,7 @@ class LowerSequence:
         self._n, self._sum, self._variance_sum = int(state[0]), *state[1:]
 
     def __add__(self, other: "LowerSequence") -> "LowerSequence":
-        """Combine the sequences of two streams with the same limits; see `RunningEstimate.__add__`."""
+        """Combine the sequences of two streams with the same k and delta; see `RunningEstimate.__add__`."""
         both = LowerSequence(self._scale - 1.0, self._delta)
         both.load([one + another for one, another in zip(self.state(), other.state(), strict=True)])
         return both

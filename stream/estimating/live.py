@@ -1,8 +1,8 @@
 """Off-policy estimates of a learner's own policy while the learner replays the decisions of a log.
 
-A prediction contains the class a that the log played, its propensity μ(a|x), and the target: a class a′ that the
-learner drew from its own distribution π(·|x), and its probability π(a′|x). The prediction does not contain π(a|x), so
-the exact weight π(a|x)/μ(a|x) is unknown. It is replaced by
+A prediction contains the logged class a, its propensity μ(a|x), and the target: a class a′ that the learner drew from
+its own distribution π(·|x), and its probability π(a′|x). The prediction does not contain π(a|x), so the exact weight
+π(a|x)/μ(a|x) is unknown. It is replaced by
 
     w = 1[a′ = a]/μ(a|x),  whose mean over the draw of a′ is π(a|x)/μ(a|x)
 
@@ -62,7 +62,7 @@ class LiveEstimates(NamedTuple):
     path: tuple[LivePoint, ...]  # at most PATH_POINTS_MAX points, evenly spaced over the n decisions
 
     def as_json(self) -> dict[str, object]:
-        """Return plain values for JSON, without the path. The field names are the same as in `onebit estimate`."""
+        """Return the estimates without the path, as plain values for JSON. Fields are named as in `onebit estimate`."""
         return {
             "n": self.n,
             "without_outcome": self.without_outcome,
@@ -88,7 +88,7 @@ class LiveEstimator(PrefixEstimator[float]):
         self._not_logged = 0
 
     def value_of(self, prediction: Prediction) -> float | None:
-        """Return the weight of a decision, or None if no log contains the decision; see PrefixEstimator."""
+        """Return the weight of a decision, or None if it does not come from a log; see PrefixEstimator."""
         self._not_logged += prediction.target is None
         return None if prediction.target is None else target_weight(prediction)
 
@@ -97,7 +97,7 @@ class LiveEstimator(PrefixEstimator[float]):
         return example.reward if example.outcome is Outcome.MATCHED else None
 
     def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
-        """See PrefixEstimator."""
+        """See `PrefixEstimator.count_settled`."""
         rows: list[tuple[float, int]] = []
         for weight, reward in settled:
             if reward is None:
@@ -161,8 +161,8 @@ class LiveEstimator(PrefixEstimator[float]):
 def live_weight_flags(weights: Moments) -> list[Flag]:
     """Return flags for suspicious weights, for callers that check the same estimates repeatedly.
 
-    The mean weight is tested at every check. With few rows, its distribution is far from normal, and the test would
-    raise false alarms at the start of every log.
+    The test of the mean weight is omitted while there are few rows: its distribution is then far from normal, and the
+    repeated test would raise false alarms at the start of every log.
     """
     return [flag for flag in weight_flags(weights) if flag.name != WEIGHTS_OFF_ONE or weights.ess >= ESS_MIN]
 

@@ -1,4 +1,4 @@
-"""Policies that can be evaluated. A policy returns the probabilities with which it would play the classes.
+"""Policies that can be evaluated. A policy returns the probability with which it would play each class.
 
 A policy processes the decisions of a log once, in order. Before each decision, a learning policy is trained on the
 logged actions whose feedback has arrived. The estimate is then the mean value, over the log, of a policy that changes
@@ -41,7 +41,7 @@ class Policy(ABC):
     changes: bool = False  # True if the policy learns from the log
     looks_at_x: bool = False  # True if the policy's actions depend on the features
     is_logged: bool = False  # True for the policy that wrote the log
-    supports_eligible: bool = True  # True if the policy can decide among some of the classes
+    supports_eligible: bool = True  # True if the policy can decide among a subset of the classes
 
     @abstractmethod
     def probabilities(self, chunk: Chunk) -> FloatArray:
@@ -80,12 +80,12 @@ class Uniform(Policy):
         return shares
 
     def weight_max(self, propensity_min: float, classes_min: int) -> float:
-        """See Policy."""
+        """See `Policy.weight_max`."""
         return 1.0 / (classes_min * propensity_min)
 
 
 class Constant(Policy):
-    """Always plays the same class, or a random eligible one if the class is not eligible, like the holdout."""
+    """Always plays one class or, if that class is not eligible, a random eligible class, like the holdout."""
 
     def __init__(self, n_classes: int, action: int, name: str) -> None:
         self.name = f"constant:{name}"

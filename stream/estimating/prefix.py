@@ -28,7 +28,7 @@ class _Decided(Generic[V]):
     partition: int
     value: V
     is_settled: bool = False
-    reward: int | None = None  # None if the decision has no outcome yet, or never gets an outcome
+    reward: int | None = None  # None if the decision has no outcome yet, or never receives one
 
 
 class SettledPrefix(Generic[V]):
@@ -48,8 +48,8 @@ class SettledPrefix(Generic[V]):
     def begin_step(self, partition: int, step: int) -> None:
         """Begin a step of a partition.
 
-        A gap in the step numbers means that another process made the missing steps and may have settled decisions. The
-        partition's decisions are then discarded.
+        A gap in the step numbers means that another process performed the missing steps and may have settled decisions.
+        The partition's decisions are then discarded.
         """
         if self._steps.get(partition, step - 1) != step - 1:
             self._leave({partition})
@@ -72,7 +72,7 @@ class SettledPrefix(Generic[V]):
         self._leave({partition for partition in self._steps if partition not in partitions})
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' uncounted decisions, including settled ones, to avoid a bias to fast feedback."""
+        """Discard the partitions' uncounted decisions, even settled ones, to avoid a bias towards fast bits."""
         if not partitions:
             return
         kept = [decided for decided in self._decided if decided.partition not in partitions]
@@ -94,7 +94,7 @@ class SettledPrefix(Generic[V]):
 class PrefixEstimator(ABC, Generic[V]):
     """Base of estimators that count each decision when it and all earlier decisions are settled.
 
-    The input is the output of steps. A subclass defines the value of a decision, and how settled decisions are counted.
+    Estimators process the output of steps. A subclass defines the value of a decision, and how settled decisions count.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class PrefixEstimator(ABC, Generic[V]):
 
         Args:
             partition: The partition.
-            step: The number of the step. A gap means that another process made the steps in between and may have
+            step: The number of the step. A gap means that another process performed the steps in between and may have
                 settled decisions.
             predictions: The decisions, in order.
             examples: The settled decisions, from this and earlier steps.

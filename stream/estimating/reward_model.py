@@ -40,7 +40,7 @@ SIGN_STATE = 20_260_301
 
 
 def size_of(n_features: int, n_classes: int, folds: int) -> int:
-    """Return the number of features m, without the constant: d, or as many as the memory limit allows.
+    """Return the number of features m, without the constant: d, or fewer if the memory limit requires it.
 
     >>> size_of(27, 80, 5), size_of(100_000, 80, 5) < 200
     (27, True)
@@ -189,10 +189,7 @@ class RunningRewardModel:
         self._refit_at = REFIT_FIRST
 
     def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ [n, K] for the next rows, predicted by models that are fitted on earlier rows.
-
-        Then add the rows.
-        """
+        """Return q̂ [n, K] for the next rows, from models fitted on earlier rows; then add the rows."""
         q = np.empty((z.shape[0], self.model.n_classes))
         start = 0
         while start < z.shape[0]:

@@ -26,12 +26,12 @@ class Eligible(NamedTuple):
 
     @classmethod
     def of_lists(cls, lists: Sequence[Sequence[int]]) -> "Eligible":
-        """Create eligible classes from a list for each decision. An empty list means that all classes are eligible."""
+        """Create eligible classes from one list per decision. An empty list means that all classes are eligible."""
         offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         return cls(offsets, np.fromiter(chain.from_iterable(lists), np.int32, int(offsets[-1])))
 
     def where(self, kept: NDArray[np.bool_]) -> "Eligible":
-        """Return the eligible classes of some decisions."""
+        """Return the eligible classes of the decisions selected by a mask."""
         sizes = np.diff(self.offsets)
         return Eligible(np.concatenate(([0], np.cumsum(sizes[kept]))), self.classes[np.repeat(kept, sizes)])
 
@@ -60,7 +60,7 @@ class Eligible(NamedTuple):
 
 
 class LoggedRows(Protocol):
-    """Columns of n logged decisions. A negative integer or a NaN propensity is a missing value."""
+    """Columns of n logged decisions. A negative integer or a NaN propensity denotes a missing value."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -69,47 +69,47 @@ class LoggedRows(Protocol):
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """int64[n + 1]: row j consists of the entries offsets[j] to offsets[j+1]."""
+        """Row boundaries, int64[n + 1]: row j consists of the entries offsets[j] to offsets[j+1] - 1."""
         ...
 
     @property
     def indices(self) -> IndexArray:
-        """int32[nnz]."""
+        """Feature indices, int32[nnz]."""
         ...
 
     @property
     def values(self) -> FloatArray:
-        """float64[nnz]."""
+        """Feature values, float64[nnz]."""
         ...
 
     @property
     def decided_at_ms(self) -> NDArray[np.int64]:
-        """int64[n], milliseconds since 1970."""
+        """Decision times in milliseconds since 1970, int64[n]."""
         ...
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """int64[n], the true class."""
+        """True classes, int64[n]."""
         ...
 
     @property
     def actions(self) -> NDArray[np.int64]:
-        """int64[n], the played class."""
+        """Played classes, int64[n]."""
         ...
 
     @property
     def propensities(self) -> FloatArray:
-        """float64[n], the probability of the played class."""
+        """Probabilities of the played classes, float64[n]."""
         ...
 
     @property
     def rewards(self) -> NDArray[np.int64]:
-        """int64[n], 1 or 0."""
+        """Rewards, 1 or 0, int64[n]."""
         ...
 
     @property
     def delays_ms(self) -> NDArray[np.int64]:
-        """int64[n], milliseconds from the decision to its feedback."""
+        """Milliseconds from each decision to its feedback, int64[n]."""
         ...
 
     @property
@@ -128,7 +128,7 @@ class DecisionLog(Protocol):
 
     @property
     def n_features(self) -> int:
-        """The dimension d."""
+        """The number of features d."""
         ...
 
     @property
@@ -137,7 +137,7 @@ class DecisionLog(Protocol):
         ...
 
     def batches(self) -> Iterable[LoggedRows]:
-        """Return the rows in order."""
+        """Return the rows as batches, in order."""
         ...
 
 
@@ -183,7 +183,7 @@ class Chunk(NamedTuple):
         return self.judged & usable(self.propensities)
 
     def words(self, first: int, count: int) -> NDArray[np.uint64]:
-        """Return `count` words of each row's random sequence, uint64[n, count]."""
+        """Return `count` words of each row's random sequence, starting at word `first`, uint64[n, count]."""
         steps = np.arange(first, first + count, dtype=np.uint64) * np.uint64(GAMMA)
         return mix_words(self.keys[:, None] + steps[None, :])
 

@@ -36,7 +36,7 @@ class RunningEstimate:
         return self._sequence.extend(weights * rewards, weights * (1.0 - rewards), at)
 
     def estimates(self) -> tuple[LiveEstimate, ...]:
-        """Return the estimates of ips and snips, or an empty tuple before the first row."""
+        """Return the ips and snips estimates, or an empty tuple before the first row."""
         return (self.ips(), self.snips()) if self.weights.n else ()
 
     def ips(self) -> LiveEstimate:
@@ -64,7 +64,7 @@ class RunningEstimate:
         return [*([m.n, m.sum, m.square_sum, m.largest] for m in moments), self._sequence.state()]
 
     def load(self, state: Sequence[Sequence[float]]) -> None:
-        """Restore the sums of another estimate."""
+        """Restore sums returned by `state`."""
         for moments, (n, total, square_sum, largest) in zip(
             (self.weights, self.weighted_rewards, self.rewards), state, strict=False
         ):

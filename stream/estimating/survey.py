@@ -31,7 +31,7 @@ class Flag(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The contents of a log."""
+    """A summary of a log's contents."""
 
     events: int
     judged: int  # number of events with an action and an outcome
@@ -163,7 +163,7 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value (normal approximation) for a mean weight of 1, which holds if the propensities are correct."""
+    """Return the p-value (normal approximation) for a true mean weight of 1, which correct propensities imply."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))

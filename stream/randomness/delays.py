@@ -37,7 +37,7 @@ GRAMMAR = (
 
 
 class DelayError(OnebitError, ValueError):
-    """An invalid delay specification, probability or delay file."""
+    """Raised for an invalid delay specification, probability or delay file."""
 
 
 class Law(Protocol):
@@ -61,7 +61,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Geometric:
-    """Geometric: the number of 1 ms ticks up to the first success, at 1/mean per tick: P(D > n) = (1 - 1/mean)ⁿ."""
+    """Geometric: P(D > n) = (1 - 1/mean)ⁿ. D is the number of 1 ms ticks to the first success (1/mean per tick)."""
 
     mean_ms: int  # at least 1
 

@@ -27,7 +27,7 @@ SEED_MAX = 2**64 - 1
 
 
 class Purpose(StrEnum):
-    """The purpose of a draw. Draws of one event for different purposes are independent.
+    """The purpose of a draw. An event's draws for different purposes are independent.
 
     The value of a purpose is an input to the hash, so a change of the value changes all draws for the purpose.
     """
@@ -41,7 +41,7 @@ class Purpose(StrEnum):
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
     ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimation
     LOG = "log"  # acceptance of a decision from a log with non-uniform propensities
-    FALLBACK = "fallback"  # the gateway's uniform fallback for a context without a prediction in time
+    FALLBACK = "fallback"  # the gateway's uniform fallback for a context whose prediction is late
 
 
 class Draws:
