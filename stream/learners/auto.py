@@ -12,7 +12,7 @@ STATE_BYTES_MAX = 64 * 2**20
 """Limit on the state size of a default learner. The limit keeps snapshots and recovery fast."""
 
 PROJECTED_DIMENSIONS = 256
-"""Number of dimensions after projection. On images, 256 dimensions are as accurate as 784, and 20 times as fast."""
+"""Number of dimensions after projection. On images, 256 dimensions are as accurate as all 784, and 20 times as fast."""
 
 
 RANDOM_FEATURES = 64
@@ -33,8 +33,8 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
     """Choose the learner for data of a given size.
 
     Args:
-        n_classes: K.
-        n_features: d.
+        n_classes: The number of classes K.
+        n_features: The number of features d.
         mean_nnz: Mean number of non-zeros of x, or None if the data are not known in advance.
         correctable: Whether updates must be retractable, for the late policy `correct`.
 
@@ -60,9 +60,9 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
             return Choice(LateUcb.name, parameters, f"{size} are {amount}" + (" and dense" if dense else ""))
     if correctable:
         raise ParameterError(
-            f"late policy `correct` requires a learner with retractable updates, and late-ucb is too large for "
-            f"{n_classes:,} classes and {size.rstrip(',')}; use banditron or soba-diag, late-ucb with "
-            f"project={PROJECTED_DIMENSIONS} for dense data, or late policy `ignore`"
+            f"late policy `correct` requires retractable updates, but late-ucb is too large for {n_classes:,} classes "
+            f"and {size.rstrip(',')}; use banditron or soba-diag, late-ucb with project={PROJECTED_DIMENSIONS} (for "
+            f"dense data), or late policy `ignore`"
         )
     if few and (dense or not known):
         return Choice(StackIgw.name, {}, f"late-ucb's matrices for {n_classes:,} classes would exceed 64 MB")
@@ -73,7 +73,7 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
 
 
 def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:
-    """Yield sets of late-ucb parameters that suit the data, best first."""
+    """Yield the late-ucb parameter sets that suit the data, best first."""
     few = n_features + 1 <= SIZE_MAX
     if dense or not known:
         if n_features + RANDOM_FEATURES + 1 <= SIZE_MAX:

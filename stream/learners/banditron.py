@@ -54,7 +54,7 @@ def update(
     W: FloatArray,
     gamma: float,
 ) -> bool:
-    """W += U, where U_r = x ([reward = 1][r = action] / p_action - [r = greedy])."""
+    """Apply W += U, where U_r = x ([reward = 1][r = action] / p_action - [r = greedy])."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or indices.size == 0:
         return False
     add_scaled(W, greedy, -1.0, indices, values)
@@ -95,7 +95,7 @@ def retract(
     W: FloatArray,
     gamma: float,
 ) -> bool:
-    """W_action += change · x / p_action, where change is the real reward minus the assumed reward."""
+    """Apply W_action += change · x / p_action, where change is the real reward minus the assumed reward."""
     if change == 0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     add_scaled(W, action, change / propensity, indices, values)
@@ -164,7 +164,7 @@ class Banditron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add x / p_action times the real reward minus the assumed reward."""
+        """Add x / p_action · (real reward - assumed reward) to the action's weights."""
         indices, values = sparse(x, self.n_features)
         return bool(
             retract(

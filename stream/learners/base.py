@@ -41,11 +41,11 @@ U_REST = 1e-12
 
 
 NO_DETECTORS: FloatArray = np.zeros(0)
-"""The alarms of a learner without drift detection."""
+"""The empty array of alarms of a learner without drift detection."""
 
 
 class ParameterError(OnebitError, ValueError):
-    """The learner is unknown, or does not accept a parameter or size."""
+    """Raised for an unknown learner, or for a parameter or size that the learner does not accept."""
 
 
 class Extent(Enum):
@@ -139,10 +139,10 @@ class Learner(ABC):
     """An online learner for K classes and d features.
 
     The caller passes random numbers as `u` and `v`. A learner has no clock and no hidden state. `predict` returns a
-    decision and changes nothing. `observe` changes the state as the decision itself requires: it may count a round,
-    project the weights or update a covariance. The caller calls `observe` once for each decision, in order, immediately
-    after `predict`. `update` uses the decision's own action, propensity and scores, and the current state. The result
-    of `update` must not depend on the most recent decision or context.
+    decision and changes nothing. `observe` makes the changes that a decision causes before its bit arrives: it may
+    count a round, project the weights or update a covariance. The caller calls `observe` once for each decision, in
+    order, immediately after `predict`. `update` uses the decision's own action, propensity and scores, and the current
+    state. The result of `update` must not depend on the most recent decision or context.
     """
 
     name: ClassVar[str]
@@ -153,13 +153,13 @@ class Learner(ABC):
     needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
     randomised_update: ClassVar[bool] = False  # `update` uses `v`
     retractable: ClassVar[bool] = False  # an update can be reversed with `retract`
-    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # what the learner needs to learn from logged decisions
-    supports_eligible: ClassVar[bool] = False  # can decide among some of the classes
+    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # requirements for learning from logged decisions
+    supports_eligible: ClassVar[bool] = False  # can decide among a subset of the classes
     one_right_class: ClassVar[bool] = True  # assumes that all other classes are wrong if the action is right
     members: int = 1  # number of learners that choose a class, including challengers
     instead: ClassVar[str] = ""  # alternative that an error message suggests if the state would be too large
     greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None means all
-    observed: Mapping[str, Extent] = {}  # for each state array that `observe` may change: the part that may change
+    observed: Mapping[str, Extent] = {}  # which part of a state array `observe` may change, by array name
 
     _parameters: Mapping[str, Any]  # the constructor's arguments except the sizes
 
@@ -205,7 +205,7 @@ class Learner(ABC):
         if eligible is None:
             return all_classes(self.n_classes)
         if not self.supports_eligible:
-            raise ParameterError(f"{self.name} cannot decide among some of the classes; use another learner")
+            raise ParameterError(f"{self.name} cannot decide among a subset of the classes; use another learner")
         if not eligible.size or eligible[0] < 0 or eligible[-1] >= self.n_classes or (np.diff(eligible) <= 0).any():
             raise ValueError(
                 f"{self.name}: expected increasing classes in 0..{self.n_classes - 1}; got {eligible.tolist()}"
@@ -280,7 +280,7 @@ class Learner(ABC):
         """Return a copy of the state."""
 
     def state_into(self, copy: State) -> State:
-        """Write the state into the arrays of an earlier state of the same learner, and return it.
+        """Return the state. The arrays of `copy`, an earlier state of the same learner, may be reused.
 
         For states of 100 MB, allocating memory can cost ten times as much as copying.
         """
@@ -339,7 +339,7 @@ class KernelLearner(Learner):
     update_kernel: ClassVar[Kernel]
     logged_size: int = 0  # number L of learner-specific values per decision
     kernels: Kernels  # the class's kernels unless a parameter selects others
-    arrays: dict[str, NDArray[Any]]  # the state by name, written in place and never replaced
+    arrays: dict[str, NDArray[Any]]  # the state arrays by name; written in place, never replaced
     model: tuple[Any, ...]  # the kernels' arguments after the event
 
     def __init__(
@@ -370,7 +370,7 @@ class KernelLearner(Learner):
         self._of_scores, self._of_logged = slice(n_classes), slice(n_classes, None)
 
     def predict(self, x: Features | FloatArray, u: float, eligible: IndexArray | None = None) -> Decision:
-        """See Learner."""
+        """See `Learner.predict`."""
         if not 0.0 <= u < 1.0:
             raise ValueError(f"{self.name}: expected u in [0, 1); got {u!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
@@ -382,7 +382,7 @@ class KernelLearner(Learner):
         return make(Decision, (action, greedy, propensity, scores[self._of_scores], scores[self._of_logged]))
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
-        """See Learner."""
+        """See `Learner.distribution`."""
         among = self.among(eligible)
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         scores = np.empty(self.n_classes + self.logged_size)
@@ -402,7 +402,7 @@ class KernelLearner(Learner):
                 yield name, index[extent]
 
     def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
-        """See Learner."""
+        """See `Learner.as_played`."""
         if not 0 <= action < self.n_classes:
             raise ValueError(f"{self.name}: expected an action in 0..{self.n_classes - 1}; got {action!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
@@ -428,7 +428,7 @@ class KernelLearner(Learner):
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
     ) -> bool:
-        """See Learner."""
+        """See `Learner.update`."""
         if reward != 0 and reward != 1:
             raise ValueError(f"{self.name}: expected a reward of 0 or 1; got {reward!r}")
         if self.randomised_update and not 0.0 <= v < 1.0:
@@ -455,11 +455,11 @@ class KernelLearner(Learner):
         return copy
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See Learner."""
+        """See `Learner.load`."""
         load_arrays(self.name, self.arrays, state)
 
     def weights(self) -> FloatArray:
-        """See Learner."""
+        """See `Learner.weights`."""
         weights: FloatArray = self.arrays["W"].copy()
         return weights
 
@@ -469,7 +469,7 @@ class WatchingLearner(KernelLearner):
 
     @property
     def alarms(self) -> FloatArray:
-        """See Learner."""
+        """See `Learner.alarms`."""
         return self.arrays["alarms"]
 
 
@@ -484,7 +484,7 @@ MARGIN = Parameter(
 DRIFT = Parameter(
     "drift",
     "global",
-    "models to reset after a sustained drop in reward: none, all classes, or also individual classes",
+    "models to reset after a sustained drop in reward: none, those of all classes, or also those of single classes",
     choices=DRIFTS,
     correctable="off",
 )
@@ -508,7 +508,7 @@ def sparse(x: object, n_features: int) -> Features:
     """Convert Features, a dense float64[d], or a pair (indices, values) to sparse Features.
 
     Raises:
-        ValueError: x has another type or length.
+        ValueError: x has the wrong type or length.
     """
     if isinstance(x, Features):
         return x
@@ -567,4 +567,4 @@ def compile_with(learner: KernelLearner, template: Callable[P, R], **others: Any
         copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{digest}")
         copy.__qualname__, copy.__module__ = copy.__name__, template.__module__
         _compiled[key] = compiled(copy)
-    return _compiled[key]  # type: ignore[return-value]  # of the template's type
+    return _compiled[key]  # type: ignore[return-value]  # has the template's type

@@ -28,7 +28,7 @@ OTHER, OTHER_GREEDY, IS_CHALLENGER = -3, -2, -1
 the challenger decided, otherwise 0."""
 
 SOUND = frozenset((FromLogs.NOTHING, FromLogs.PROPENSITY))
-"""Values of `from_logs` of learners that can learn from another learner's decisions without labels."""
+"""The `from_logs` values of learners that can learn from another learner's decisions without labels."""
 
 _COMBINED: dict[str, Callable[[Any], Any]] = {
     "randomised_update": any,
@@ -37,8 +37,8 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
     "one_right_class": any,
     "from_logs": lambda both: FromLogs.PROPENSITY if FromLogs.PROPENSITY in both else FromLogs.NOTHING,
 }
-"""For each of these attributes: a function that combines the values of the two learners. All other attributes are
-copied from the champion."""
+"""Functions that combine the values of the two learners, by attribute name. All other attributes are copied from the
+champion."""
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Challenge(Wrapper):
     the propensity of a, and p′ is the other learner's probability of a. This weight is used to estimate the other
     learner's reward; see `stream.estimating.challengers`.
 
-    After a promotion, the other learner decides. Each decision logs which learner made the decision. If the bit arrives
+    After a promotion, the other learner decides. Each decision records which learner made it. If the bit arrives
     after a promotion, each learner therefore still uses its own logged values. `scores` are those of the learner that
     decided.
 
@@ -121,11 +121,11 @@ class Challenge(Wrapper):
 
     @property
     def deciding(self) -> Learner:
-        """See Learner."""
+        """See `Learner.deciding`."""
         return self.challenger if self._flag[0] else self.inner.deciding
 
     def promote(self, number: int) -> None:
-        """See Learner."""
+        """See `Learner.promote`."""
         self._flag[0] = number == self.members - 1
         self.inner.promote(number)
 
@@ -153,21 +153,21 @@ class Challenge(Wrapper):
         return Decision(action, greedy, propensity, own[:K], own[K:] if own.size > K else NOTHING_LOGGED)
 
     def _learned(self, decision: Decision) -> tuple[Decision, Decision]:
-        """Return the decision twice, with the values that the updates of the champion and of the challenger use."""
+        """Return two versions of the decision: for the champion's update, and for the challenger's update."""
         first, second = self._rows(decision)
         return first._replace(action=decision.action), second._replace(action=decision.action)
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
-        """See Wrapper."""
+        """See `Wrapper.inside`."""
         return sparse(x, self.n_features), self._learned(decision)[0]
 
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
-        """See Learner."""
+        """See `Learner.observe_early`."""
         for learner, own in zip((self.inner, self.challenger), self._learned(decision), strict=True):
             learner.observe_early(x, own)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
-        """See KernelLearner."""
+        """See `KernelLearner.observed_parts`."""
         first, second = self._learned(decision)
         yield from self.inner.observed_parts(x, first)
         for name, part in self.challenger.observed_parts(x, second):
@@ -176,7 +176,7 @@ class Challenge(Wrapper):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """See Learner."""
+        """See `Learner.retract`."""
         first, second = self._learned(decision)
         changed = self.inner.retract(x, first, assumed_reward, reward, v)
         return self.challenger.retract(x, second, assumed_reward, reward, v) or changed
@@ -191,15 +191,15 @@ class Challenge(Wrapper):
         return self.deciding.weights()
 
     def _own_state(self) -> State:
-        """See Wrapper."""
+        """See `Wrapper._own_state`."""
         return self._prefixed({**self.challenger.state(), "decides": self._flag.copy()})
 
     def state_into(self, earlier: State) -> State:
-        """See Learner."""
+        """See `Learner.state_into`."""
         return self.inner.state_into(earlier) | self._own_state()
 
     def load_own(self, state: Mapping[str, Any]) -> None:
-        """See Wrapper.
+        """See `Wrapper.load_own`.
 
         If the state has no challengers, for example in an imported model, the challenger does not change.
         """

@@ -35,7 +35,7 @@ VARIANTS = {  # Table 2 of the paper: projection, confidence, covariance
 
 @dataclass(frozen=True, slots=True)
 class Switch(Parameter):
-    """An on/off parameter, with the values 1 or 0, True or False, and yes or no."""
+    """An on/off parameter that accepts 1 or 0, True or False, and yes or no."""
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -64,8 +64,8 @@ class Confidit(KernelLearner):
     Symbols: w_i weights [K, d]; A_i correlations [K, d, d] or their diagonals [K, d], initially (1+α)² I (full matrices
     are stored as inverses); α `alpha`, in (-1, 1], which limits the spread of scores; η `eta`; ‖U‖² `u_norm_sq`; δ
     `delta`; q `approx_error`, power `approx_error_power`; t number of the round, from 1. `variant` 1 to 5 selects a row
-    of the paper's Table 2, which sets `projection`, `confidence` and `covariance`. With 0, these parameters have their
-    own values. At α = 1, every wrong answer demotes the class and v has no effect.
+    of the paper's Table 2, which sets `projection`, `confidence` and `covariance`. With 0, these parameters are set
+    individually. At α = 1, every wrong answer demotes the class and v has no effect.
 
     The action is deterministic, so every propensity is 1 and u has no effect. At t = 1, all classes tie, and the
     learner plays class 0. Variant 5 can permanently stop playing a class: the diagonal treats features as independent,
@@ -176,7 +176,7 @@ class Confidit(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add A⁻¹x times the difference between the signs of the real and the assumed reward to w_action."""
+        """Add A⁻¹x · (sign of the real reward - sign of the assumed reward) to w_action."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
@@ -186,7 +186,7 @@ class Confidit(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost: nnz²/2 entries of K inverses, nnz rows and 1/32 of a pass; with diagonals, K·nnz entries."""
+        """Return the cost of nnz²/2 entries of K inverses, nnz rows and 1/32 of a pass, or K·nnz diagonal entries."""
         projection, _, covariance = _options(parameters)
         K, d = n_classes, n_features
         if covariance == "diag":
@@ -217,7 +217,7 @@ class ConfiditProjected(Confidit):
 
 
 def _options(parameters: Mapping[str, Any]) -> tuple[int, str, str]:
-    """Return projection, confidence and covariance. A variant above 0 determines all three."""
+    """Return the projection, confidence and covariance options. A variant above 0 determines all three."""
     variant = int(parameters["variant"])
     if variant:
         return VARIANTS[variant]

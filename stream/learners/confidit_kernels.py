@@ -51,7 +51,7 @@ def next_multiplier(memory: FloatArray, settings: FloatArray) -> float:
 
 @compiled
 def count_round(memory: FloatArray, settings: FloatArray) -> None:
-    """Count a round, and add q_t to the sum."""
+    """Count a round, and add q_t to the running sum."""
     t = memory[ROUNDS] + 1.0
     memory[ROUNDS] = t
     if settings[CONFIDENCE] == 2.0:
@@ -110,7 +110,7 @@ def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
 
 @compiled
 def target(reward: int, v: float, alpha: float) -> float:
-    """Return the sign of the update: steps 6a, 6b and 7."""
+    """Return the sign of the update (steps 6a, 6b and 7)."""
     return -1.0 if reward == 0 and v < 0.5 * (1.0 + alpha) else 1.0
 
 
@@ -163,7 +163,7 @@ def _inverse_times(
     columns: FloatArray,
     counts: IndexArray,
 ) -> FloatArray:
-    """A_k⁻¹x."""
+    """Return A_k⁻¹x."""
     z = np.zeros(inverses.shape[1])
     n = indices.size
     a = 0
@@ -207,7 +207,7 @@ def predict_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> tuple[int, int, float]:
-    """Steps 1-4 with one full matrix per class: choose the class with the highest bound."""
+    """Choose the class with the highest bound (steps 1-4), with one full matrix per class."""
     check_event(indices, values, W.shape[1])
     x = unit(values)
     linear_scores(indices, x, W, scores)
@@ -238,7 +238,7 @@ def observe_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> None:
-    """Step 2 with one full matrix per class. Replace W with W', and count the round."""
+    """Replace W with W' (step 2), with one full matrix per class, and count the round."""
     check_event(indices, values, W.shape[1])
     count_round(memory, settings)
     if settings[PROJECTION] == 0.0:
@@ -321,7 +321,7 @@ def retract_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """w_action += change · A⁻¹x, where change is the sign of the real bit minus the sign of the assumed bit."""
+    """Apply w_action += change · A⁻¹x, where change is the sign of the real bit minus that of the assumed bit."""
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     z = _inverse_times(action, indices, unit(values), inverses, rows, columns, counts)
@@ -352,7 +352,7 @@ def predict_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> tuple[int, int, float]:
-    """Steps 1-4 with one diagonal per class: choose the class with the highest bound."""
+    """Choose the class with the highest bound (steps 1-4), with one diagonal per class."""
     W, A = M[0], M[1]
     check_event(indices, values, W.shape[1])
     x = unit(values)
@@ -380,7 +380,7 @@ def observe_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> None:
-    """Step 2 with one diagonal per class. Replace W with W', and count the round."""
+    """Replace W with W' (step 2), with one diagonal per class, and count the round."""
     W, A = M[0], M[1]
     check_event(indices, values, W.shape[1])
     count_round(memory, settings)
@@ -413,7 +413,7 @@ def update_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """Steps 6-8 with one diagonal per class: update the action's A and weights."""
+    """Update the action's A and weights (steps 6-8), with one diagonal per class."""
     W, A = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
@@ -443,7 +443,7 @@ def retract_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """w_action += change · A⁻¹x, where change is the sign of the real bit minus the sign of the assumed bit."""
+    """Apply w_action += change · A⁻¹x, where change is the sign of the real bit minus that of the assumed bit."""
     W, A = M[0], M[1]
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False

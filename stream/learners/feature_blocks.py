@@ -191,7 +191,11 @@ class FeatureBlocks(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "margin of the data", low=1e-9, high=1e9),
         Parameter(
-            "blocks_max", 1_024, "limit on stored blocks; the learner guesses in other blocks", low=1, high=10_000_000
+            "blocks_max",
+            1_024,
+            "maximum number of stored blocks; the learner guesses in other blocks",
+            low=1,
+            high=10_000_000,
         ),
     )
     predict_kernel = staticmethod(predict)
@@ -199,7 +203,7 @@ class FeatureBlocks(KernelLearner):
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, blocks_max: int) -> None:
         arrays: dict[str, NDArray[Any]] = {
-            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # over half empty, so that searches are short
+            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # more than half empty, for short searches
             "blocks": np.zeros((blocks_max, n_features), dtype=np.int32),
             "occupied": np.zeros(blocks_max, dtype=np.int32),  # number of non-zero cells of a block
             "known": np.full(blocks_max, UNKNOWN, dtype=np.int32),

@@ -46,7 +46,7 @@ def update_perceptron(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """On a mistake W_y += x, W_action -= x."""
+    """On a mistake, apply W_y += x and W_action -= x."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if action == label or indices.size == 0:
@@ -146,7 +146,7 @@ def update_second_order(
     label: int,
     M: FloatArray,
 ) -> bool:
-    """On a mistake V_y += x, V_action -= x, A += x² in both rows, W = V / A."""
+    """On a mistake, apply V_y += x and V_action -= x and, in both rows, A += x² and W = V / A."""
     W, V, A = M[0], M[1], M[2]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False

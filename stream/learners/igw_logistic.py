@@ -39,7 +39,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x), with the constant entry. Each row of M has W of a feature for all classes, then A."""
+    """Compute p_k = σ(w_k·x), with the constant entry. Each row of M has a feature's W, then its A, for all classes."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -97,7 +97,7 @@ def observe(
 
 @compiled
 def descend(row: FloatArray, e: FloatArray, value: float, step: float) -> None:
-    """A += (e x_i)², W −= step · e x_i/√A, for a feature's row.
+    """Apply A += (e x_i)² and W −= step · e x_i/√A to a feature's row.
 
     With numpy's division, the compiler can vectorise the loop, because there is no branch for a zero divisor.
     """
@@ -123,7 +123,7 @@ def update(
     M: FloatArray,
     rest: FloatArray,
 ) -> bool:
-    """Update every class. The target is the bit for the action, and an estimate from the bit for every other class."""
+    """Update every class. The action's target is the bit; the other targets are estimated from the bit."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
     check_decision(indices, values, action, scores, K, d)
     x = unit(values)
@@ -173,13 +173,13 @@ class IgwLogistic(WatchingLearner):
     targets are in proportion to their probabilities. There is no importance weight.
 
     Assumes sparse x. On dense data with correlated features, AdaGrad's diagonal is inaccurate: the error on satimage is
-    47 %, against 21 % for late-ucb.
+    47 %, compared with 21 % for late-ucb.
 
     Delay: an update uses the current W and A, and only the decision's action. The order of the bits matters, so
     an update cannot be retracted.
 
     Drift: a sustained drop in reward (`drift`) resets W and A for every class or for one class. `alarms` counts the
-    resets, with one entry per class and a last one for resets of all classes.
+    resets, with one entry per class and a last entry for resets of all classes.
 
     Departures from the papers: the regression oracle is one logistic regression per class. It also learns about classes
     that were not played. The schedule γ_t is not derived from a regret bound.

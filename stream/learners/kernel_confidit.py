@@ -250,7 +250,7 @@ class ConfiditKernel(KernelLearner):
         Parameter(
             "support_max",
             1_000,
-            "limit on stored examples of all classes; further examples are ignored",
+            "maximum number of stored examples, over all classes; further ones are ignored",
             low=1,
             high=SUPPORT_LIMIT,
         ),
@@ -276,7 +276,7 @@ class ConfiditKernel(KernelLearner):
         arrays: dict[str, NDArray[Any]] = {
             "S": np.zeros((n_features, support_max)),
             "L": np.zeros(support_max * (support_max + 1) // 2),
-            "support": np.zeros((2, support_max)),  # rows: ‖x_s‖², which is 1 or 0, and a
+            "support": np.zeros((2, support_max)),  # row 0: ‖x_s‖² (0 or 1); row 1: a_i
             "starts": np.zeros(support_max + 1, dtype=np.int32),
             "members": np.zeros((n_classes, support_max), dtype=np.int32),
             "sizes": np.zeros(n_classes, dtype=np.int32),
@@ -294,7 +294,7 @@ class ConfiditKernel(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of products and triangular factors for a full support, divided equally among the classes."""
+        """Return the cost of the products and triangular factors, for a full support of equally frequent classes."""
         n = int(parameters["support_max"])
         triangles = n * n // (2 * n_classes)
         return Cost(

@@ -90,7 +90,10 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel and inline it into its callers. A call costs 0.01 µs per array, plus reference counting."""
+    """Compile a kernel and inline it into its callers.
+
+    Without inlining, a call costs 0.01 µs per array, plus reference counting.
+    """
     return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
 
 
@@ -101,7 +104,7 @@ def observe_nothing(*event_and_model: object) -> None:
 
 @compiled
 def check_event(indices: IndexArray, values: FloatArray, n_features: int) -> None:
-    """Raise ValueError if the indices do not increase strictly in [0, d), or if there are more or fewer values."""
+    """Raise ValueError unless the indices increase strictly within [0, d) and there is one value per index."""
     if indices.size != values.size:
         raise ValueError("x: expected as many values as indices")
     last = -1
@@ -125,7 +128,7 @@ def check_decision(indices: IndexArray, values: FloatArray, action: int, scores:
 def usable(
     indices: IndexArray, values: FloatArray, action: int, propensity: float, scores: FloatArray, K: int, d: int
 ) -> bool:
-    """Return whether a model may learn from this event. Return False if float64 could overflow.
+    """Return whether a model may learn from this event; False if float64 could overflow.
 
     Raises ValueError under the same conditions as `check_decision`.
     """
@@ -150,7 +153,7 @@ def bounded(score: float) -> float:
 
 @compiled
 def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> None:
-    """scores[k] = ⟨W_k, x⟩, summed in the order of the indices.
+    """Set scores[k] = ⟨W_k, x⟩, summed in the order of the indices.
 
     The function sums four classes at a time, which halves the time. The result is bitwise identical.
     """
@@ -257,7 +260,7 @@ def sample_from(probabilities: FloatArray, u: float) -> int:
 
 @compiled
 def add_scaled(W: FloatArray, row: int, scale: float, indices: IndexArray, values: FloatArray) -> None:
-    """W_row += scale · x."""
+    """Apply W_row += scale · x."""
     for j in range(indices.size):
         W[row, indices[j]] += scale * values[j]
 
@@ -299,14 +302,14 @@ SIMILARITIES = ("linear", "rational", "polynomial", "rbf")
 
 @compiled
 def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degree: int, width: float) -> float:
-    """k(x, x') from ⟨x, x'⟩, ‖x‖² and ‖x'‖²: linear, rational (for norms up to 1), polynomial, Gaussian."""
+    """Return k(x, x') from ⟨x, x'⟩, ‖x‖² and ‖x'‖²: linear, rational (for norms up to 1), polynomial, Gaussian."""
     if kind == 0:
         return dot
     if kind == 1:
         return 1.0 / (1.0 - 0.5 * dot)
     if kind == 2:
         return float((1.0 + dot) ** degree)
-    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # negative by rounding only
+    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # negative only due to rounding
 
 
 @compiled
@@ -331,7 +334,7 @@ def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> Floa
 
 @compiled
 def logistic(score: float) -> float:
-    """σ(s) = 1/(1 + exp(-s))."""
+    """Return σ(s) = 1/(1 + exp(-s))."""
     return 1.0 / (1.0 + exp(-score))
 
 
@@ -393,7 +396,7 @@ TILE = 16
 
 @compiled
 def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
-    """A⁻¹ -= Σ_m z_m z_mᵀ, on and above the diagonal, eight changes and two rows per pass, then mirrored.
+    """Apply A⁻¹ -= Σ_m z_m z_mᵀ on and above the diagonal, eight changes and two rows per pass, then mirror it.
 
     Reads of the changes limit the speed, so each read is used for two rows.
     """

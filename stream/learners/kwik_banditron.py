@@ -79,7 +79,7 @@ def update(
     epsilon: float,
     radius: float,
 ) -> bool:
-    """Lines 12-15: after a right answer, update M and take a gradient step."""
+    """After a right answer, update M and take a gradient step (lines 12-15)."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 0 or indices.size == 0:

@@ -1,4 +1,4 @@
-"""late-ucb, with one ridge regression per class. The confidence bounds shrink before a decision's bit arrives."""
+"""late-ucb: one ridge regression per class, with confidence bounds that shrink before a decision's bit arrives."""
 
 import zlib
 from collections.abc import Mapping
@@ -188,7 +188,7 @@ def retract(
     change: int,
     model: FloatArray,
 ) -> bool:
-    """w_a += change · P_a x, y_a += change · Q_a x, where change is the real reward minus the assumed reward."""
+    """Apply w_a += change · P_a x and y_a += change · Q_a x; change is the real reward minus the assumed reward."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     if change == 0:
@@ -380,22 +380,22 @@ class LateUcb(WatchingLearner):
         return {**super().state(), "fingerprint": self.fingerprint} if self.fingerprint else super().state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See Learner.
+        """See `Learner.load`.
 
         Raises:
-            ValueError: the state belongs to other random matrices.
+            ValueError: the state was computed with different random matrices.
         """
         if int(state.get("fingerprint", 0)) != self.fingerprint:
             raise ValueError(
                 f"cannot load {self.name}: expected random matrices with checksum {self.fingerprint}, got "
-                f"{state.get('fingerprint')}; use the version of numpy that stored the state"
+                f"{state.get('fingerprint')}; use the numpy version that was used to store the state"
             )
         super().load(state)
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Update the action's weights with the real reward minus the assumed reward."""
+        """Correct the action's weights by the difference between the real and the assumed reward."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)

@@ -9,7 +9,7 @@ from stream.learners.random_features_kernels import SAMPLE, waves
 from stream.learners.symmetric_kernels import aligned_row, block_of, padded, sum_of_rows, variance
 from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
 
-PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x, which is independent of random features
+PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x; random features are a separate option
 
 # Indices of the numbers at the start of the model. The last two are the number of sampled contexts and σ².
 LAM, ETA, SHORTLIST, BIAS, KIND, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(13)
@@ -128,7 +128,7 @@ def with_bias(
     """Return the features for the regressions and their ‖·‖²: x expanded or projected, of unit norm, and a constant.
 
     If there are random features, they precede the constant, and the features before them are divided by √2. `scores`
-    logs whether random features were available at the decision, and the projected features. ‖·‖² of a unit-norm x is
+    records the projected features, and whether random features were available at the decision. ‖·‖² of a unit-norm x is
     exact, so that classes with the same number of decisions tie exactly.
     """
     kind, size, m, p = model[KIND], int(model[SIZE]), int(model[WAVES]), int(model[PROJECT])

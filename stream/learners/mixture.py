@@ -38,8 +38,8 @@ class Mixture(Wrapper):
 
     A learner that can learn from logged decisions learns from all decisions, with the propensity above. Other learners
     assume that they chose the action (`FromLogs.UNSOUND`). Such a learner observes only its own decisions, and learns
-    only from them. It uses its own propensity p, which the decision logs. Since u is independent of the context, these
-    decisions are a random sample of the stream.
+    only from them. It uses its own propensity p, which is recorded with the decision. Since u is independent of the
+    context, these decisions are a random sample of the stream.
 
     >>> from stream.learners import create
     >>> learner = Mixture(create("perceptron", n_classes=4, n_features=2), 0.2)
@@ -106,18 +106,18 @@ class Mixture(Wrapper):
         return features, own._replace(propensity=float(decision.logged[-1])) if self._own else own
 
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
-        """See Learner."""
+        """See `Learner.observe_early`."""
         if self._is_seen(decision):
             super().observe_early(x, decision)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
-        """See KernelLearner."""
+        """See `KernelLearner.observed_parts`."""
         return super().observed_parts(x, decision) if self._is_seen(decision) else iter(())
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """See Learner."""
+        """See `Learner.retract`."""
         return self._is_seen(decision) and super().retract(x, decision, assumed_reward, reward, v)
 
     def _is_seen(self, decision: Decision) -> bool:

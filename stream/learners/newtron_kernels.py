@@ -52,7 +52,7 @@ def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> 
 def gradient(
     action: int, propensity: float, scores: FloatArray, reward: int, alpha: float, beta: float
 ) -> tuple[float, float, float, float]:
-    """Lines 7 to 12: return h in G = h⊗x (for the action, then for all other classes), κβ and 1 - κβ G·W_τ.
+    """Return h in G = h⊗x (for the action, then for all other classes), κβ and 1 - κβ G·W_τ (lines 7 to 12).
 
     All values refer to prediction time.
     """
@@ -171,7 +171,7 @@ def update_diagonal(
     M: FloatArray,
     norm: FloatArray,
 ) -> bool:
-    """A += κβ G², b += (1 - κβ G·W_τ) G, W'' = -b/A."""
+    """Apply A += κβ G² and b += (1 - κβ G·W_τ) G; then set W'' = -b/A."""
     return accumulate_diagonal(indices, values, action, propensity, scores, reward, 1.0, M, norm)
 
 
@@ -255,7 +255,7 @@ def solve_upper(U: FloatArray, y: FloatArray) -> None:
 
 @compiled
 def square_norm(y: FloatArray) -> float:
-    """‖y‖²."""
+    """Return ‖y‖²."""
     total = 0.0
     for i in range(y.size):
         total += y[i] * y[i]
@@ -370,7 +370,7 @@ def update_full(
     beta: float,
     D: float,
 ) -> bool:
-    """A += κβ GGᵀ, b += (1 - κβ G·W_τ) G, W' = the projection of -A⁻¹b."""
+    """Apply A += κβ GGᵀ and b += (1 - κβ G·W_τ) G; then set W' to the projection of -A⁻¹b."""
     K, d = W.shape
     if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
         return False

@@ -86,7 +86,7 @@ def predict(
     eta: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Line 5: play the greedy class."""
+    """Play the greedy class (line 5)."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -108,7 +108,7 @@ def update(
     eta: float,
     radius: float,
 ) -> bool:
-    """Lines 7-8: after a mistake, demote the action's class and project W."""
+    """After a mistake, demote the action's class and project W (lines 7-8)."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 1 or indices.size == 0:

@@ -72,7 +72,7 @@ def update_linear(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """Add x to W_action, subtract x, or change nothing."""
+    """Add x to W_action, subtract x from it, or change nothing."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     sign = direction(scores, reward)
@@ -166,7 +166,7 @@ def predict_kernelised(
     degree: int,
     width: float,
 ) -> tuple[int, int, float]:
-    """s_i = Σ_{p of class i} sign_p k(x_p, x), then `choose`."""
+    """Compute s_i = Σ_{p of class i} sign_p k(x_p, x), then call `choose`."""
     check_event(indices, values, S.shape[0])
     x = unit(values) if kind == 1 else values
     norm_sq = 0.0
@@ -267,7 +267,11 @@ class OvaKernelPerceptron(KernelLearner):
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
         Parameter("width", 1.0, "width of the rbf kernel", low=1e-9, high=1e9),
         Parameter(
-            "support_max", 1_000, "limit on stored examples; new examples replace the oldest", low=1, high=1_000_000
+            "support_max",
+            1_000,
+            "maximum number of stored examples; new examples replace the oldest",
+            low=1,
+            high=1_000_000,
         ),
     )
     predict_kernel = staticmethod(predict_kernelised)
@@ -292,7 +296,7 @@ class OvaKernelPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost if the support is full: nnz products and a kernel evaluation per stored example."""
+        """Return the cost with a full support: nnz products and a kernel evaluation per stored example."""
         support_max = int(parameters["support_max"])
         return Cost(
             flops_per_event=2 * support_max * (nnz + 4),

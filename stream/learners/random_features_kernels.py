@@ -62,13 +62,13 @@ def waves(
     """Write the features z/√2, whose squares sum to about ½, into an array.
 
     Args:
-        indices: int32[nnz], of x.
-        direction: float64[nnz], x/‖x‖; zeros if ‖x‖ is zero or NaN.
+        indices: The indices of x, int32[nnz].
+        direction: x/‖x‖, float64[nnz]; zeros if ‖x‖ is zero or NaN.
         norm: ‖x‖.
         variance: σ².
         phases: β [m].
         omega: σω [d, m].
-        z: float64[m], the result.
+        z: The result, float64[m].
     """
     sum_of_rows(omega, indices, direction, z)
     ratio = min(norm / sqrt(variance), RATIO_MAX)
@@ -102,8 +102,8 @@ def add_to_sample(indices: IndexArray, values: FloatArray, bandwidth: FloatArray
     """Store one of the first contexts. After the last of these contexts, compute σ².
 
     Args:
-        indices: int32[nnz], of x.
-        values: float64[nnz].
+        indices: The indices of x, int32[nnz].
+        values: The values of x, float64[nnz].
         bandwidth: Number of stored contexts, and σ² (0: not known yet).
         sample: float64[64, d]; reset to zeros when σ² is known.
     """

@@ -78,7 +78,7 @@ def update(
     rest: FloatArray,
     q: float,
 ) -> bool:
-    """W −= η Ĝ, where Ĝ = [right] (ŷ_Ω(θ) − e_action) xᵀ / p_action and η = B/√(2 (1e-8 + Σ‖Ĝ‖²))."""
+    """Apply W −= η Ĝ with Ĝ = [right] (ŷ_Ω(θ) − e_action) xᵀ / p_action and η = B/√(2 (1e-8 + Σ‖Ĝ‖²))."""
     if reward == 0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     residual = softmax(scores)

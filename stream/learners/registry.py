@@ -1,4 +1,4 @@
-"""The registry of learners: registration, default and checked parameters, and creation by name."""
+"""The registry of learners: registration, checks and defaults of parameters, and creation by name."""
 
 import inspect
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from stream.parsing import close_matches
 from stream.plugins import Plugins
 
 STATE_BYTES_MAX = 8 * 2**30
-"""Size limit for states that `create` allocates. A larger state exceeds the memory of a common machine and the size
+"""Maximum size of a state that `create` allocates. A larger state exceeds the memory of a typical machine and the size
 limit of snapshots."""
 
 DENSE_SHARE = 8

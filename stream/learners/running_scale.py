@@ -27,8 +27,8 @@ CONSTANT = 1e-9
 deviation can be a rounding error."""
 
 OBSERVED, VERSIONS, CENTRED = 0, 1, 2
-"""Indices in `counts`: the number of contexts, the number of scales, and the first of several entries with the number
-of centred columns of each scale."""
+"""Indices in `counts`: the number of contexts, the number of scales, and the first of the entries that contain the
+number of centred columns of each scale."""
 
 COUNT, MEAN, SQUARES = 0, 1, 2
 """Columns of `moments`: the number, the mean and the sum of squared deviations of a feature's non-zero values."""
@@ -44,7 +44,7 @@ class RunningScale(Wrapper):
 
         observe      n += 1, and count, mean and squared deviations of each x_i ≠ 0 (Welford 1962)
         n = 2ᵏ ≥ 16  fix a scale from all n contexts, with the next version v = 1, 2, ...
-        predict      z_i = (x_i − c_i) / s_i by the newest scale, limited to ±10; the decision logs v
+        predict      z_i = (x_i − c_i) / s_i by the newest scale, limited to ±10; the decision records v
         update       z by the decision's own scale v, which is kept in the state
 
     The formulas are the same as for a file with `--scale standard`. If most values of a column are 0, it is not
@@ -52,7 +52,7 @@ class RunningScale(Wrapper):
     deviation. A value in a column without a scale is replaced by its sign, ±1. Columns have no scale before the first
     scale is fixed, if they are constant, or if they are new.
 
-    Because the decision logs its version, an update and its reversal use the same z as the decision, regardless of
+    Because each decision records its version, an update and its reversal use the same z as the decision, regardless of
     delay and order. With a shared model, the scales are a function of the log alone.
 
     Arrays: `moments` [d, 3]; `rows` [33, d, 2], with c_i and s_i of each version; `centred`, with the columns of each
@@ -94,7 +94,7 @@ class RunningScale(Wrapper):
         )
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
-        """See `Wrapper.inside`. The returned x is scaled with the version that the decision logged."""
+        """See `Wrapper.inside`. The returned x is scaled with the version recorded in the decision."""
         (indices, values), own = super().inside(x, decision)
         return Features(*scaled(indices, values, decision.logged[-1], *self.model[:4])), own
 
@@ -105,7 +105,7 @@ class RunningScale(Wrapper):
         return {**self.own, "scale.rows": self._rows[1 : versions + 1]}
 
     def load_own(self, state: Mapping[str, Any]) -> None:
-        """See Wrapper."""
+        """See `Wrapper.load_own`."""
         super().load_own(state)
         versions = int(self._counts[VERSIONS])
         for version in range(1, versions + 1):
@@ -133,7 +133,7 @@ def scaled(
     rows: FloatArray,
     centred: IndexArray,
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the non-zero entries of the scaled x. A value that float64 cannot square is not scaled; see `usable`."""
+    """Return the non-zero entries of the scaled x. Values with a square beyond float64 are not scaled; see `usable`."""
     check_event(indices, values, rows.shape[1])
     if not 0.0 <= version <= counts[VERSIONS]:
         raise ValueError("decision: expected a scale that the model has fixed")

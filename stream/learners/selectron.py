@@ -1,4 +1,4 @@
-"""Selectron, which explores if x is unfamiliar, otherwise plays the greedy class. A right answer causes a new fit."""
+"""Selectron, which explores if x is unfamiliar, and otherwise plays the greedy class. Right answers cause new fits."""
 
 from collections.abc import Mapping
 from math import exp, sqrt
@@ -29,7 +29,7 @@ STEPS_MAX = 20_000
 """Limit on the number of steps. A fit starts from the last W and usually takes 20 to 500 steps."""
 
 ENTRIES_PER_EXAMPLE = 256
-"""Mean number of entries per stored example for which memory is allocated. The text data sets have fewer entries."""
+"""Memory is allocated for this mean number of entries per stored example. Examples of the text data sets have fewer."""
 
 # Indices in `fill`.
 EXAMPLES, ENTRIES = range(2)
@@ -87,7 +87,7 @@ def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weig
 def choose(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, M_inv: FloatArray, eps: float
 ) -> tuple[int, int, float]:
-    """Lines 8-11: explore uniformly if x is unfamiliar, otherwise play the greedy class."""
+    """Explore uniformly if x is unfamiliar, otherwise play the greedy class (lines 8-11)."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -109,7 +109,7 @@ def predict_quadratic(
     epsilon: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Choose the action with `choose`."""
+    """Choose the action by calling `choose`."""
     return choose(indices, values, u, scores, W, inverses[0], epsilon)
 
 
@@ -192,7 +192,7 @@ def _objective_gradient(
     n: int,
     eta: float,
 ) -> FloatArray:
-    """Σ_s (softmax(W x_s) - e_{y_s}) x_sᵀ + W/η."""
+    """Return Σ_s (softmax(W x_s) - e_{y_s}) x_sᵀ + W/η."""
     gradient = np.empty_like(W)
     for i in range(W.shape[0]):
         for j in range(W.shape[1]):
@@ -237,7 +237,7 @@ def refit(
     eta: float,
     radius: float,
 ) -> None:
-    """Line 15 for (15): projected gradient steps from the current W, with Nesterov's momentum and restarts.
+    """Take projected gradient steps from W with Nesterov's momentum and restarts (line 15, for equation (15)).
 
     The momentum is reset whenever it points uphill (O'Donoghue, Candès, "Adaptive restart for accelerated gradient
     schemes", 2015), so the algorithm does not need the strong convexity constant.
@@ -292,7 +292,7 @@ def predict_logistic(
     eta: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Choose the action with `choose`."""
+    """Choose the action by calling `choose`."""
     return choose(indices, values, u, scores, W, inverses[0], epsilon)
 
 
@@ -318,7 +318,7 @@ def update_logistic(
     eta: float,
     radius: float,
 ) -> bool:
-    """Lines 13-15 for (15): store x and fit W to all stored examples. If the memory is full, do nothing."""
+    """Store x and fit W to all stored examples; do nothing if the memory is full (lines 13-15, for (15))."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     n = fill[EXAMPLES]
@@ -389,7 +389,9 @@ class Selectron(KernelLearner):
         Parameter("loss", "quadratic", "the label model: (13) or (15)", choices=("quadratic", "logistic")),
         Parameter("alpha", 1.0, "spread of the scores, for the quadratic loss", low=-1.0, high=1.0, low_open=True),
         Parameter("radius", 10.0, "bound on the norm of each row, for the logistic loss", low=1e-9, high=1e9),
-        Parameter("support_max", 300, "limit on stored right answers, for the logistic loss", low=1, high=1_000_000),
+        Parameter(
+            "support_max", 300, "maximum number of stored right answers, for the logistic loss", low=1, high=1_000_000
+        ),
     )
     retractable: ClassVar[bool] = True
 

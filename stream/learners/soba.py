@@ -141,7 +141,7 @@ def full_model(
 
 
 def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
-    """Return the cost: 2·nnz rows of A⁻¹, half a block of pending terms, and 1/64 of a block's product."""
+    """Return the cost of 2·nnz rows of A⁻¹, half a block of pending terms, and 1/64 of a block's product."""
     size = n_classes * n_features
     per_update = 2 * size * (2 * nnz + BLOCK // 2 + size)
     return Cost(
@@ -292,7 +292,7 @@ class SobaAdaptive(KernelLearner):
 def retract_by_updating(
     learner: KernelLearner, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int
 ) -> bool:
-    """Retract an assumed reward of 0 by making the update. The learner must not change after wrong actions."""
+    """Retract an assumed reward of 0 by making the update. The learner must not learn from wrong actions."""
     if assumed_reward != 0:
         raise ValueError(f"{learner.name}: can retract only an assumed reward of 0; got {assumed_reward!r}")
     return learner.update(x, decision, reward)

@@ -136,7 +136,7 @@ def predict_full(
 
 @compiled
 def subtract_pending(P: FloatArray, V: FloatArray, product: FloatArray) -> None:
-    """P -= VᵀV, in blocks of rows."""
+    """Apply P -= VᵀV in blocks of rows."""
     size, rows = P.shape[0], product.shape[0]
     for start in range(0, size, rows):
         stop = min(start + rows, size)

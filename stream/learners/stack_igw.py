@@ -110,7 +110,7 @@ def predict(
     rest: FloatArray,
     vectors: FloatArray,
 ) -> tuple[int, int, float]:
-    """Sample by inverse-gap weighting of probability times bonus. The scores are the probabilities."""
+    """Sample by inverse-gap weighting of the probabilities times the bonuses. The scores are the probabilities."""
     check_event(indices, values, Z.shape[0] - 1)
     head, counts, words = parts(rest)
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
@@ -267,13 +267,13 @@ class StackIgw(WatchingLearner):
         decide    c'_k = ê·Ĉ_k/‖Ĉ_k‖;  t_k = b_k·(ê, .3);  both 0 before the 500th decision
         bit r     y = (ê, .3), z = R_a y, c = 1 + y·z:  b_a += z(r − b_a·y)/c,  R_a −= z zᵀ/c;  right: Ĉ_a += e
 
-    Symbols: n decisions; df number of x with a feature; M the sum of all x, m their number; C and N [K, d] the sums of
-    the x that were right and wrong for a class, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`, `misses`);
-    pend (`waiting`) pending decisions; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the stack,
-    shared by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p. Word
-    vectors: `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated as needed; `words` rows in
-    use, number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram` GᵀG, `overlap`
-    GᵀV, `sketch` GᵀC; `centroids` Ĉ.
+    Symbols: n decisions; df number of x that contain a feature; M the sum of all x, m their number; C and N [K, d] the
+    sums of the x that were right and wrong for a class, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`,
+    `misses`); pend (`waiting`) pending decisions; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the
+    stack, shared by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p.
+    Word vectors: `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated as needed; `words`
+    rows in use, number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram` GᵀG,
+    `overlap` GᵀV, `sketch` GᵀC; `centroids` Ĉ.
 
     The sums contain each x with the weights at the time of the event, while n and df continue to grow. An update
     computes the weights of x again; n then excludes the decision itself, and df includes it.
@@ -424,7 +424,7 @@ class StackIgw(WatchingLearner):
         return copy
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See Learner."""
+        """See `Learner.load`."""
         load_arrays(self.name, self._arrays_in_use(state), state)
 
     def _arrays_in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

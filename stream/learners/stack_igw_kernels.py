@@ -36,15 +36,15 @@ CURVATURE_MIN = 0.01
 """Lower limit on ρ(1 − ρ), so that bits still have an effect when the stack is certain."""
 
 GRADIENT_MIN = 1e-4
-"""Smallest error of a class that changes the class's regression."""
+"""A class's regression is updated only if the class's error is at least this large."""
 
 RARITY = 1.2
-"""A feature present in every x has weight ln 1.2."""
+"""Constant in the rarity weights: a feature present in every x has weight ln 1.2."""
 
 WAITING_SHARE = 0.1
 """Weight of a pending decision in the bonus of its class. A hit has weight 1."""
 
-# Indices in `rest`: parameters and totals. The head, the counts and the data of word vectors follow; see `parts`.
+# Indices in `rest`: parameters and totals. The head, the counts and the word-vector data follow; see `parts`.
 SCALE, STEP, OTHERS, BONUS, BIAS, DRIFT_KIND, DIMENSIONS, CLASSES, MEAN_COUNT, DECIDED, SETTLED = range(11)
 PARTS = 11
 
@@ -65,7 +65,7 @@ def signals_with(dimensions: int) -> int:
 
 @compiled
 def parts(rest: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the head [1 + S, S] (v, then P), the counts [8, K + 1], and the data of word vectors without the vectors.
+    """Return the head [1 + S, S] (v, then P), the counts [8, K + 1], and the word-vector data except the vectors.
 
     All small parts share one array, because each array argument costs 0.1 µs.
     """
@@ -95,7 +95,7 @@ def weighted(indices: IndexArray, values: FloatArray, Z: FloatArray, decided: fl
 
 @compiled
 def lead(z: FloatArray, out: FloatArray) -> None:
-    """Compute z_k minus the largest of the other z_j."""
+    """Compute, for every class k, z_k minus the largest of the other z_j."""
     largest = second = -inf
     for k in range(z.size):
         if z[k] > largest:
@@ -191,12 +191,12 @@ def update_stack(head: FloatArray, phi: FloatArray, reward: int) -> None:
     for i in range(size):
         head[0, i] += step * z[i]
         for j in range(size):
-            head[1 + i, j] -= (root * z[i]) * (root * z[j])  # the same product as the mirror entry, for exact symmetry
+            head[1 + i, j] -= (root * z[i]) * (root * z[j])  # computed like the mirrored entry, for exact symmetry
 
 
 @compiled
 def descend(w: FloatArray, a: FloatArray, e: FloatArray, value: float, step: float, first: int, stop: int) -> None:
-    """A += (e x_i)², W −= step · e x_i/√A, for one feature and the classes from `first` up to `stop`.
+    """Apply A += (e x_i)² and W −= step · e x_i/√A for one feature and the classes from `first` up to `stop`.
 
     With numpy's division, the compiler can vectorise the loop, because there is no branch for a zero divisor.
     """

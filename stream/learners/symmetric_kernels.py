@@ -26,7 +26,7 @@ BAND = 32
 """Number of rows in a band; see `variance`. A multiple of 8 keeps the parts of rows aligned."""
 
 ALIGNMENT = 8
-"""Number of float64 in a cache line and in the widest vector register."""
+"""Number of float64 values in a cache line, and in the widest vector register."""
 
 
 @inlined
@@ -42,7 +42,7 @@ def padded(size: int) -> int:
 
 
 def aligned(size: int, first: int = 0) -> FloatArray:
-    """Return zeros, of which entry `first` starts at a multiple of 64 bytes. Unwritten memory is not resident."""
+    """Return an array of zeros whose entry `first` is aligned to 64 bytes. Unwritten memory is not resident."""
     memory = np.zeros(size + ALIGNMENT)
     unaligned = memory.ctypes.data // memory.itemsize + first
     return memory[-unaligned % ALIGNMENT :][:size]
@@ -50,7 +50,7 @@ def aligned(size: int, first: int = 0) -> FloatArray:
 
 @inlined
 def aligned_row(columns: int) -> FloatArray:
-    """Return an uninitialised row that starts at a multiple of 64 bytes."""
+    """Return an uninitialised row that is aligned to 64 bytes."""
     memory = np.empty(columns + ALIGNMENT - 1)
     first = -(memory.ctypes.data // memory.itemsize) % ALIGNMENT
     return memory[first : first + columns]
@@ -178,7 +178,7 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
 
 @inlined
 def add_observation(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """Subtract zzᵀ/(1 + xᵀz) from P, where z = P x: in P, or as a row of V. Return the new P x, padded with zeros.
+    """Subtract zzᵀ/(1 + xᵀz), where z = P x, in P itself or as a row of V. Return the new P x, padded with zeros.
 
     Mirrored entries are computed from the same product, so P remains exactly symmetric.
 

@@ -45,10 +45,10 @@ class Sampled(KernelLearner):
         return {**super().state(), "fingerprint": zlib.crc32(self.hypotheses.tobytes())}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See Learner.
+        """See `Learner.load`.
 
         Raises:
-            ValueError: the state belongs to another sample of hypotheses.
+            ValueError: the state belongs to a different sample of hypotheses.
         """
         expected = zlib.crc32(self.hypotheses.tobytes())
         if int(state.get("fingerprint", -1)) != expected:
@@ -88,7 +88,7 @@ def vote(hypothesis: FloatArray, indices: IndexArray, values: FloatArray, room: 
 def count_votes(
     indices: IndexArray, values: FloatArray, scores: FloatArray, H: FloatArray, alive: NDArray[np.int8]
 ) -> None:
-    """scores[i] = |S_t(i)|, the number of remaining hypotheses that predict class i."""
+    """Set scores[i] = |S_t(i)|, the number of remaining hypotheses that predict class i."""
     check_event(indices, values, H.shape[2])
     room = np.empty(scores.size)
     scores[:] = 0.0
@@ -101,7 +101,7 @@ def count_votes(
 def eliminate(
     indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
 ) -> bool:
-    """Remove the hypotheses that do or do not predict `action`. If no hypothesis would remain, change nothing."""
+    """Remove the hypotheses that predict `action` (if `agreeing`) or another class, unless none would remain."""
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
@@ -131,7 +131,7 @@ def predict_halving(
     H: FloatArray,
     alive: NDArray[np.int8],
 ) -> tuple[int, int, float]:
-    """Lines 4-5: play the majority class."""
+    """Play the majority class (lines 4-5)."""
     count_votes(indices, values, scores, H, alive)
     majority = argmax(scores)
     return majority, majority, 1.0
@@ -151,7 +151,7 @@ def update_halving(
     H: FloatArray,
     alive: NDArray[np.int8],
 ) -> bool:
-    """Lines 6-9: after a wrong answer, remove the hypotheses that predict the action."""
+    """After a wrong answer, remove the hypotheses that predict the action (lines 6-9)."""
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
     return reward == 0 and eliminate(indices, values, action, True, H, alive)
@@ -171,8 +171,8 @@ class Halving(Sampled):
     Assumes that some hypothesis of the sample is never wrong. A mistake removes at least 1/K of the remaining
     hypotheses. There are therefore at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
 
-    Delay: a wrong answer removes the remaining hypotheses that predict the action for x, whatever the majority is now.
-    The bound no longer applies, because a majority may be wrong many times before the first bit arrives.
+    Delay: a wrong answer removes the remaining hypotheses that predict the action for x, regardless of the current
+    majority. The bound no longer applies, because a majority may be wrong many times before the first bit arrives.
 
     Departures from the paper: a sample of hypotheses replaces the grid. A hypothesis with tied classes is counted only
     for the lowest class. If an answer would remove all remaining hypotheses, the assumption is violated and the answer
@@ -220,7 +220,7 @@ def predict_biased(
     alive: NDArray[np.int8],
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Lines 7-8 and 12: play the class of a clear majority, otherwise guess."""
+    """Play the class of a clear majority, otherwise guess (lines 7-8 and 12)."""
     count_votes(indices, values, scores, H, alive)
     greedy = argmax(scores)
     if clear_majority(scores, alpha):
@@ -244,7 +244,7 @@ def update_biased(
     alive: NDArray[np.int8],
     alpha: float,
 ) -> bool:
-    """Lines 9-10 and 13-14: remove the hypotheses that a wrong majority or a right guess refutes."""
+    """Remove the hypotheses that a wrong majority or a right guess refutes (lines 9-10 and 13-14)."""
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
     if clear_majority(scores, alpha):
@@ -290,7 +290,7 @@ class BiasedHalving(Sampled):
     summary: ClassVar[str] = "clear majority of sampled hypotheses, otherwise a guess; small problems"
     paper: ClassVar[str] = "Notes, Alg. 8"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("alpha", 0.25, "share of hypotheses outside a clear majority", 0.0, 1.0, True, True),
+        Parameter("alpha", 0.25, "maximum share of hypotheses outside a clear majority", 0.0, 1.0, True, True),
         *Sampled.common,
     )
     predict_kernel = staticmethod(predict_biased)
@@ -316,7 +316,7 @@ def predict_exp4(
     gamma: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Lines 5-7 with one uniform draw: sample the action and then, given the action, the class of the sampled W."""
+    """Sample the action and then, given the action, the class of the sampled W, from one draw (lines 5-7)."""
     check_event(indices, values, H.shape[2])
     K = scores.size
     room = np.empty(K)
@@ -488,7 +488,7 @@ class HypothesisExhaustion(Sampled):
     Symbols: W_j the hypotheses in the order of the sample; j in `current`; ỹ the action, which is the greedy class.
 
     Assumes that some hypothesis of the sample is never wrong. There are then at most |H| - 1 mistakes, one for each
-    hypothesis before this one.
+    hypothesis before the one that is never wrong.
 
     Delay: a wrong answer refutes the current hypothesis only if this hypothesis also predicts the played class for x. A
     mistake of an earlier hypothesis does not refute the current one.
@@ -519,7 +519,7 @@ class HypothesisExhaustion(Sampled):
         super().__init__(n_classes, n_features, {"current": current}, (self.hypotheses, current))
 
     def weights(self) -> FloatArray:
-        """Return the current hypothesis, float64[K, d], as a copy."""
+        """Return a copy of the current hypothesis, float64[K, d]."""
         weights: FloatArray = self.hypotheses[self.arrays["current"][0]].copy()
         return weights
 

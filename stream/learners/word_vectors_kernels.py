@@ -63,7 +63,7 @@ def squares(words: FloatArray, m: int) -> FloatArray:
     return words[WORDS : WORDS + 3 * m * m].reshape((3, m, m))
 
 
-# Each part by class has its own function, because a reshape takes 0.02 µs.
+# Each per-class part has its own function, because a reshape takes 0.02 µs.
 
 
 @inlined
@@ -248,7 +248,7 @@ def observe_words(
 
 @compiled
 def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int) -> None:
-    """Assign a free row to a feature, if there is one."""
+    """Assign a row to a feature, if a row is free."""
     used = int(words[USED])
     if used == vectors.shape[0]:
         return
@@ -329,7 +329,7 @@ def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
 
 @compiled
 def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
-    """b_k = T b_k, R_k = T R_k Tᵀ + (I − T Tᵀ)/.3, that is T (R_k − I/.3) Tᵀ + I/.3."""
+    """Set b_k = T b_k and R_k = T R_k Tᵀ + (I − T Tᵀ)/.3, that is T (R_k − I/.3) Tᵀ + I/.3."""
     size = T.shape[0]
     every = np.arange(size).astype(np.int32)
     moved, half, row = np.empty(b.shape), np.empty((size, size)), np.empty(size)
@@ -376,12 +376,12 @@ def learn_words(e: FloatArray, action: int, reward: int, words: FloatArray, K: i
     for i in range(size):
         row, left = P[i], z[i]
         for j in range(z.size):
-            row[j] -= left * z[j]  # the same product as the mirror entry, for exact symmetry
+            row[j] -= left * z[j]  # computed like the mirrored entry, for exact symmetry
 
 
 @inlined
 def with_constant(e: FloatArray) -> FloatArray:
-    """Return (ê, .3), where ê has unit norm or is 0."""
+    """Return (ê, .3): e scaled to unit norm, or 0 if e is 0, followed by the constant."""
     m = e.size
     total = 0.0
     for j in range(m):

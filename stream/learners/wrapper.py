@@ -21,9 +21,9 @@ DECLARATIONS = (
 class Wrapper(KernelLearner):
     """A learner that converts contexts and decisions, and passes the results to another learner, `inner`.
 
-    The state consists of the state of `inner` and the wrapper's own arrays. A decision logs the values of `inner`, then
-    the values of the wrapper. `inside` converts a context and its decision for `inner`. The kernels must convert
-    contexts and decisions in the same way. `cost` is the cost of the wrapper alone.
+    The state consists of the state of `inner` and the wrapper's own arrays. The logged values of a decision are those
+    of `inner`, followed by those of the wrapper. `inside` converts a context and its decision for `inner`. The kernels
+    must convert contexts and decisions in the same way. `cost` is the cost of the wrapper alone.
     """
 
     def __init__(
@@ -79,22 +79,22 @@ class Wrapper(KernelLearner):
         return sparse(x, self.n_features), decision._replace(logged=numbers)
 
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
-        """See `Learner.observe_early`. Only the inner learner observes the decision. The own arrays do not change."""
+        """See `Learner.observe_early`. Only the inner learner's state changes, not the wrapper's own arrays."""
         self.inner.observe_early(*self.inside(x, decision))
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
-        """See KernelLearner."""
+        """See `KernelLearner.observed_parts`."""
         return self.inner.observed_parts(*self.inside(x, decision))
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """See Learner."""
+        """See `Learner.retract`."""
         return self.inner.retract(*self.inside(x, decision), assumed_reward, reward, v)
 
     @property
     def alarms(self) -> FloatArray:
-        """See Learner."""
+        """See `Learner.alarms`."""
         return self.inner.alarms
 
     def weights(self) -> FloatArray:
@@ -106,7 +106,7 @@ class Wrapper(KernelLearner):
         return self.own
 
     def state(self) -> State:
-        """See Learner."""
+        """See `Learner.state`."""
         return {**self.inner.state(), **self._own_state()}
 
     def _own_state(self) -> State:
@@ -123,7 +123,7 @@ class Wrapper(KernelLearner):
         return copy
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See Learner."""
+        """See `Learner.load`."""
         self.inner.load(state)
         self.load_own(state)
 
