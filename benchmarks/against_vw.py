@@ -156,7 +156,7 @@ def compare_times(name: str, data: Loaded, results: Results) -> None:
 
 
 def table(rows: list[Row], *, quadratic: bool) -> str:
-    """Return a Markdown table. Each cell contains Onebit's error / the smallest of Vowpal Wabbit's three errors."""
+    """Return a Markdown table. Each cell has Onebit's error and, after a slash, Vowpal Wabbit's smallest error."""
     delays = {0: "immediate", 1_000: "1,000 decisions late", "lognormal": "log-normal, median 1,000"}
     lines = ["| data | rows | " + " | ".join(delays.values()) + " |", "|---|---:|" + "---:|" * len(delays)]
     for name in SETS:
@@ -183,7 +183,7 @@ def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Calla
         data: The data set.
         stream: The first events of the data set.
         setting: The configuration of Vowpal Wabbit.
-        made: Whether the examples are created in advance, so that the measured time excludes this.
+        made: Whether the examples are created in advance, so that the measured time excludes their creation.
     """
     bandit = Bandit(data, setting)
     labels, u = stream.examples.labels.tolist(), stream.u.tolist()

@@ -6,8 +6,8 @@
 estimate is checked after every tenth decision. A stream counts if the challenger is ever reported as better. The error
 probability of the interval's lower limit is 2.5 %; the goal is at most 5 %.
 
-*CPU.* The additional time per decision and update with a challenger is divided by the time of the challenger's learner
-alone. All times are measured in one process; the fastest of seven turns is reported.
+*CPU.* The extra time per decision and update with a challenger is reported relative to the time of the challenger's
+learner alone. All times are measured in one process; each is the shortest of seven repetitions.
 """
 
 import time
@@ -45,7 +45,7 @@ def is_promoted(seed: int) -> bool:
         x = rng.normal(size=D)
         decision = equal.predict(x, float(rng.random()))
         equal.observe(x, decision)
-        right = int((x @ W).argmax()) if rng.random() < 0.8 else int(rng.integers(K))  # a fifth of the labels is noise
+        right = int((x @ W).argmax()) if rng.random() < 0.8 else int(rng.integers(K))  # a fifth of the labels are noise
         reward = int(decision.action == right)
         equal.update(x, decision, reward, 0.5)
         challenged = Challenged("champion", {"challenger": equal.choices(decision)[1][1]})
@@ -62,7 +62,7 @@ def pair(champion: Callable[[], KernelLearner], challenger: Callable[[], KernelL
 
 
 def event_us(make: Callable[[], KernelLearner], data: str) -> float:
-    """Return the CPU time per event of new learners in microseconds, after a warm-up."""
+    """Return the CPU time per event of a new learner in microseconds, after a warm-up."""
     dataset, one, rng = load(data, None), make(), np.random.default_rng(1)
     rows = [(dataset.row(t).x, dataset.known_of(dataset.event_id(t))) for t in range(TIMED)]
     draws = rng.random(TIMED).tolist()
@@ -79,8 +79,8 @@ def event_us(make: Callable[[], KernelLearner], data: str) -> float:
 
 
 def main() -> None:
-    """Print both results."""
-    print("champion + challenger on optdigits: us per event; ratio of the added time to that of the challenger alone")
+    """Print the CPU times and the number of false promotions."""
+    print("champion + challenger on optdigits: us per event; ratio of the extra time to that of the challenger alone")
     for champion, challenger in PAIRS:
         one, other = partial(learner, champion, 10, 64), partial(learner, challenger, 10, 64)
         alone_us, challenger_us, both_us = (

@@ -55,7 +55,7 @@ def outside(decisions: int) -> int:
 
 
 class Reached(NamedTuple):
-    """The speed at which one class was learned, in rows of this class."""
+    """The number of rows after which one class was learned, and its steady accuracy."""
 
     rows: int | None  # None if the required accuracy was not reached
     steady: float

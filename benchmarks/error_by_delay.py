@@ -1,4 +1,4 @@
-"""Measure the error of every learner at several feedback delays, and draw the figure for docs/learners.md.
+"""Measure the error of each learner at several feedback delays, and draw the figure for docs/learners.md.
 
     python benchmarks/error_by_delay.py DATA_FOLDER [--learners late-ucb arow] [--write]
     python benchmarks/error_by_delay.py --draw
@@ -63,7 +63,7 @@ def measure(learner: str, folder: Path) -> Row:
 
 
 def picture(rows: list[Row]) -> str:
-    """Return the figure. It has one panel per learner, sorted by the learner's error under delay."""
+    """Return the figure. It has one panel per learner, in order of the error under delay."""
     ordered = sorted(rows, key=lambda row: sum(sum(errors[2:]) for errors in row["error %"].values()))
     width = COLUMNS * PANEL_PX
     height = TOP_PX + -(-len(ordered) // COLUMNS) * PANEL_HIGH_PX
@@ -74,7 +74,7 @@ def picture(rows: list[Row]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="11" fill="{TEXT}">',
-        "<title>The error of every learner against the delay of its bits</title>",
+        "<title>Error of each learner versus feedback delay</title>",
         f"<desc>Error in %, with delays of {', '.join(f'{delay:,}' for delay in DELAYS)} decisions: "
         f"{escape(described)}.</desc>",
         *_legend(),

@@ -77,7 +77,7 @@ class Bayesian:
         self._agent: Any = None
 
     def predict(self, context: Any, actions: Any) -> tuple[Any, float]:
-        """See coba's Learner."""
+        """Return an action and the probability 1; see coba's Learner."""
         if self._agent is None:
             arms = [Arm(action, learner=NormalRegressor(alpha=1.0, beta=self._noise)) for action in actions]
             self._agent = ContextualAgent(arms, self._policy, random_seed=1)
@@ -85,7 +85,7 @@ class Bayesian:
         return action, 1.0
 
     def learn(self, context: Any, action: Any, reward: float, probability: float) -> None:
-        """See coba's Learner."""
+        """Update the regression of the action with its reward; see coba's Learner."""
         self._agent.select_for_update(action).update(np.array([context]), np.array([reward]))
 
 
@@ -116,7 +116,7 @@ class Rows:
         self._actions = [Categorical(level, levels) for level in levels]
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """See coba's Environment."""
+        """Yield one interaction per row; see coba's Environment."""
         for t, label in enumerate(self._examples.labels.tolist()):
             indices, values = self._examples.features(t)
             if self.dense:
@@ -152,7 +152,7 @@ def tuned(learner: str, makes: list[Make], rows: Rows) -> tuple[float, Make]:
 
 
 def text(make: Make) -> str:
-    """Return a setting as text."""
+    """Return the setting of a learner as text."""
     given: dict[str, Any] = getattr(make, "keywords", {})
     return " ".join(f"{name}={value}" for name, value in given.items())
 

@@ -4,8 +4,8 @@
     python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
 
 Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio is more
-reliable than the absolute time. Each time is the shortest CPU time of five parts of the events, after a first part for
-warm-up. `--write` stores the rows, with the load of the machine, in benchmarks/results/late_bits_speed.json.
+reliable than the absolute time. Each time is the shortest CPU time among five parts of the events, after a warm-up
+part. `--write` stores the rows, with the load of the machine, in benchmarks/results/late_bits_speed.json.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def dense_images() -> Loaded:
 
 
 def best_us(part: Callable[[int, int], object], size: int) -> float:
-    """Return the shortest CPU time per event of all parts except the first."""
+    """Return the shortest CPU time per event among all parts except the first."""
     step = size // PARTS
     times = []
     for start in range(0, step * PARTS, step):
@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", nargs="+", default=[*ROWS, "pendigits"], choices=[*ROWS, "pendigits"])
-    parser.add_argument("--write", action="store_true", help="store the figures in the results")
+    parser.add_argument("--write", action="store_true", help="store the measurements in the results")
     parser.add_argument("--inverses", type=int, metavar="EVENTS", help="measure only the error of late-ucb's inverses")
     arguments = parser.parse_args()
     if arguments.inverses:

@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument(
         "--drift", action="store_true", help="compare full SOBA to a direct solution after 100,000 updates"
     )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     arguments = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}
     for key, title, measure in (

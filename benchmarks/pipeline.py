@@ -4,7 +4,7 @@
 
 The pipeline includes codec, join, transactions and journal, in one process. It runs soba-diag on SynSep with 1,000
 events per second of virtual time and feedback after 5 s. Rates are given per second of wall time and of CPU time,
-because machines are shared.
+because other programs may run on the machine.
 """
 
 import argparse
@@ -24,7 +24,7 @@ RATE_PER_S = 1_000.0
 
 
 def measure(events: int) -> None:
-    """Run once in this process, and print one line."""
+    """Run the pipeline once in this process, and print its rates."""
     settings = Settings(data="synsep", events=events, delay="fixed:5s", seed=1)
     settings = settings.model_copy(update={"rate_per_s": RATE_PER_S})
     warm = prepare_embedded(resolve_run(settings.model_copy(update={"events": 200}), "soba-diag", synsep(1)))

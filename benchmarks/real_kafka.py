@@ -52,7 +52,7 @@ from stream.wire.topics import Topics
 RIVALS = Path(__file__).with_name("rivals.py")
 CASES = (("synsep", "soba-diag"), ("optdigits", "late-ucb"))
 RATE = 1_000
-PACED_WARM_UP = 5_000  # events whose latency is excluded
+PACED_WARM_UP = 5_000  # number of initial events whose latency is excluded
 STREAMS = [(store, commit_ms) for store in ("memory", "rocksdb") for commit_ms in (100, 10)]
 
 PARTS = (
@@ -192,7 +192,7 @@ class Measured:
         return row
 
     def faust(self, events: int) -> Row:
-        """Measure a Faust agent that replaces the learner and reads existing contexts, next to the feedback program."""
+        """Measure a Faust agent that replaces the learner on existing contexts, alongside the feedback program."""
         rival = Process(self.settings, python(str(RIVALS), "faust", str(events)))
         with running(self.settings, onebit("feedback")):
             while not (done := self.end(self.topics.feedback)) and rival.runs():
@@ -226,7 +226,7 @@ def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
 
 
 def where(profile: Path) -> str:
-    """Return the share of each part of the code in the profiled time."""
+    """Return each code part's share of the profiled time."""
     stats = pstats.Stats(str(profile))
     shares: Counter[str] = Counter()
     for (file, _, name), (_, _, own_s, _, _) in stats.stats.items():  # type: ignore[attr-defined]
@@ -309,7 +309,7 @@ def given_to(bootstrap: str, client: str, case: Row) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print a line for each result, and store the results."""
+    """Run the measurements, print a line for each result, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--warm-up", type=int, default=20_000, help="events to settle before the measured ones")
@@ -347,7 +347,7 @@ def everything(bootstrap: str, classes: Path, arguments: argparse.Namespace) -> 
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
-    """Return the median of each figure over the turns."""
+    """Return the median of each measurement over the turns."""
     names = ("data", "learner", "client", "program")
     cases: dict[tuple[str, ...], list[Row]] = {}
     for found in rows:

@@ -43,7 +43,7 @@ class Known(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A learner on a data set."""
+    """A combination of a learner and a data set."""
 
     learner: str
     data: str
@@ -71,7 +71,7 @@ ROWS = (
 
 
 class Figures(NamedTuple):
-    """The result of one seed."""
+    """The results of the run with one seed."""
 
     mistakes: int
     last_tenth: float  # percentage of wrong actions in the last tenth of the events
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--by", choices=("loop", "run"), default="loop", help="run the compiled loop or the pipeline")
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     arguments = parser.parse_args()
     seeds = range(1, arguments.seeds + 1)
     print(f"cumulative error of the actions in %, by {arguments.by}; seeds {seeds.start} to {seeds.stop - 1}")

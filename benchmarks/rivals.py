@@ -32,10 +32,10 @@ class Assigned:
     """Accepts all assigned partitions."""
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener."""
+        """See `RebalanceListener.on_assigned`."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener."""
+        """See `RebalanceListener.on_revoked`."""
 
 
 def bare(events: int) -> None:

@@ -25,7 +25,7 @@ PARTS, EVENTS = 5, 2_000
 
 
 def learner_of(data: Loaded, *, is_scaled: bool) -> Learner:
-    """Return the learner that `auto` chooses for the set, with or without the running scale."""
+    """Return the learner that `auto` chooses for the data set, with or without the running scale."""
     choice = choice_of(data)
     learner = create(choice.learner, data.n_classes, data.n_features, **choice.parameters)
     assert isinstance(learner, KernelLearner)
@@ -33,7 +33,7 @@ def learner_of(data: Loaded, *, is_scaled: bool) -> Learner:
 
 
 def in_another_unit(data: Loaded) -> Loaded:
-    """Return the set with its most frequent column multiplied by `UNIT`. Ties go to the first column."""
+    """Return the data set with its most frequent column multiplied by `UNIT`. Ties go to the first column."""
     examples = data.examples
     column = int(np.bincount(examples.indices).argmax())
     values = np.where(examples.indices == column, UNIT * examples.values, examples.values)

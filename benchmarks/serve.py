@@ -77,7 +77,7 @@ async def latencies_ms(ask: Ask, prefix: str, rate: float, seconds: float) -> li
 
 
 class Door:
-    """A client of the gateway with as many connections as it has concurrent requests."""
+    """A client of the gateway with one connection per concurrent request."""
 
     def __init__(self) -> None:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
@@ -86,7 +86,7 @@ class Door:
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(HOST, PORT)
         head = b""
         while not head.startswith(b"HTTP/1.1 200 "):
-            if head:  # the request was refused, for example because there are too many
+            if head:  # the request was refused, for example because there are too many requests
                 await asyncio.sleep(RETRY_S)
             writer.write(
                 b"POST /v1/decide HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
@@ -100,7 +100,7 @@ class Door:
 
 
 class Pipe:
-    """A client of the topics, which reads predictions in a thread."""
+    """A client that uses the topics directly, and reads predictions in a thread."""
 
     def __init__(self, bootstrap: str, topics: Topics, linger_ms: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ def measured(row: Row, programs: dict[str, psutil.Process], requests: float) -> 
 
 
 def main() -> None:
-    """Measure, print a line for each result, and store the results."""
+    """Run the measurements, print a line for each result, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rates", type=float, nargs="+", default=[300, 1_000], help="requests per second")
     parser.add_argument("--seconds", type=float, default=10)
@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def run(bootstrap: str, programs: Programs, arguments: argparse.Namespace) -> list[Row]:
-    """Start the programs, and measure both ways in turns."""
+    """Start the programs, and measure both ways in every turn."""
     topics, broker = Topics.with_prefix("bench."), connect(bootstrap, client="confluent")
     broker.create_topics(topics.specs(1))
     broker.close()
@@ -205,7 +205,7 @@ def decides() -> bool:
     try:
         with urlopen(Request(f"http://{HOST}:{PORT}/v1/decide", body, {"Content-Type": "application/json"})) as got:
             return bool(got.status == 200)
-    except URLError:  # the gateway is not ready, or there is no prediction in time
+    except URLError:  # the gateway is not ready, or the prediction is late
         return False
 
 
@@ -219,7 +219,7 @@ async def measure(row: Row, bootstrap: str, topics: Topics, arguments: argparse.
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
-    """Return the medians over the turns, at each rate: of each way, and of the differences between the two ways."""
+    """Return the medians over the turns for each rate: for each way, and for the difference between the ways."""
     names = [name for name in rows[0] if name not in ("turn", "rate", "way")]
     found = []
     for rate in dict.fromkeys(row["rate"] for row in rows):

@@ -3,8 +3,8 @@
     python benchmarks/snapshots.py [--bootstrap HOST:PORT] [--events 40000] [--large-events 12000]
 
 There are two tasks: soba-diag on SynSep, and full SOBA with K·d = 3,600 and a state of 106 MB. A learner with periodic
-snapshots processes a backlog of contexts with feedback. The figures are ratios within one run, because machines are
-shared:
+snapshots processes a backlog of contexts with feedback. The figures are ratios within one run, because other programs
+may run on the machine:
 
     hold    additional duration of a step that contains a snapshot portion: copy, chunks, commit
     cost    total additional time of one snapshot, as a fraction of the default interval
@@ -66,7 +66,7 @@ class Clock:
         self.cpu_seconds_max = 0.0  # maximum of a single call
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function."""
+        """Call the function and measure its times."""
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
         try:
             return self._function(*arguments)
@@ -124,8 +124,8 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     longest_quiet_s = max(step.commit_s for step in quiet) - commit_s
     print(f"  live     {rate:>9,.0f} records/s in steps of {records_max}; a commit takes {1e3 * commit_s:.0f} ms")
     print(
-        f"  hold     {1e3 * max(holds):>9,.0f} ms at most, {1e3 * float(np.median(holds)):.0f} ms typically, "
-        f"in {len(carrying) / count:.0f} steps; "
+        f"  hold     {1e3 * max(holds):>9,.0f} ms at most, median {1e3 * float(np.median(holds)):.0f} ms, "
+        f"over {len(carrying) / count:.0f} steps per snapshot; "
         f"a commit without a snapshot takes up to {1e3 * longest_quiet_s:.0f} ms longer than the mean"
     )
     print(

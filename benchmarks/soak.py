@@ -54,7 +54,7 @@ def soak_settings(events: int) -> Settings:
 
 
 def last_tenth_to_first(of_slices: list[float]) -> float:
-    """Return the mean of the last tenth of the slices, divided by the mean of the first tenth."""
+    """Return the ratio of the mean of the last tenth of the slices to the mean of the first tenth."""
     tenth = len(of_slices) // 10
     return round(mean(of_slices[-tenth:]) / mean(of_slices[:tenth]), 2)
 

@@ -49,7 +49,7 @@ STREAM = {
 class Look(NamedTuple):
     """A measurement of a program."""
 
-    done: int  # events
+    done: int  # number of processed events
     used_s: float  # CPU time
     resident_bytes: int
 
@@ -135,7 +135,7 @@ def soak(bootstrap: str, client: str, events: int, rate: float) -> dict[str, Any
 
 
 def main() -> None:
-    """Run, print a line for each slice, and store the results."""
+    """Run the benchmark, print a line for each slice, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--rate", type=float, default=4_000.0)

@@ -201,7 +201,7 @@ def _pause(pid: int) -> None:
 
 
 def main() -> None:
-    """Measure, print the longest gap of each kind, and store the results."""
+    """Run the measurements, print the longest gap of each kind, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ids", type=int, default=200_000, help="number of settled ids per partition")
     parser.add_argument("--partitions", type=int, default=10)

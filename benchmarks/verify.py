@@ -40,7 +40,7 @@ from stream.wire.topics import Topics
 TOPICS = Topics.with_prefix("bench.")
 PER_STEP = 1_000
 STEP_MS = 100
-LOST = 50  # one decision in LOST receives no feedback
+LOST = 50  # one in LOST decisions receives no feedback
 SETTINGS = TaskSettings("soba-diag", 9, 400, {"gamma": 0.1, "a": 1.0})
 X = Features(np.arange(0, 400, 16, dtype=np.int32), np.ones(25))
 SCORES = np.linspace(0.0, 1.0, 9)

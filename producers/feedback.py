@@ -104,7 +104,7 @@ class FeedbackProgram:
         self._consumer = broker.group_consumer(options.group, options.instance, (topics.predictions,), self)
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener."""
+        """See `RebalanceListener.on_assigned`."""
         self._paused = False
         for tp, first in self._broker.beginnings(sorted(tps)).items():
             self._unsent[tp.partition] = OrderedDict()
@@ -117,7 +117,7 @@ class FeedbackProgram:
                 self._consumer.seek(tp, first)
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener. The new owner continues from the committed offset."""
+        """See `RebalanceListener.on_revoked`. The new owner continues from the committed offset."""
         revoked = {tp.partition for tp in tps}
         for partition in revoked:
             self._unsent.pop(partition, None)
@@ -125,7 +125,7 @@ class FeedbackProgram:
         heapq.heapify(self._due)
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next feedback."""
+        """Return the time of the next feedback, or None if none is scheduled."""
         return self._due[0].due_ms if self._due else None
 
     @property

@@ -22,7 +22,7 @@ class ReplayOptions:
 
     events: int  # end of the replay: positions from `start` to events - 1 are sent
     rate_per_s: float = 1_000.0  # events per second; inf means as fast as the broker accepts events
-    speed: float | None = None  # factor on the pace of the log; inf sends all events at once, None uses the rate
+    speed: float | None = None  # pace relative to the log; inf sends all events at once, None uses `rate_per_s`
     shuffle_seed: int | None = None  # seed of the shuffle; None means row order
     partitions: int = 1
     start: int = 0  # the first position to send
@@ -88,11 +88,11 @@ class ReplayProgram:
 
     @property
     def finished(self) -> bool:
-        """Whether all events are sent."""
+        """Whether all events have been sent."""
         return self.position >= self._options.events
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next event, or None after the last one."""
+        """Return the scheduled time of the next event, or None after the last one."""
         return None if self.finished else self._due
 
     def _next_due(self) -> int:
@@ -146,7 +146,7 @@ class ReplayProgram:
 
 
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:
-    """Return the first position of the replay with an event that is not in the topic.
+    """Return the first position of the replay whose event is not in the topic.
 
     A killed replay may have written only some events of its last batch. All events from the first missing event on are
     sent again, and the join drops the duplicates. After a complete replay, no event is sent again.

@@ -45,7 +45,7 @@ Probability = Callable[[Features], float]
 
 
 def cut_margin(cosine: float) -> float:
-    """Return the margin of the plane that separates a point on the sphere from all points at this angle or more.
+    """Return the margin of the plane that separates a point on the sphere from all points at this angle or farther.
 
     The plane is ⟨v, (z, 1)⟩ = 0 with v = s (z_i, -c). c is halfway between 1 and the cosine, and s makes ‖v‖ = 2.
     """
@@ -73,7 +73,8 @@ def separator_norm(X: FloatArray, signs: FloatArray, margin: float) -> float:
 def probability_of_first_class(learner: Learner) -> Probability:
     """Return the function that the adversary observes: the learner's probability of class 0.
 
-    The function does not change the learner. At u = 0, the learner plays the first class with a positive probability.
+    The function does not change the learner. With u = 0, the learner plays the lowest class that has a positive
+    probability.
     """
 
     def probability(x: Features) -> float:
@@ -104,7 +105,7 @@ class Adversary:
     n_classes = 2
 
     def __init__(self, n_features: int, margin: float, rounds: int, seed: int) -> None:
-        """Place the points.
+        """Place the points on the sphere.
 
         Args:
             n_features: d, at least 3. The last feature is constant.
@@ -175,7 +176,7 @@ class Adversary:
 def _place(n_features: int, margin: float, generator: np.random.Generator) -> FloatArray:
     """Place points (z, 1)/√2 with z on the sphere in d - 1 dimensions, at the angle required by the margin."""
     low, high = 0.0, 1.0
-    for _ in range(60):  # bisection: cut_margin decreases from cosine 0 to 1
+    for _ in range(60):  # bisection; cut_margin decreases as the cosine increases
         cosine = 0.5 * (low + high)
         low, high = (cosine, high) if cut_margin(cosine) > margin else (low, cosine)
     kept: NDArray[np.float64] = np.zeros((0, n_features - 1))

@@ -20,19 +20,19 @@ LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
 
 SAMPLED = 1_000
-"""Number of rows that are read to determine which values a log has."""
+"""Number of rows that are read to determine which optional values a log contains."""
 
 
 class DatasetError(OnebitError, ValueError):
-    """A data set that does not exist or cannot be read."""
+    """Raised if a data set does not exist or cannot be read."""
 
 
 class UnknownEventError(ValueError):
-    """An event id that does not belong to this data set."""
+    """Raised if an event id does not belong to the data set."""
 
 
 class Row(NamedTuple):
-    """A row."""
+    """A row of a data set: its features and its true class."""
 
     x: Features
     label: int  # the true class, 0 to K-1
@@ -73,7 +73,7 @@ class SparseRows:
     labels: LabelArray  # int64[n]
 
     def row(self, row: int) -> Row:
-        """Return a row as views."""
+        """Return a row, as views of the arrays."""
         start, stop = self.offsets[row], self.offsets[row + 1]
         return Row(Features(self.indices[start:stop], self.values[start:stop]), int(self.labels[row]))
 
@@ -202,7 +202,7 @@ class Dataset:
         return True
 
     def has_eligible(self) -> bool:
-        """Return whether contexts have eligible classes. Only the first rows are checked."""
+        """Return whether contexts list eligible classes. Only the first rows are checked."""
         return any(self.eligible(row) is not None for row in range(min(SAMPLED, self.rows)))
 
     def logged_delays_ms(self) -> list[int]:
@@ -210,12 +210,12 @@ class Dataset:
         return []
 
     def part(self, from_ms: int | None, to_ms: int | None, limit: int | None) -> "Dataset":
-        """Return the rows of a log with a decision time in a range, at most `limit` rows.
+        """Return the rows of a log whose decision times are in a range, but at most `limit` rows.
 
         The log must be in time order.
 
         Raises:
-            DatasetError: this is not a log, or it has no times, or no rows in the range.
+            DatasetError: this is not a log, it has no times, or no row is in the range.
         """
         raise DatasetError(f"{self.name} is not a log of decisions; a time range requires a log")
 

@@ -22,7 +22,7 @@ class Entry(NamedTuple):
     n_classes: int
     summary: str
     terms: str
-    load: Callable[[int], Dataset]  # function of a seed, which has an effect only on generated data
+    load: Callable[[int], Dataset]  # function of a seed, which affects only generated data
     is_generated: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Logs: contexts in decision order, with known outcomes; the log as a data set, either complete or a part.
+"""Logs of contexts in decision order with known outcomes, and data sets that consist of a log or a part of it.
 
 A log is read as a stream of column batches, in constant memory. Missing values are `MISSING` in integer columns and NaN
 in propensities. A data set needs random access, so its log is stored on disk first.
@@ -54,7 +54,7 @@ class Log(DecisionLog, Protocol):
     """A log in a file."""
 
     def batches(self) -> Iterator[LogBatch]:
-        """Return the rows in order.
+        """Return the rows as batches, in order.
 
         Raises:
             DatasetError: a row is invalid, unless invalid rows are skipped.
@@ -78,7 +78,7 @@ class Log(DecisionLog, Protocol):
 
     @property
     def uneven(self) -> str:
-        """A warning about a column that varies much more than the others in the last pass, or an empty string."""
+        """A warning from the last pass about a column that varies much more than the others, or an empty string."""
         ...
 
 
@@ -182,7 +182,7 @@ class LogDataset(Dataset):
         return [outcome.delay_ms for outcome in self._first_outcomes() if outcome.delay_ms is not None]
 
     def part(self, from_ms: int | None, to_ms: int | None, limit: int | None) -> "LogDataset":
-        """See Dataset."""
+        """See `Dataset.part`."""
         first, stop = 0, self.rows
         if from_ms is not None or to_ms is not None:
             begun_ms = self.decided_at_ms(0)
@@ -227,7 +227,7 @@ _EPOCH = re.compile("[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The `count` rows of a log that start at `first`."""
+    """A part of a log: `count` rows, starting at `first`."""
 
     source: LogRows
     first: int

@@ -22,7 +22,8 @@ CONSTANT = 1e-9
 """A column is considered constant if its standard deviation is at most this fraction of its root mean square."""
 
 UNEVEN = 1_000.0
-"""A warning is reported if the ratio of a column's spread to the median of the other columns is at least this value."""
+"""A warning is reported if the ratio of a column's spread to the median spread of the other columns is at least this
+value."""
 
 
 class Moments(NamedTuple):
@@ -34,14 +35,14 @@ class Moments(NamedTuple):
     squares: float = 0.0  # Σ (value - mean)²
 
     def including(self, values: FloatArray) -> "Moments":
-        """Add finite values (Chan, Golub, LeVeque 1983).
+        """Return the moments with finite values added (Chan, Golub, LeVeque 1983).
 
         >>> Moments().including(np.array([0.0, 4.0])).including(np.array([2.0]))
         Moments(n=3, zeros=1, mean=2.0, squares=8.0)
         """
         if not values.size:
             return self
-        with np.errstate(over="ignore", invalid="ignore"):  # the result may be infinite or NaN; `spread` checks it
+        with np.errstate(over="ignore", invalid="ignore"):  # the result may be infinite or NaN; see `spread`
             mean, n = float(values.mean()), self.n + values.size
             gap = mean - self.mean
             squares = float(np.square(values - mean).sum()) + gap * gap * self.n * values.size / n
@@ -99,7 +100,7 @@ def uneven_rows(rows: SparseRows) -> str:
 
 
 def uneven_of(dataset: Dataset) -> str:
-    """Return the warning about an uneven column. Computed for rows in memory, and stored for a log."""
+    """Return the warning about an uneven column, which is computed for rows in memory and stored for a log."""
     return uneven_rows(dataset.source) if isinstance(dataset.source, SparseRows) else dataset.uneven
 
 
@@ -119,7 +120,7 @@ def standardised(dataset: Dataset) -> Dataset:
 
 
 class _Columns(NamedTuple):
-    """The columns that have entries."""
+    """Statistics of the columns that have entries."""
 
     indices: IndexArray  # [m], increasing
     place: NDArray[np.int64]  # [nnz], the column of each entry

@@ -101,7 +101,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 class _Table:
-    """The rows as in the file. Checks across rows run after the last row."""
+    """The rows as they are in the file. Checks across rows run after the last row."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

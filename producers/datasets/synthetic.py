@@ -40,7 +40,7 @@ TERMS = "generated; no restrictions"
 
 ROW_NNZ_MAX = CLASS_KEYWORDS_MAX - KEYWORDS_OFF + COMMON_ON
 
-# Positions in the sequence of random numbers of a row.
+# Positions in a row's sequence of random numbers.
 _CLASS = 0
 _NOISE = 1
 _WRONG_CLASS = 2
@@ -71,7 +71,7 @@ def _word(sequence: np.uint64, place: int) -> np.uint64:
 
 @compiled
 def _below(n: int, sequence: np.uint64, place: int) -> int:
-    """Return the upper half of a 32 by 32 bit product. It is uniform in {0, ..., n-1} to one part in 2³²/n."""
+    """Return the upper half of a 32 by 32 bit product, which is uniform in {0, ..., n-1} to one part in 2³²/n."""
     # In numba, int() of an unsigned number is unsigned, and an operation with a signed number yields a float.
     return int(np.int64(((_word(sequence, place) >> _S32) * _U64(n)) >> _S32))
 
@@ -192,7 +192,7 @@ def draw_keywords(seed: int) -> Keywords:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticRows:
-    """The rows of one seed."""
+    """The rows that are generated from one seed."""
 
     seed: np.uint64
     noise: float

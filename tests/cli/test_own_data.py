@@ -73,7 +73,7 @@ def test_run_and_data_show_report_the_same_data_problems(tmp_path: Path, onebit:
     assert [remark.partition(" (")[0] for remark in remarks] == [
         "1 row of log skipped: row: expected UTF-8 text",
         "log: empty cells, which have no entry: 'age' 1, 'device' 1",
-        "log: 'price': numbers with a decimal comma are read as texts; use a decimal point, as in 3.5",
+        "log: 'price': numbers with a decimal comma are read as text; use a decimal point, as in 3.5",
     ]
     assert remarks[2].endswith("(2 values)")
     assert [line.removeprefix("warning: ") for line in ran.err.splitlines() if line.startswith("warning: ")] == remarks

@@ -81,7 +81,7 @@ def _kept_in(folder: Path) -> StoredLog | None:
         found = open_stored(folder)
     except DatasetError:
         return None
-    with suppress(OSError):  # ignored: the time cannot be updated without write permission
+    with suppress(OSError):  # without write permission, the time cannot be updated
         os.utime(folder)
     return found
 

@@ -154,7 +154,7 @@ def _converted(
     read: Callable[[Any], float | None],
     missing: float,
 ) -> NDArray[Any]:
-    """Return the converted values. Report each value for which `read` returns None."""
+    """Convert the values with `read`, and report those for which it returns None."""
     if isinstance(column, Texts):
         values: Sequence[Any] = column.distinct
         codes = column.codes

@@ -14,8 +14,8 @@ from producers.datasets.logs.parsed import Problem
 from producers.datasets.logs.streams import LINE_BYTES_MAX, Fault, LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table
 
-# This limit applies to the whole process and is 131,072 by default. A field is at most as long as a block and the
-# incomplete row before the block.
+# This limit applies to the whole process and is 131,072 by default. A field is at most as long as a block plus the
+# incomplete row before it.
 csv.field_size_limit(4 * LINE_BYTES_MAX)
 
 _BOM = b"\xef\xbb\xbf"
@@ -23,13 +23,13 @@ _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 
 
 def column_names(source: Source) -> list[str]:
-    """Return the columns in the header."""
+    """Return the column names in the header."""
     head = source.head().removeprefix(_BOM).decode("utf-8", "replace")
     return next(filter(None, csv.reader(io.StringIO(head, newline=""), delimiter=delimiter_of(source.head()))))
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with only these columns; None means all columns.
+    """Yield the rows, restricted to these columns; None means all columns.
 
     Raises:
         DatasetError: the file cannot be read.
@@ -56,7 +56,7 @@ class _Rows:
 
 
 class _Reader:
-    """Splits lines into rows: a line end within quotation marks does not end a row."""
+    """Splits lines into rows. A line break within quotation marks does not end a row."""
 
     def __init__(self, delimiter: str, n_columns: int) -> None:
         self._delimiter = delimiter
@@ -102,7 +102,7 @@ class _Reader:
     def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
         """Return the complete rows in these lines, and the number of lines in the rows."""
         n = self._n_columns
-        sizes: dict[int, int] = {}  # the actual number of columns, for each row with a wrong number
+        sizes: dict[int, int] = {}  # number of columns found, for each row in which it is wrong
         # The sentinel line `end` becomes a row or part of an incomplete row, and is removed afterwards.
         end = self._delimiter * n
         cells = list(chain.from_iterable(self._sized(chain(lines, (end,)), sizes)))

@@ -13,7 +13,7 @@ from stream.wire.records import FloatArray, IndexArray
 
 
 class EncodedRows(NamedTuple):
-    """Compressed rows."""
+    """Rows of features in compressed form."""
 
     offsets: OffsetArray  # int64[n + 1]
     indices: IndexArray  # int32[nnz], strictly increasing in a row

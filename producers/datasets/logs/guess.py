@@ -180,7 +180,7 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
     if "delay" in fields and _plain(fields["delay"]) not in ROLE_NAMES["delay"]:
         named = repr(fields["delay"])
         remarks.append(
-            f"{named} is mapped as the delay of the outcome; if it is known at the decision, list it as a feature"
+            f"{named} is mapped as the delay of the outcome; if known before the decision, list it as a feature"
         )
     if "action" not in fields and "label" not in fields:
         remarks.append("no column looks like the played action or the right label: add action = or label =")
@@ -216,7 +216,7 @@ def _kind_of(name: str, column: Column) -> Kind | str:
     problems: list[Problem] = []
     found = texts(column, name, problems)
     if problems:
-        return f"the values are neither strings nor numbers, such as {problems[0].got}"
+        return f"the values are neither strings nor numbers, for example {problems[0].got}"
     listed = found.distinct
     if listed and sum(len(words_of(text)) for text in listed) / len(listed) >= WORDS_MIN and not _are_times(found):
         return Kind.TEXT

@@ -15,7 +15,7 @@ _DEPTH_MAX = 8
 
 
 def column_names(source: Source) -> list[str]:
-    """Return the columns found in the first rows."""
+    """Return the names of the columns found in the first rows."""
     head = source.head()
     whole = head if len(head) < HEAD_BYTES else head[: head.rfind(b"\n") + 1]
     rows = _objects(LineBlock(whole, 1)).rows
@@ -23,7 +23,7 @@ def column_names(source: Source) -> list[str]:
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with only these columns; None means all columns found in the first rows."""
+    """Yield the rows, restricted to these columns; None means all columns found in the first rows."""
     names = column_names(source) if columns is None else columns
     first_row = 0
     for objects in objects_of(source):

@@ -47,7 +47,7 @@ class FeatureColumns(BaseModel):
     text: tuple[str, ...] = ()
 
     def kinds(self) -> dict[str, Kind]:
-        """Return the columns in index order."""
+        """Return the kind of each column, in index order."""
         return {
             **dict.fromkeys(self.numeric, Kind.NUMERIC),
             **dict.fromkeys(self.categorical, Kind.CATEGORICAL),

@@ -72,7 +72,7 @@ class Truth(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """The contexts."""
+    """The contexts of the visits."""
 
     devices: NDArray[np.int64]  # [n], indices in DEVICES
     regions: NDArray[np.int64]  # [n], indices in REGIONS

@@ -19,12 +19,12 @@ BATCH_ROWS = 16_384
 
 
 def column_names(source: Source) -> list[str]:
-    """Return the columns, including those within structs."""
+    """Return the column names, including those within structs."""
     return [name for field in _open(source).schema_arrow for name in _names(field)]
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with only these columns; None means all columns.
+    """Yield the rows, restricted to these columns; None means all columns.
 
     Raises:
         DatasetError: the file is damaged.

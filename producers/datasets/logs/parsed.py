@@ -16,7 +16,7 @@ _MISSING = -1
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A sequence of n strings, each distinct string stored once. An empty string is a missing value."""
+    """A sequence of n strings, in which each distinct string is stored once. An empty string is a missing value."""
 
     distinct: list[str]  # in order of first occurrence
     codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing

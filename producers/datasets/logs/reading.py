@@ -27,7 +27,7 @@ from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, bui
 from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
-"""A feature with more distinct values is hashed. In dense models, each index takes memory and time for every class."""
+"""A feature with more distinct values is hashed. In dense models, each index costs memory and time for every class."""
 
 HASH_BITS = 16
 """Hashed values share 2¹⁶ = 65,536 indices."""
@@ -47,7 +47,7 @@ class TableReader(Protocol):
         ...
 
     def tables(self, source: Source, columns: Sequence[str] | None) -> Iterator[Table]:
-        """Yield the rows with only these columns; None means all columns."""
+        """Yield the rows, restricted to these columns; None means all columns."""
         ...
 
 
@@ -128,7 +128,7 @@ class LogFile:
         return "" if is_scaled else self._remarks.uneven
 
     def batches(self) -> Iterator[LogBatch]:
-        """Yield the rows in order.
+        """Yield the rows as batches, in order.
 
         Raises:
             DatasetError: the file cannot be read, or a row is invalid and invalid rows are not skipped.

@@ -129,7 +129,7 @@ def open_stored(folder: Path) -> StoredLog:
     """Open a log stored by `store_log`.
 
     Raises:
-        DatasetError: the directory contains no stored log, or the log is damaged or has another version.
+        DatasetError: the directory contains no stored log, or the log is damaged or has a different version.
     """
     try:
         content = orjson.loads((folder / _CONTENT).read_bytes())

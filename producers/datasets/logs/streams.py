@@ -35,7 +35,7 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class CutOffError(DatasetError):
-    """A compressed file is damaged or truncated."""
+    """Raised if a compressed file is damaged or truncated."""
 
 
 class Fault(NamedTuple):
@@ -46,7 +46,7 @@ class Fault(NamedTuple):
 
 
 class LineBlock(NamedTuple):
-    """Whole lines."""
+    """A block of whole lines."""
 
     data: bytes  # ends at the end of a line, except possibly at the end of the file
     first_line: int  # the number of the block's first line, from 1

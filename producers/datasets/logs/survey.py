@@ -1,4 +1,4 @@
-"""What passes over a log find: the number of rows, classes and vocabularies, and remarks on the feature columns.
+"""Results of passes over a log: row count, classes, vocabularies, and remarks on the feature columns.
 
 Remarks report empty cells, decimal commas, and large differences in spread.
 """
@@ -119,7 +119,7 @@ class _Vocabularies:
 
 NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
 
-DECIMAL_COMMA = "numbers with a decimal comma are read as texts; use a decimal point, as in 3.5"
+DECIMAL_COMMA = "numbers with a decimal comma are read as text; use a decimal point, as in 3.5"
 
 
 class Remarks:

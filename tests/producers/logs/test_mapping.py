@@ -138,7 +138,7 @@ def test_guess_excludes_outcome_columns_and_tolerates_bad_rows(tmp_path: Path) -
         "features": {"numeric": ["spend"], "categorical": ["banner title"]},
     }  # fmt: skip
     assert guessed.remarks == (
-        "'minutes_to_buy' is mapped as the delay of the outcome; if it is known at the decision, list it as a feature",
+        "'minutes_to_buy' is mapped as the delay of the outcome; if known before the decision, list it as a feature",
         "not all propensities are in (0, 1]: rows with other values are invalid",
         "'bought' is omitted: its name suggests a value that is known only after the decision; if not, list it",
     )
@@ -156,7 +156,7 @@ def test_guess_reports_missing_headers_and_decimal_commas(tmp_path: Path) -> Non
     path = write(tmp_path, b"age;price;country;2\n1;3,5;de,at;1\n2;4;fr;1\n")
     guessed = guess(next(csv_tables.tables(Source(str(path)), None)))
     assert guessed.remarks[0] == (
-        "'price': numbers with a decimal comma are read as texts; use a decimal point, as in 3.5"
+        "'price': numbers with a decimal comma are read as text; use a decimal point, as in 3.5"
     )
     assert not any("names are numbers" in remark for remark in guessed.remarks)
 
