@@ -46,8 +46,8 @@ class Unsuitable(Enum):
         "one of {suitable}"
     )
     NO_ELIGIBLE = (
-        "{learner} cannot decide among some of the classes, as classes_max and eligible classes in a log require; use "
-        "one of {suitable}"
+        "{learner} cannot decide among a subset of the classes, as classes_max and eligible classes in a log require; "
+        "use one of {suitable}"
     )
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, but reward is any; use one of {suitable}"
