@@ -133,7 +133,7 @@ def arms_of(share: float) -> "Arms":
 
 
 def challenger_estimator() -> "ChallengerEstimator":
-    """Return an empty estimator of challengers."""
+    """Return a new estimator for the challengers, without data."""
     from stream.estimating.challengers import ChallengerEstimator  # deferred: most runs do not need this module
 
     return ChallengerEstimator()

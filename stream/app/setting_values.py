@@ -107,7 +107,7 @@ Speed = Annotated[str | None, AfterValidator(_speed)]
 
 
 def parse_time(text: str) -> int:
-    """Parse a time in ISO 8601, or a number, into milliseconds since 1970. A time without a zone is in UTC.
+    """Convert an ISO 8601 time, or a number, to milliseconds since 1970. A time without a zone is taken to be UTC.
 
     >>> parse_time("1970-01-01T00:01"), parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("250")
     (60000, 500, 250)
@@ -142,7 +142,7 @@ def _retention(value: object) -> object:
 
 
 def format_retention(retention_ms: int) -> str:
-    """Format a retention time in its text form."""
+    """Format a retention time as text."""
     return FOR_EVER if retention_ms < 0 else format_duration(retention_ms)
 
 

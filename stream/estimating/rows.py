@@ -202,7 +202,7 @@ def usable(propensities: FloatArray) -> NDArray[np.bool_]:
 
 
 def chunks(batches: Iterable[LoggedRows], draws: Draws, rows_max: int = ROWS_MAX) -> Iterator[Chunk]:
-    """Split batches of any size into chunks, in order, with random words that depend on the event ids."""
+    """Split batches of any size into chunks, in order, and add pseudorandom words derived from the event ids."""
     for batch in batches:
         n = len(batch.ids)
         for start in range(0, n, rows_max):

@@ -141,7 +141,7 @@ def part_of(stream: Stream, events: Indices) -> Stream:
 
 
 def life_of(stream: Stream, events: Indices) -> Stream:
-    """Return a stream of consecutive events after which the state is lost. Later bits are never delivered."""
+    """Return a run of consecutive events that ends when the state is lost. Bits due after that are never delivered."""
     delays = stream.delays[events]
     return _taken(stream, events, np.where(events + delays > events[-1], NEVER, delays))
 

@@ -89,7 +89,7 @@ def predict(
     alpha: float,
     eta: float,
 ) -> tuple[int, int, float]:
-    """Return the class with the highest s_i + √(η c_i), from s_i = k_iᵀa_i.
+    """Given s_i = k_iᵀa_i, return the class with the highest s_i + √(η c_i).
 
     The greedy class is evaluated first. For every other class, the computation of c_i stops when the class's bound can
     no longer be the highest.

@@ -91,7 +91,7 @@ Words = TypeVar("Words", np.uint64, NDArray[np.uint64])
 
 
 def mix(z: int) -> int:
-    """Return the output function of SplitMix64, a bijection of 64 bits.
+    """Apply the output function of SplitMix64, a bijection on 64-bit integers.
 
     >>> hex(mix(GAMMA))
     '0xe220a8397b1dcdaf'

@@ -309,7 +309,7 @@ def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Tab
 
 
 class _Earned(NamedTuple):
-    """Estimates for the learners' own policies during a replay of a log."""
+    """Estimates of what the learners' own policies would have earned while a log was replayed."""
 
     charts: list[Chart]
     table: Table

@@ -278,12 +278,12 @@ def read_runs(path: Path) -> list[RunReport]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SavedRunsError(f"{path}: cannot read the page of a run or its JSON: {error}") from error
+        raise SavedRunsError(f"{path}: cannot read the run's page or its JSON file: {error}") from error
     found = _ELEMENT.search(text)
     try:
         fields = orjson.loads(text if found is None else gzip.decompress(base64.urlsafe_b64decode(found[1])))
     except (orjson.JSONDecodeError, binascii.Error, OSError, EOFError) as error:
-        raise SavedRunsError(f"{path}: expected the page of a run or its JSON; found no run") from error
+        raise SavedRunsError(f"{path}: expected a run's page or its JSON file; found no run") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         got = fields.get("format") if isinstance(fields, dict) else None
         raise SavedRunsError(f"{path}: expected runs in format {FORMAT}; got {got!r}")

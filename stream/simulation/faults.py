@@ -176,7 +176,7 @@ class Faults:
         return Verdict.PROCEEDS
 
     def _pause(self, process: Process, for_ms: int) -> None:
-        """Run the world while a process is paused in a call."""
+        """Run the world while one process is blocked in a call."""
         if process.broker.is_open_in(TOPICS.updates):
             self._trace.fired[OPEN_IN_LOG] += 1
         if for_ms:

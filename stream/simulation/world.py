@@ -56,7 +56,7 @@ class World:
             self.processes.poll_all()
 
     def _run_until(self, until_ms: int) -> None:
-        """Run the world up to a given time, while a process is paused in a call."""
+        """Run the world up to a given time while one process is blocked in a call."""
         while self._todo and self._todo[0].at_ms <= until_ms:
             self._next_item()
         self._advance_to(until_ms)

@@ -182,7 +182,7 @@ class _Audit:
         beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
         return tuple(
             f"{tp} begins at offset {beginning}; the ledger counts records from offset {needed[tp.topic]} on, but the "
-            "first of these records were deleted. To verify a pipeline, set its topics' retention.ms to -1"
+            "earliest of these records have been deleted. To verify a pipeline, set its topics' retention.ms to -1"
             for tp, beginning in beginnings.items()
             if beginning > needed[tp.topic]
         )

@@ -68,7 +68,7 @@ def test_file_without_runs_is_rejected(onebit: Onebit) -> None:
     Path("other.html").write_text("<p>no run</p>")
     ended = onebit("report", "other.html")
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
-    assert "other.html: expected the page of a run or its JSON" in ended.err
+    assert "other.html: expected a run's page or its JSON file" in ended.err
 
 
 def test_report_and_no_report_flags_are_rejected_together(onebit: Onebit) -> None:

@@ -1,4 +1,4 @@
-"""The learners late-ucb, igw-logistic and stack-igw in plain numpy, and their common drift detection."""
+"""The learners late-ucb, igw-logistic and stack-igw in plain numpy, and the drift detection that they share."""
 
 from math import exp, log, sqrt
 

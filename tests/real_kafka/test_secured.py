@@ -213,7 +213,10 @@ def started(users: Secured, outputs: list[str]) -> Secured:
 
 
 def needed_by(*users: str) -> list[Allowed]:
-    """Return the ACLs that these users need, ordered so that each program still has work that needs the missing ACL."""
+    """Return the ACLs that these users need.
+
+    The tests remove one after another in this order, so that each program still has work that requires its ACL.
+    """
     later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
     needed = [one for one in documented_acls() if one.user in users and one not in later]
     found = [one for one in needed if (one.user, one.operation) not in IMPLIED]

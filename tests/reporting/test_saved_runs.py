@@ -85,7 +85,7 @@ def test_saved_runs_in_format_1_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("content", "reported"),
     [
-        ("<p>another page</p>", "expected the page of a run or its JSON; found no run"),
+        ("<p>another page</p>", "expected a run's page or its JSON file; found no run"),
         ('<script type="application/gzip" id="runs">bm8</script>', "found no run"),
         ('{"format": 7, "runs": []}', "expected runs in format 1; got 7"),
         ("[1]", "expected runs in format 1; got None"),

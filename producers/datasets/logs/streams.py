@@ -174,7 +174,7 @@ class Source:
                 if not packed:
                     return
                 unpacker = new()
-        raise CutOffError(f"{self.name} is truncated: its {kind} stream has no end. Download it again")
+        raise CutOffError(f"{self.name} is truncated: its {kind} stream ends prematurely. Download it again")
 
 
 def _gzip() -> _Unpacker:
