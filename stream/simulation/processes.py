@@ -158,7 +158,10 @@ class Processes:
         raise UnexpectedError(f"the learners did not become idle at {self._clock.now_ms} ms")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
-        """Call a function on behalf of a process. If it fails, end or restart the process. Return the amount of work done."""
+        """Call a function on behalf of a process, which ends or restarts if the function fails.
+
+        Returns the amount of work done.
+        """
         broker = process.broker
         process.busy = True
         moved = broker.moved
