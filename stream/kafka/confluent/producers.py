@@ -124,8 +124,12 @@ class ConfluentSink:
 
     def settle(self) -> dict[TopicPartition, int]:
         """See Sink."""
-        with self._connection.translating("write records", self.needs()):
+        try:
             left = self._client.flush(self._connection.patience_s)
+        except RAISED as raised:
+            left = 0
+            if not self._errors:  # the error of a record, if there is one, is the cause of the fatal error
+                self._errors.append(error_of(raised))
         delivered, errors, needs = self._delivered, self._errors, self.needs()
         self.drop()
         if errors:
