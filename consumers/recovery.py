@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from consumers.partition import Input, Partition
 from consumers.shared_model import SharedModel
 from stream.journal.recover import Progress, Recovered, recovery
-from stream.journal.steps import Given, UnrecoverableError, last_step, last_steps, stored_settings
+from stream.journal.steps import Given, UnrecoverableError, last_steps, stored_settings
 from stream.kafka.port import Broker
 from stream.shared.view import View
 from stream.snapshots.chunks import MODEL_KEYS, MODEL_PARTITION, imported_model, read_snapshots, reading_snapshots
@@ -86,14 +86,17 @@ class Recoveries:
 
         The requests cover all partitions together, so that a rebalance only briefly interrupts running partitions.
         """
-        parked = self.parked.partitions
-        candidates = [each for each in partitions if each in parked and each not in self._running]
+        candidates = [each for each in partitions if each in self.parked.partitions and each not in self._running]
         if not candidates:
             return []
         held_up = self._held_up(candidates)
-        journals = {each: TopicPartition(self.topics.journal, each) for each in candidates if each not in held_up}
+        return self._resumed([each for each in candidates if each not in held_up])
+
+    def _resumed(self, partitions: Iterable[int]) -> list[Partition]:
+        """Remove these parked tasks, and return those that can continue from the ends of their journals."""
+        journals = {each: TopicPartition(self.topics.journal, each) for each in partitions}
         last = last_steps(self.broker, list(journals.values()))
-        checked = [(parked.pop(each), last.get(tp)) for each, tp in journals.items()]
+        checked = [(self.parked.partitions.pop(each), last.get(tp)) for each, tp in journals.items()]
         return [running for running, step in checked if running.resume(step)]
 
     def park(self, running: Partition) -> None:
@@ -131,10 +134,8 @@ class Recoveries:
         others = ", or of another program in its predictions topic" if self.settings.model == "shared" else ""
         waits = f"partition {partition} waits for a transaction of its previous learner{others}"
         yield from self._wait(lambda: not self._held_up([partition]), lambda: waits)
-        parked = self.parked.partitions.pop(partition, None)
-        journal = TopicPartition(self.topics.journal, partition)
-        if parked is not None and parked.resume(last_step(self.broker, journal)):
-            return parked
+        if partition in self.parked.partitions and (resumed := self._resumed([partition])):
+            return resumed[0]
         recovered = yield from self._recover(partition)
         if recovered.settings.model == "shared":
             yield from self._read_log(partition, recovered)

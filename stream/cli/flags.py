@@ -129,6 +129,32 @@ def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
     return settings
 
 
+def learner_names(incomplete: str) -> list[str]:
+    """Return the names of learners that start with the typed text."""
+    return _starting(incomplete, *_learners())
+
+
+def learner_choices(incomplete: str) -> list[str]:
+    """Return the values of the setting `learner`, including `auto`, that start with the typed text."""
+    return _starting(incomplete, AUTO, *_learners())
+
+
+def data_names(incomplete: str) -> list[str]:
+    """Return the names of data sets that start with the typed text. The shell completes file names."""
+    from producers.datasets.catalogue import catalogue
+
+    return _starting(incomplete, *(entry.name for entry in catalogue()))
+
+
+def policy_names(incomplete: str) -> list[str]:
+    """Return the policies of `onebit estimate` that start with the typed text."""
+    return _starting(incomplete, "logged", "uniform", "constant:", "model:", *_learners())
+
+
+COMPLETED = {"learner": learner_choices, "data": data_names}
+"""Functions for shell completion, by setting."""
+
+
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -155,28 +181,6 @@ def _annotation(one: Described) -> Any:
     ]
 
 
-def learner_names(incomplete: str) -> list[str]:
-    """Return the names of learners that start with the typed text."""
-    return _starting(incomplete, *_learners())
-
-
-def learner_choices(incomplete: str) -> list[str]:
-    """Return the values of the setting `learner`, including `auto`, that start with the typed text."""
-    return _starting(incomplete, AUTO, *_learners())
-
-
-def data_names(incomplete: str) -> list[str]:
-    """Return the names of data sets that start with the typed text. The shell completes file names."""
-    from producers.datasets.catalogue import catalogue
-
-    return _starting(incomplete, *(entry.name for entry in catalogue()))
-
-
-def policy_names(incomplete: str) -> list[str]:
-    """Return the policies of `onebit estimate` that start with the typed text."""
-    return _starting(incomplete, "logged", "uniform", "constant:", "model:", *_learners())
-
-
 def _learners() -> list[str]:
     from stream.learners import registered
 
@@ -185,7 +189,3 @@ def _learners() -> list[str]:
 
 def _starting(incomplete: str, *names: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
-
-
-COMPLETED = {"learner": learner_choices, "data": data_names}
-"""Functions for shell completion, by setting."""

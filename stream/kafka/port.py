@@ -15,8 +15,8 @@ FETCH_WAIT_MS = 100
 be outdated by this time."""
 
 SHORT_FETCH_WAIT_MS = 10
-"""The same for reads up to a known offset. A client can notice only with a further fetch that a transaction's marker is
-all that precedes this offset."""
+"""The same for reads up to a known offset. If only a transaction's marker precedes this offset, a client needs one more
+fetch to notice it."""
 
 RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka's default limit for a batch and its overhead is 1 MiB
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stream.randomness.delays import parse_delay
 from stream.reporting.charts import Chart, chart_json, script
-from stream.reporting.run_charts import Drawing, error_charts, ledger_flow, time_charts
+from stream.reporting.ledger_flow import Drawing, ledger_flow
+from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport, packed_runs
 from stream.reporting.tables import (
     ARM_COLUMNS,

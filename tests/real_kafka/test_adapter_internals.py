@@ -42,6 +42,7 @@ CONSUMER = (
     "_net.run",
     "_manager._conns",
     "_manager.wait_for",
+    "_cluster.config",
     "_cluster.request_update",
     "_subscription.assignment",
 )
