@@ -10,13 +10,14 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
 from stream.kafka.confluent.connection import ConfluentConnection
-from stream.kafka.confluent.membership import GroupConsumer
+from stream.kafka.confluent.membership import _METADATA_TAG, GroupConsumer
 from stream.kafka.connection import ConnectionSettings
 from stream.kafka.port import BrokerUnavailableError, FencedError
 from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
 
 CONTEXTS = TopicPartition("contexts", 0)
+METADATA = _METADATA_TAG + bytes(4)
 
 
 def _message() -> Any:
@@ -100,6 +101,30 @@ def test_unknown_member_paused_after_an_outage_is_fenced(connection: ConfluentCo
 
     with pytest.raises(FencedError, match="learner-1 was removed from group"):
         member.on_unknown_member()
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_member_that_the_client_rejoined_is_fenced_unless_the_broker_was_down(
+    connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, *, is_cut_off: bool
+) -> None:
+    member = _member(connection, {"learner-1": frozenset((CONTEXTS,))})
+    assigned: list[frozenset[TopicPartition]] = []
+    monkeypatch.setattr(member._client, "memberid", lambda: "new", raising=False)
+    monkeypatch.setattr(member._client, "consumer_group_metadata", lambda: METADATA, raising=False)
+    monkeypatch.setattr(member._admin, "beginnings", lambda tps: dict.fromkeys(tps, 0), raising=False)
+    monkeypatch.setattr(member._admin, "committed", lambda group, tps: dict.fromkeys(tps, 7), raising=False)
+    monkeypatch.setattr(member._admin, "leave", lambda subscription, member_id: None, raising=False)
+    listener: Any = SimpleNamespace(on_assigned=assigned.append)
+    member.subscription = member.subscription._replace(listener=listener)
+    member._member_id = "old"
+    if is_cut_off:
+        connection.cut_off_s = time.monotonic()
+        member._take_over(frozenset((CONTEXTS,)))
+        assert assigned == [{CONTEXTS}]
+    else:
+        with pytest.raises(FencedError, match="learner-1 was removed from group"):
+            member._take_over(frozenset((CONTEXTS,)))
+        assert assigned == []
 
 
 def test_unknown_member_whose_partitions_were_reassigned_is_fenced(connection: ConfluentConnection) -> None:

@@ -102,9 +102,10 @@ class GroupConsumer(Reader):
 
     def _take_over(self, tps: frozenset[TopicPartition]) -> None:
         """Start reading at the committed offsets, or at the offsets to which the listener seeks."""
-        self._known_s = time.monotonic()
         joined_as = self._client.memberid()
-        if self._member_id not in ("", joined_as) and not self.subscription.rejoins:
+        may_continue = self._member_id in ("", joined_as) or self.subscription.rejoins or self._was_cut_off()
+        self._known_s = time.monotonic()
+        if not may_continue:
             # The group removed this member while it had no partitions, so no loss was reported. The client then
             # rejoined automatically.
             self._admin.leave(self.subscription, joined_as)
@@ -185,15 +186,16 @@ class GroupConsumer(Reader):
         return place is not None
 
     def _was_cut_off(self) -> bool:
-        """Return whether an outage occurred after the group's last response, and no member has partitions.
+        """Return whether an outage occurred after the group's last response, and no other member has partitions.
 
         librdkafka leaves the group when it cannot reach the broker for the session timeout. If this process was only
         paused, the broker remained reachable. Received records do not prove that the broker was reachable, because they
         may have arrived before an outage.
         """
-        others = self._admin.members(self.subscription.group)
+        members = self._admin.members(self.subscription.group)
         self._connection.listen()
-        return self._connection.cut_off_s > self._known_s and not any(others.values())
+        others = [tps for name, tps in members.items() if name != self.subscription.member]
+        return self._connection.cut_off_s > self._known_s and not any(others)
 
     def membership(self) -> bytes:
         """Return the member and generation under which offsets are committed.
