@@ -9,7 +9,7 @@ import pytest
 
 from stream.kafka.confluent.connection import ConfluentConnection, bounded
 from stream.kafka.confluent.membership import GroupConsumer
-from stream.kafka.confluent.producers import ConfluentTransactionSink
+from stream.kafka.confluent.producers import ConfluentSink, ConfluentTransactionSink
 from stream.kafka.connection import ConnectionSettings
 from stream.kafka.port import BrokerUnavailableError, FencedError
 from stream.kafka.producers import TransactionProducer
@@ -45,14 +45,18 @@ def _producer(connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, 
     return TransactionProducer(ConfluentTransactionSink(connection, admin, "learner-1"), connection.clients)
 
 
-def test_client_with_a_cleared_fatal_error_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleared_fatal_error_means_fenced_only_with_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     def flush(seconds: float) -> int:
         raise SystemError("flush returned NULL without setting an exception")
 
-    producer = _producer(ConfluentConnection(ConnectionSettings("127.0.0.1:1")), monkeypatch, flush=flush)
+    connection = ConfluentConnection(ConnectionSettings("127.0.0.1:1"))
+    producer = _producer(connection, monkeypatch, flush=flush)
     producer.begin()
     with pytest.raises(FencedError):
         producer.flush()
+    admin: Any = None
+    with pytest.raises(BrokerUnavailableError):
+        ConfluentSink(connection, admin).settle()
 
 
 def test_timeout_in_send_offsets_makes_the_producer_unusable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ RAISED = (KafkaException, SystemError)
 """A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead, and
 the callback can clear the fatal error."""
 
-_CLEARED = _code(_code._FATAL, "the client stopped, and a callback cleared the reason", True)
+CLEARED = _code(_code._FATAL, "the client stopped, and a callback cleared the reason", True)
 
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
@@ -86,7 +86,7 @@ def is_refusal(error: Any) -> bool:
 def error_of(raised: BaseException) -> Any:
     """Return the client error contained in an exception that the client raised."""
     if not isinstance(raised, KafkaException):
-        return _CLEARED if raised.__cause__ is None else error_of(raised.__cause__)
+        return CLEARED if raised.__cause__ is None else error_of(raised.__cause__)
     return raised.args[0]
 
 

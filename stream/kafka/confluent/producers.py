@@ -25,7 +25,15 @@ from typing import Any, NoReturn
 
 import confluent_kafka
 
-from stream.kafka.confluent.connection import FENCED, RAISED, ConfluentConnection, error_of, is_refusal, is_transient
+from stream.kafka.confluent.connection import (
+    CLEARED,
+    FENCED,
+    RAISED,
+    ConfluentConnection,
+    error_of,
+    is_refusal,
+    is_transient,
+)
 from stream.kafka.confluent.headers import headers_to_send
 from stream.kafka.confluent.membership import GroupConsumer
 from stream.kafka.kafka_python.admin import Admin
@@ -127,9 +135,8 @@ class ConfluentSink:
         try:
             left = self._client.flush(self._connection.patience_s)
         except RAISED as raised:
-            left = 0
-            if not self._errors:  # the error of a record, if there is one, is the cause of the fatal error
-                self._errors.append(error_of(raised))
+            self._raise_cause(error_of(raised))
+            self._connection.refuse("write records", raised, self.needs())
         delivered, errors, needs = self._delivered, self._errors, self.needs()
         self.drop()
         if errors:
@@ -162,7 +169,9 @@ class ConfluentSink:
             self._client = None
 
     def _raise_cause(self, error: Any) -> None:
-        """Raise the underlying cause of a record's error, if it is known."""
+        """Raise another error instead of the client's, if that one is not the cause."""
+        if error is CLEARED:  # without transactions, no other process can take over; a new client reports the reason
+            raise BrokerUnavailableError(f"could not write records at {self._connection.bootstrap}: {error.str()}")
 
 
 class ConfluentTransactionSink(ConfluentSink):
