@@ -70,6 +70,24 @@ def test_member_checks_producer_errors_before_it_is_fenced(connection: Confluent
     member.on_unknown_member()
 
 
+def test_member_checks_its_own_errors_before_it_is_fenced(
+    connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def consume(count: int, timeout_s: float) -> list[Any]:
+        connection._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        return [_message()]
+
+    member = _member(connection, {})
+    member._member_id = "old"
+    monkeypatch.setattr(member._client, "memberid", lambda: "new", raising=False)
+    monkeypatch.setattr(member._admin, "member_ids", lambda group: {}, raising=False)
+    monkeypatch.setattr(member._client, "consume", consume)
+
+    member.check_place()  # the broker was unreachable during a step, in which the consumer is not polled
+    monkeypatch.setattr(member._client, "consume", lambda count, timeout_s: [])
+    assert [record.offset for record in member.poll(0, 10)] == [7]
+
+
 def test_offset_commit_without_a_response_times_out(
     connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

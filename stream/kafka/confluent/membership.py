@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import confluent_kafka
 
-from stream.kafka.confluent.connection import FENCED, RAISED, ConfluentConnection
+from stream.kafka.confluent.connection import FENCED, RAISED, ConfluentConnection, error_of
 from stream.kafka.confluent.consumers import Reader, make_consumer
 from stream.kafka.connection import RETRY_S
 from stream.kafka.kafka_python.admin import Admin
@@ -36,6 +36,7 @@ _code: Any = confluent_kafka.KafkaError
 
 _POLL_INTERVAL_MS = 300_000  # a member that does not poll for this time leaves the group automatically
 _VERDICT_S = 10.0  # limit on waiting for the response to a heartbeat
+_EVENTS_MAX = 10_000  # events per call to `_listen`
 _NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
 
@@ -177,11 +178,14 @@ class GroupConsumer(Reader):
 
     def _ask_place(self) -> bool:
         """Return whether the group knows this member. Raise FencedError if it was replaced or removed."""
+        member_id = self._member_id
         place = self._admin.member_ids(self.subscription.group).get(self.subscription.member)
-        if place not in (None, self._member_id):
+        if place not in (None, member_id):
             self._out = self.subscription.replaced()
-        elif place is None and not (self.subscription.rejoins or self._was_busy or self._was_cut_off()):
-            self._out = self.subscription.thrown_out()
+        elif place is None and not (self.subscription.rejoins or self._was_busy):
+            self._listen()
+            if self._member_id == member_id and not self._was_cut_off():
+                self._out = self.subscription.thrown_out()
         self._raise_if_out()
         return place is not None
 
@@ -238,6 +242,22 @@ class GroupConsumer(Reader):
         ends_s = time.monotonic() + _VERDICT_S
         while not is_known and self._client.memberid() == self._member_id and time.monotonic() < ends_s:
             time.sleep(RETRY_S)  # wait until a heartbeat fails; the next poll then joins again
+
+    def _listen(self) -> None:
+        """Let the client report its errors, which it does in a poll. Its events are set aside for the next poll.
+
+        The producer does not report every outage, because it connects again only to send requests. An outage must have
+        ended when this method is called; before, a stopping broker may not have closed its connections.
+        """
+        try:
+            events = self._client.consume(_EVENTS_MAX, 0)
+        except RAISED as raised:
+            self._errors.append(error_of(raised))
+            return
+        for event in events:
+            tp = TopicPartition(event.topic(), event.partition())
+            if tp in self._positions:
+                self._set_aside(tp, event)
 
     def needs(self) -> list[Acl]:
         """See Reader. The first ACL is for the group."""
