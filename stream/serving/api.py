@@ -140,10 +140,8 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
         yield
         gateway.link.close()
 
-    openapi = document(version, has_token=has_token)
-
     async def describe(_: Request) -> Response:
-        return json_response(openapi)
+        return json_response(document(version, gateway.link.facts, has_token=has_token))
 
     return Starlette(
         routes=[

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from stream.serving.decisions import PipelineFacts
 from stream.serving.server import DECIDE, DECISIONS, FEEDBACK, SHOWN
 from stream.wire.schemas import schema_of
 
@@ -22,15 +23,17 @@ _ERRORS = {
 _BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 
 
-def document(version: str, *, has_token: bool) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document."""
-    context = schema_of("contexts")["properties"]
+def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document. Once the pipeline's settings are known, it includes the sizes."""
+    context, feedback = schema_of("contexts")["properties"], schema_of("feedback")["properties"]
     context["eligible"] |= {"minItems": 1, "uniqueItems": True}  # checked even if the learner ignores the list
+    if facts is not None:
+        _add_sizes(context, feedback, facts)
     event_id = context["id"]
     page = {code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body has the reason."))}
     schemas = {
         "Context": _schema(context, ("id", "x", "eligible", "deferred"), ["x"]),
-        "Feedback": _schema(schema_of("feedback")["properties"], ("id", "reward", "action"), ["id", "reward"]),
+        "Feedback": _schema(feedback, ("id", "reward", "action"), ["id", "reward"]),
         "Notice": _schema({"id": event_id}, ["id"], ["id"]),
         "Decision": {
             "type": "object",
@@ -77,6 +80,22 @@ def document(version: str, *, has_token: bool) -> dict[str, Any]:
         "components": {"schemas": schemas, **token},
         "security": [{"token": []}] if has_token else [],
     }
+
+
+def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: PipelineFacts) -> None:
+    """Restrict the fields of requests to the pipeline's features and classes."""
+    dense, sparse, named = context["x"]["anyOf"]
+    dense |= {"minItems": facts.n_features, "maxItems": facts.n_features}
+    sparse["properties"]["i"]["items"]["maximum"] = facts.n_features - 1
+    context["x"]["anyOf"] = [dense, sparse] if facts.encoder is None else [dense, sparse, named]
+    feedback["action"]["maximum"] = facts.n_classes - 1
+    if facts.open_classes:
+        classes: dict[str, Any] = {"type": "string"}
+    elif facts.class_names is None:
+        classes = {"type": "integer", "minimum": 0, "maximum": facts.n_classes - 1}
+    else:
+        classes = {"enum": facts.class_names}
+    context["eligible"]["items"] = classes
 
 
 def _schema(properties: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:

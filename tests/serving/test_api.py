@@ -303,10 +303,13 @@ def test_content_type_can_have_parameters(shared_gateway: GatewayClient) -> None
 
 def test_openapi_document_describes_requests_and_responses(shared_gateway: GatewayClient) -> None:
     schemas = shared_gateway.ask("GET", "/openapi.json").json["components"]["schemas"]
-    context, problem = (Draft202012Validator(schemas[name]) for name in ("Context", "Problem"))
+    context, feedback, problem = (Draft202012Validator(schemas[name]) for name in ("Context", "Feedback", "Problem"))
     found = [context.is_valid({"x": [1, 2], "eligible": eligible}) for eligible in ([0, 2], [], [1, 1])]
+    in_pipeline = [context.is_valid({"x": x}) for x in ([1, 2], [1], {"i": [1]}, {"i": [2]}, {"red": 1})]
+    actions = [feedback.is_valid({"id": "a", "reward": 1, "action": action}) for action in (2, 3)]
     missing = shared_gateway.ask("GET", f"/v1/decisions/{'a' * 300}")
     assert found == [True, False, False]
+    assert (in_pipeline, actions) == ([True, False, True, False, False], [True, False])
     assert (missing.status, problem.is_valid(missing.json)) == (404, True)
 
 
