@@ -7,7 +7,7 @@ estimate is checked after every tenth decision. A stream counts if the challenge
 probability of the interval's lower limit is 2.5 %; the goal is at most 5 %.
 
 *CPU.* The extra time per decision and update with a challenger is reported relative to the time of the challenger's
-learner alone. All times are measured in one process; each is the shortest of seven repetitions.
+learner alone. All times are measured in one process, in seven turns; each is the shortest of its turns.
 """
 
 import time
@@ -83,9 +83,9 @@ def main() -> None:
     print("champion + challenger on optdigits: us per event; ratio of the extra time to that of the challenger alone")
     for champion, challenger in PAIRS:
         one, other = partial(learner, champion, 10, 64), partial(learner, challenger, 10, 64)
-        alone_us, challenger_us, both_us = (
-            min(event_us(make, "optdigits") for _ in range(TURNS)) for make in (one, other, partial(pair, one, other))
-        )
+        makers = one, other, partial(pair, one, other)
+        turns = [[event_us(make, "optdigits") for make in makers] for _ in range(TURNS)]
+        alone_us, challenger_us, both_us = map(min, zip(*turns, strict=True))
         print(
             f"  {champion} + {challenger}: {alone_us:.1f} and {challenger_us:.1f} alone, {both_us:.1f} together; "
             f"ratio {(both_us - alone_us) / challenger_us:.2f}"
