@@ -45,7 +45,7 @@ _FETCHED_KIB_MAX = 16 << 10
 _UNPACKED_BYTES_MAX = 1 << 30
 """Limit on the size of a decompressed zstd batch. The client's default limit is a tenth of this size."""
 
-_ASIDE_RECORDS_MAX = 10_000
+ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
 """The client rounds timeouts to whole milliseconds. A shorter timeout would cause a busy loop of about 100 calls."""
 
@@ -177,16 +177,18 @@ class Reader:
         for event in events:
             tp = TopicPartition(event.topic(), event.partition())
             if tp in self._paused or tp in self._aside:
-                if tp in self._positions:  # a partition without a position was revoked during this call
-                    self._set_aside(tp, event)
+                self._set_aside(event)
             else:
                 taken.append(event)
         return taken
 
-    def _set_aside(self, tp: TopicPartition, event: Any) -> None:
+    def _set_aside(self, event: Any) -> None:
+        tp = TopicPartition(event.topic(), event.partition())
+        if tp not in self._positions:  # the partition was revoked during the call that returned the event
+            return
         waiting = self._aside.setdefault(tp, deque())
         waiting.append(event)
-        if len(waiting) >= _ASIDE_RECORDS_MAX and tp not in self._stopped:
+        if len(waiting) >= ASIDE_RECORDS_MAX and tp not in self._stopped:
             self._stopped.add(tp)
             self._client.pause([_kafka.TopicPartition(*tp)])
 

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 
 import confluent_kafka
 
-from stream.kafka.confluent.connection import FENCED, RAISED, ConfluentConnection, error_of
-from stream.kafka.confluent.consumers import Reader, make_consumer
+from stream.kafka.confluent.connection import FENCED, RAISED, ConfluentConnection
+from stream.kafka.confluent.consumers import ASIDE_RECORDS_MAX, Reader, make_consumer
 from stream.kafka.connection import RETRY_S
 from stream.kafka.kafka_python.admin import Admin
 from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError, FencedError
@@ -36,7 +36,6 @@ _code: Any = confluent_kafka.KafkaError
 
 _POLL_INTERVAL_MS = 300_000  # a member that does not poll for this time leaves the group automatically
 _VERDICT_S = 10.0  # limit on waiting for the response to a heartbeat
-_EVENTS_MAX = 10_000  # events per call to `_listen`
 _NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
 
@@ -184,7 +183,9 @@ class GroupConsumer(Reader):
             self._out = self.subscription.replaced()
         elif place is None and not (self.subscription.rejoins or self._was_busy):
             self._listen()
-            if self._member_id == member_id and not self._was_cut_off():
+            if self._member_id != member_id:  # the client has rejoined
+                place = self._member_id
+            elif not self._was_cut_off():
                 self._out = self.subscription.thrown_out()
         self._raise_if_out()
         return place is not None
@@ -249,15 +250,8 @@ class GroupConsumer(Reader):
         The producer does not report every outage, because it connects again only to send requests. An outage must have
         ended when this method is called; before, a stopping broker may not have closed its connections.
         """
-        try:
-            events = self._client.consume(_EVENTS_MAX, 0)
-        except RAISED as raised:
-            self._errors.append(error_of(raised))
-            return
-        for event in events:
-            tp = TopicPartition(event.topic(), event.partition())
-            if tp in self._positions:
-                self._set_aside(tp, event)
+        for event in self._receive(0.0, ASIDE_RECORDS_MAX):
+            self._set_aside(event)
 
     def needs(self) -> list[Acl]:
         """See Reader. The first ACL is for the group."""
