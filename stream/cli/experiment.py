@@ -74,7 +74,9 @@ def run(
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; overrides the definition")] = None,
-    sweep: Annotated[list[str] | None, typer.Option(help="Run only this sweep of the experiment; repeatable")] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="Run only this sweep and those that provide its parameters; repeatable")
+    ] = None,
 ) -> None:
     """Run experiments, and write figures and tables.
 

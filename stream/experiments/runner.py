@@ -89,17 +89,18 @@ def run_experiment(
         folder: The results directory.
         jobs: The number of processes.
         progress: Called after each run.
-        only: Names of the sweeps to run; None means all. Other sweeps that provide parameters must have been run.
+        only: Names of the sweeps to run; None means all. Sweeps that provide their parameters are also run.
     """
     path = folder / ROWS_FILE
     rows = read_rows(path)
     missing = sets.missing(experiment)
+    names = None if only is None else experiment.with_tuning(only)
     refused: list[Refused] = []
     saved_s = time.monotonic()
     try:
         with _processes(sets, jobs) as make:
             for sweep in experiment.sweeps:
-                if only is not None and sweep.name not in only:
+                if names is not None and sweep.name not in names:
                     continue
                 best = None
                 if sweep.best_of is not None:

@@ -105,6 +105,12 @@ def test_best_parameters_of_an_earlier_sweep_are_used(tmp_path: Path) -> None:
     assert sorted(row.fold for row in rows["folds"] if row.learner == "banditron") == list(range(10))
 
 
+def test_selected_sweep_is_preceded_by_the_sweep_that_provides_its_parameters(tmp_path: Path) -> None:
+    chain = (sweep("tuned", seeds=1), sweep("other", seeds=1), sweep("then", best_of="tuned", seeds=1))
+    run(experiment(*chain), tmp_path, only=["then"])
+    assert list(dict.fromkeys(row.sweep for row in read_rows(tmp_path / ROWS_FILE))) == ["tuned", "then"]
+
+
 def test_best_parameters_do_not_include_values_removed_from_the_experiment(tmp_path: Path) -> None:
     def of(gamma: float) -> Experiment:
         learners = [{"learner": "banditron", "parameters": {"gamma": gamma}}]
