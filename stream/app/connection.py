@@ -188,8 +188,8 @@ def _require_the_same(began: Mapping[str, TopicDescription], found: Mapping[str,
     anew = [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]
     if anew:
         raise SettingsError(
-            f"topics changed while the program was running: {', '.join(anew)} was deleted and recreated; its records "
-            f"are lost. To continue, {NEW_PIPELINE}"
+            f"topics changed while the program was running: deleted and recreated: {', '.join(anew)}. Their "
+            f"records are lost. To continue, {NEW_PIPELINE}"
         )
 
 
