@@ -96,6 +96,8 @@ def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: Pipelin
     else:
         classes = {"enum": facts.class_names}
     context["eligible"]["items"] = classes
+    if facts.unsupported is not None:
+        context["eligible"] = False  # no list is valid
 
 
 def _schema(properties: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:

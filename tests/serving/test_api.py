@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 from stream.kafka.port import AccessError, BrokerError
 from stream.serving import link, server
 from stream.serving.decisions import fallback_answer
+from stream.serving.openapi import document
 from stream.serving.server import Limits, RateLimit, listen
 from stream.testing.embedded import EmbeddedPipeline
 from stream.testing.processes import wait_for
@@ -311,6 +312,12 @@ def test_openapi_document_describes_requests_and_responses(shared_gateway: Gatew
     assert found == [True, False, False]
     assert (in_pipeline, actions) == ([True, False, True, False, False], [True, False])
     assert (missing.status, problem.is_valid(missing.json)) == (404, True)
+
+
+def test_openapi_document_allows_no_eligible_classes_if_the_learner_supports_none() -> None:
+    context = document("", FACTS._replace(unsupported="ucb"), has_token=False)["components"]["schemas"]["Context"]
+    found = [Draft202012Validator(context).is_valid({"x": [1, 2], **given}) for given in ({}, {"eligible": ["help"]})]
+    assert found == [True, False]
 
 
 def test_requests_without_the_token_are_rejected_except_health_checks() -> None:
