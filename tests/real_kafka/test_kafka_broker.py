@@ -32,7 +32,7 @@ def unused_port() -> int:
 
 @pytest.fixture
 def own_kafka(tmp_path: Path, unused_port: int) -> Iterator[LocalKafka]:
-    """A Kafka broker that a test can stop, kill or freeze."""
+    """A Kafka broker that a test can kill."""
     yield local_kafka.start(unused_port, tmp_path)
     local_kafka.stop(tmp_path)
 
@@ -168,34 +168,34 @@ def test_all_clients_continue_after_a_broker_restart(own_kafka: LocalKafka, clie
     broker.close()
 
 
-def test_calls_to_a_frozen_broker_time_out(own_kafka: LocalKafka, client: str) -> None:
-    tp = TopicPartition("topic", 0)
-    patient = connect(own_kafka.bootstrap, client=client)
-    patient.create_topics([TopicSpec("topic", 1)])
-    patient.transactional_producer("first")  # a new broker needs some time to create its transaction topic
+def test_calls_to_a_frozen_broker_time_out(kafka: LocalKafka, prefix: str, client: str) -> None:
+    tp = TopicPartition(prefix, 0)
+    patient = connect(kafka.bootstrap, client=client)
+    patient.create_topics([TopicSpec(prefix, 1)])
+    patient.transactional_producer(f"{prefix}first")  # a new broker needs some time to create its transaction topic
     patient.close()
-    broker = connect(ConnectionSettings(own_kafka.bootstrap, request_timeout_ms=2_000), client)
-    producer, transactions = broker.producer(), broker.transactional_producer("id")
+    broker = connect(ConnectionSettings(kafka.bootstrap, request_timeout_ms=2_000), client)
+    producer, transactions = broker.producer(), broker.transactional_producer(prefix)
     reader = broker.reader([tp])
     transactions.begin()
-    transactions.send("topic", 0, b"key", b"unknown")
+    transactions.send(prefix, 0, b"key", b"unknown")
     transactions.flush()
-    producer.send("topic", 0, b"key", b"before")
+    producer.send(prefix, 0, b"key", b"before")
     producer.flush()
 
-    freeze(own_kafka.pid)
+    freeze(kafka.pid)
     try:
-        producer.send("topic", 0, b"key", b"unknown")
+        producer.send(prefix, 0, b"key", b"unknown")
         for operation in (
             producer.flush,
             transactions.commit,
             transactions.commit,
             lambda: broker.ends([tp]),
-            lambda: broker.describe_topics(["topic"]),
+            lambda: broker.describe_topics([prefix]),
             lambda: broker.reader([tp]),
-            lambda: broker.transactional_producer("another"),
-            lambda: broker.group_consumer("group", "m", ["topic"], RebalanceLog()),
-            lambda: broker.committed("group", [tp]),
+            lambda: broker.transactional_producer(f"{prefix}another"),
+            lambda: broker.group_consumer(prefix, "m", [prefix], RebalanceLog()),
+            lambda: broker.committed(prefix, [tp]),
         ):
             started_s = time.monotonic()
             with pytest.raises(BrokerUnavailableError):
@@ -203,17 +203,17 @@ def test_calls_to_a_frozen_broker_time_out(own_kafka: LocalKafka, client: str) -
             assert time.monotonic() - started_s < 6, operation
         assert reader.poll(500, 10) == []
     finally:
-        os.kill(own_kafka.pid, signal.SIGCONT)
+        os.kill(kafka.pid, signal.SIGCONT)
 
     until(lambda: answers(lambda: broker.ends([tp])))
-    producer.send("topic", 0, b"key", b"after")
+    producer.send(prefix, 0, b"key", b"after")
     producer.flush()
     with pytest.raises(BrokerUnavailableError):
         transactions.begin()
     transactions.close()
-    successor = broker.transactional_producer("id")
+    successor = broker.transactional_producer(prefix)
     successor.begin()
-    successor.send("topic", 0, b"key", b"last")
+    successor.send(prefix, 0, b"key", b"last")
     successor.commit()
     read: list[bytes | None] = []
 
