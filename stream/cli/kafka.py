@@ -57,8 +57,9 @@ def up(
 ) -> None:
     """Start the broker, and wait until it responds. Do nothing if it is already running.
 
-    The first start downloads the Java archives, which takes up to half a minute. With --secure, certificates and an
-    administrator account are created, and the output includes the --client-config for other commands.
+    The first start downloads the Java archives and stores their classes, which takes up to a minute. With --secure,
+    certificates and an administrator account are created, and the output includes the --client-config for other
+    commands.
     """
     kafka = local_kafka.start(port, data_dir, ephemeral=ephemeral, secure=secure, progress=announce)
     if json:

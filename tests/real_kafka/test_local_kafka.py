@@ -26,6 +26,10 @@ def test_second_start_finds_the_running_broker(kafka: LocalKafka) -> None:
     assert local_kafka.status(kafka.home) == kafka._replace(already=True)
 
 
+def test_broker_reads_the_stored_classes(kafka: LocalKafka) -> None:
+    assert str(local_kafka.classes_cache()) in Path(f"/proc/{kafka.pid}/maps").read_text()
+
+
 def test_records_survive_a_stop_but_not_a_purge(tmp_path: Path) -> None:
     (tmp_path / "not-ours").write_text("kept")
     first = local_kafka.start(0, tmp_path)
