@@ -251,7 +251,7 @@ class Recoveries:
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"
-        if shares:  # recovery reads the predictions topic, which an open transaction of any program can block
+        if shares:  # recovery reads the predictions topic, where any program's open transaction can block it
             topics.append(self.topics.predictions)
         import_tp = TopicPartition(self.topics.snapshots, MODEL_PARTITION)
         tps = [TopicPartition(topic, partition) for topic in topics for partition in partitions]

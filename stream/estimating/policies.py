@@ -276,7 +276,7 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         if rest not in class_names:
             shown = ", ".join(class_names[:20]) + (", ..." if n_classes > 20 else "")
             raise EstimateError(
-                f"policy {spec}: expected a class of the log after constant:, one of {shown}; got {rest!r}"
+                f"policy {spec}: expected constant:CLASS with a class of the log ({shown}); got {rest!r}"
             )
         return Constant(n_classes, class_names.index(rest), rest)
     if name not in registered():

@@ -49,7 +49,7 @@ class Powers(_Table):
     of: str | None = None  # a statistic of the data set by which the powers are multiplied
 
     def values(self) -> list[Scalar]:
-        """Return the powers as numbers or, with the name of a statistic, as text."""
+        """Return the powers as numbers, or as text if they are multiplied by a statistic."""
         numbers = [self.powers_of**power for power in range(self.start, self.stop + 1, self.step)]
         return [number if self.of is None else f"{number:g} {self.of}" for number in numbers]
 

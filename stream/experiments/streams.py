@@ -152,7 +152,7 @@ def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
 
 
 def partitioned(size: int, partitions: int, seed: int) -> list[Indices]:
-    """Assign events to partitions uniformly at random, like hashed keys, and return the events of each partition."""
+    """Assign events to partitions uniformly at random, as key hashing does, and return the events of each partition."""
     partition = generator(seed, "partition").integers(0, partitions, size)
     return [np.flatnonzero(partition == number) for number in range(partitions)]
 

@@ -26,7 +26,7 @@ class CurvePoint(NamedTuple):
     """The error after a given number of decisions."""
 
     events: int  # decisions so far
-    error_rate: float  # error over all decisions so far
+    error_rate: float  # error over these decisions
     window_error_rate: float  # error over the last `Errors.window_events` decisions; nan if there are fewer
 
 

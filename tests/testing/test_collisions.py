@@ -1,4 +1,4 @@
-"""Onebit reports a foreign package that has the name of one of its own packages, before an obscure error occurs."""
+"""Onebit reports a third-party package that has the same name as one of its own packages."""
 
 import os
 import subprocess

@@ -174,7 +174,7 @@ class KafkaConnection(Connection):
             return f"the broker does not offer sasl.mechanism={mechanism}; try another mechanism ({others})"
         if isinstance(error, kafka_errors.IllegalSaslStateError):
             protocol = "SSL" if self.config.uses_tls else "PLAINTEXT"
-            return f"the broker has no SASL at this port; check the port, or set security.protocol={protocol}"
+            return f"SASL is not enabled on this port; check the port, or set security.protocol={protocol}"
         if mechanism == BY_TOKEN:
             return "the broker does not accept the token printed by sasl.oauthbearer.token.command"
         return f"the name or the password is wrong (sasl.username, sasl.password; {mechanism})"
