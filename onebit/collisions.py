@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
-"""Onebit's packages that have common names, each with files that it must contain."""
+"""Onebit packages with generic names, and the files that each must contain."""
 
 DISTRIBUTION = "onebit"
 

@@ -38,7 +38,7 @@ class LocalSecurity:
 
     @property
     def exists(self) -> bool:
-        """Whether the broker of this home directory is secured."""
+        """Whether the broker that uses this home directory is secured."""
         return self.client_config.exists()
 
     def make(self) -> str:
