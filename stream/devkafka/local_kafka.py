@@ -292,10 +292,10 @@ def _free_port(*taken: int) -> int:
 
 
 def _class_path(say: Progress) -> list[str]:
-    """Return the paths of Kafka's jars. The paths are cached, so only the first start requires the network.
+    """Return the paths of Kafka's jars. The paths are cached, so only the first start requires network access.
 
-    Kafka and its logging are resolved in two calls. In a single call, the resolver would select an older kafka-clients,
-    and the broker would fail with NoSuchMethodError.
+    Kafka and its logging library are resolved separately. In a single call, the resolver would select an older
+    kafka-clients, and the broker would fail with NoSuchMethodError.
     """
     cache = jars_cache()
     with _locked(cache.with_suffix(".lock")):

@@ -208,7 +208,7 @@ class FeedbackPlan:
 
 
 def parse_delay(text: str) -> DelayModel:
-    """Parse a delay specification. This module's docstring lists the grammar."""
+    """Parse a delay specification. The module's docstring describes the grammar."""
     if _CLASS.match(text) is None:
         return DelayModel(text, _parse_law(text, text))
     laws: dict[int | None, Law] = {}

@@ -1,8 +1,8 @@
-"""Error rates of a run: progressive, and with delayed feedback (censored).
+"""Error rates of a run: the progressive error and the censored error.
 
-The progressive error compares each decision with the true class at the time of the decision, which only a simulation
-knows at that time. The censored error counts a decision after its outcome is known: when the feedback has arrived, or
-when the decision has expired. Feedback after the last decision is excluded.
+The progressive error compares each decision with the true class as soon as the decision is made. Only a simulation
+knows the true class then. The censored error counts a decision once its outcome is known, that is, once its feedback
+has arrived or the decision has expired. Feedback after the last decision is excluded.
 """
 
 import math

@@ -310,7 +310,7 @@ def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Tab
 
 
 class _Earned(NamedTuple):
-    """Estimates of what the learners' own policies would have earned while a log was replayed."""
+    """Estimates, from a replay of a log, of what the learners' own policies would have earned."""
 
     charts: list[Chart]
     table: Table
