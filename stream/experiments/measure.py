@@ -95,20 +95,13 @@ class Row(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _stream(data: "_Data", seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
-    return stream_of(data.loaded, seed, events, epochs, conditions)
+def _stream(data: Loaded, seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
+    return stream_of(data, seed, events, epochs, conditions)
 
 
 @lru_cache(maxsize=1)
-def _of_seed(sets: Sets, name: str, seed: int, events: int | None) -> "_Data":
-    return _Data(sets.load(name, seed, events))
-
-
-@dataclass(frozen=True, eq=False)
-class _Data:
-    """A loaded data set; it is compared by identity, so that it can be a cache key."""
-
-    loaded: Loaded
+def _of_seed(sets: Sets, name: str, seed: int, events: int | None) -> Loaded:
+    return sets.load(name, seed, events)
 
 
 def measure(job: Job, sets: Sets) -> Row:
@@ -120,8 +113,8 @@ def measure(job: Job, sets: Sets) -> Row:
     data = _of_seed(sets, job.data, job.seed, job.events)
     if job.evaluate == "online":
         stream = _stream(data, job.seed, job.events, job.epochs, job.conditions)
-        return _online(job, data.loaded, stream)
-    return _tested(job, data.loaded)
+        return _online(job, data, stream)
+    return _tested(job, data)
 
 
 def learner_of(job: Job, data: Loaded) -> Learner:
@@ -226,9 +219,8 @@ def _tested(job: Job, data: Loaded) -> Row:
     if job.learner in OPPONENTS:
         raise ParameterError(f'{job.learner} does not support test rows; use evaluate = "online"')
     folds = SPLIT_FOLDS if job.evaluate == "split" else FOLDS
-    trained, tested = split(data.rows, job.seed, job.fold, folds)
-    rows = in_order(data.examples, trained)
-    training = Loaded(data.name, data.title, data.n_classes, data.n_features, trained.size, rows, facts=data.facts)
+    trained, tested = split(data.examples.labels.size, job.seed, job.fold, folds)
+    training = Loaded(data.n_classes, data.n_features, in_order(data.examples, trained))
     stream = stream_of(training, job.seed, job.events, job.epochs, job.conditions)
     learner = learner_of(job, data)
     result, seconds = _run(job, data, learner, stream)

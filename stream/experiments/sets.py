@@ -26,18 +26,14 @@ Fact = Callable[[float], float]
 """A function that computes a parameter from a statistic of the data set. Its argument is a factor for the statistic."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so that it can be a cache key
 class Loaded:
     """A data set in memory. Generated data belong to one seed."""
 
-    name: str
-    title: str
     n_classes: int
     n_features: int
-    rows: int
     examples: Examples
     is_generated: bool = False
-    note: str = ""  # differences from the data set used in the papers
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
@@ -89,9 +85,9 @@ class Sets:
         if name in GENERATED:
             dataset = catalogue.load(name, seed=seed)
             rows = min(dataset.rows, rows_max or dataset.rows)
-            return _loaded(dataset, self.title(name), rows, is_generated=True)
+            return _loaded(dataset, rows, is_generated=True)
         path = None if name == "optdigits" else self._path(name)
-        return _from_file(name, path, self._entries[name].n_features if path else None, self.title(name))
+        return _from_file(name, path, self._entries[name].n_features if path else None)
 
 
 _TITLES = {
@@ -103,15 +99,13 @@ _TITLES = {
 
 
 @lru_cache(maxsize=2)
-def _from_file(name: str, path: Path | None, n_features: int | None, title: str) -> Loaded:
+def _from_file(name: str, path: Path | None, n_features: int | None) -> Loaded:
     dataset = catalogue.load(name) if path is None else svmlight.read(path, n_features)
-    loaded = _loaded(dataset, title, dataset.rows)
-    return Loaded(name, title, loaded.n_classes, loaded.n_features, loaded.rows, loaded.examples)
+    return _loaded(dataset, dataset.rows)
 
 
-def _loaded(dataset: Dataset, title: str, rows: int, *, is_generated: bool = False) -> Loaded:
-    examples = Examples(*dataset.block(0, rows))
-    return Loaded(dataset.name, title, dataset.n_classes, dataset.n_features, rows, examples, is_generated)
+def _loaded(dataset: Dataset, rows: int, *, is_generated: bool = False) -> Loaded:
+    return Loaded(dataset.n_classes, dataset.n_features, Examples(*dataset.block(0, rows)), is_generated)
 
 
 def linear_models(seed: int) -> Loaded:
@@ -131,9 +125,7 @@ def linear_models(seed: int) -> Loaded:
     examples = Examples(offsets, indices, X.ravel(), labels)
     squared_norm = float(np.sum(U * U))
     facts = {"squared_norm": lambda times: (times * squared_norm) ** 2}
-    return Loaded(
-        LINEAR, _TITLES[LINEAR], LINEAR_CLASSES, LINEAR_FEATURES, LINEAR_ROWS, examples, is_generated=True, facts=facts
-    )
+    return Loaded(LINEAR_CLASSES, LINEAR_FEATURES, examples, is_generated=True, facts=facts)
 
 
 def with_facts(parameters: Mapping[str, Scalar], facts: Mapping[str, Fact]) -> dict[str, Scalar]:

@@ -62,10 +62,11 @@ def stream_of(data: Loaded, seed: int, events: int | None, epochs: int, conditio
 
 
 def _order(data: Loaded, seed: int, epochs: int) -> Indices:
+    rows = data.examples.labels.size
     if data.is_generated:
-        return np.tile(np.arange(data.rows), epochs)
+        return np.tile(np.arange(rows), epochs)
     rng = generator(seed, "order")
-    return np.concatenate([rng.permutation(data.rows) for _ in range(epochs)])
+    return np.concatenate([rng.permutation(rows) for _ in range(epochs)])
 
 
 def in_order(examples: Examples, order: Indices) -> Examples:

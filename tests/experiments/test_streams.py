@@ -15,7 +15,7 @@ def data(*, is_generated: bool = False) -> Loaded:
     """A data set in which row t has class t mod 6, and feature t is the only nonzero feature."""
     rows = np.arange(ROWS)
     examples = Examples(np.arange(ROWS + 1), rows.astype(np.int32), np.ones(ROWS), rows % K)
-    return Loaded("rows", "rows", K, ROWS, ROWS, examples, is_generated)
+    return Loaded(K, ROWS, examples, is_generated)
 
 
 def stream(events: int | None = None, epochs: int = 1, seed: int = 3, **conditions: Any) -> Any:
