@@ -21,9 +21,8 @@ from stream.experiments.streams import (
     life_of,
     lives,
     noisy,
-    numbers_of,
     part_of,
-    partitioned,
+    partitions_of,
     split,
     stream_of,
 )
@@ -152,8 +151,7 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
-        parts = partitioned(stream.truth.size, conditions.partitions, job.seed)
-        numbers = numbers_of(parts)
+        numbers = partitions_of(stream.truth.size, conditions.partitions, job.seed)
         result = run_shared(learner, *events, partitions=numbers, lag=conditions.lag, outage=conditions.outage)
     return result, time.process_time() - started_s
 
@@ -204,7 +202,9 @@ def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
     """Return the stream of each learner in a run, with the indices of its events."""
     size, conditions = stream.truth.size, job.conditions
     if conditions.partitions > 1 and conditions.model == "own":
-        return [(part_of(stream, own), own) for own in partitioned(size, conditions.partitions, job.seed)]
+        numbers = partitions_of(size, conditions.partitions, job.seed)
+        parts = [np.flatnonzero(numbers == number) for number in range(conditions.partitions)]
+        return [(part_of(stream, own), own) for own in parts]
     if conditions.forget_every:
         return [(life_of(stream, own), own) for own in lives(size, conditions.forget_every)]
     return [(stream, np.arange(size))]

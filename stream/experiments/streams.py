@@ -152,18 +152,9 @@ def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
     return Stream(examples, stream.truth[events], stream.u[events], stream.v[events], delays)
 
 
-def partitioned(size: int, partitions: int, seed: int) -> list[Indices]:
-    """Assign events to partitions uniformly at random, as key hashing does, and return the events of each partition."""
-    partition = generator(seed, "partition").integers(0, partitions, size)
-    return [np.flatnonzero(partition == number) for number in range(partitions)]
-
-
-def numbers_of(parts: list[Indices]) -> Indices:
-    """Return the partition of each event."""
-    numbers = np.empty(sum(part.size for part in parts), dtype=np.int64)
-    for number, part in enumerate(parts):
-        numbers[part] = number
-    return numbers
+def partitions_of(size: int, partitions: int, seed: int) -> Indices:
+    """Return the partition of each event, assigned uniformly at random, as key hashing does."""
+    return generator(seed, "partition").integers(0, partitions, size)
 
 
 def lives(size: int, forget_every: int) -> list[Indices]:

@@ -5,7 +5,7 @@ import pytest
 
 from stream.experiments.definition import Conditions
 from stream.experiments.sets import Loaded, linear_models
-from stream.experiments.streams import come_and_go, life_of, lives, noisy, part_of, partitioned, split, stream_of
+from stream.experiments.streams import come_and_go, life_of, lives, noisy, part_of, partitions_of, split, stream_of
 from stream.offline import NEVER, Examples
 
 ROWS, K = 600, 6
@@ -91,9 +91,10 @@ def test_feedback_after_a_restart_is_lost() -> None:
 
 
 def test_every_event_has_one_partition() -> None:
-    parts = partitioned(100, 4, seed=1)
-    assert sorted(np.concatenate(parts).tolist()) == list(range(100))
-    assert all(part.size > 10 for part in parts)
+    partitions = partitions_of(100, 4, seed=1)
+    assert partitions.size == 100
+    assert np.bincount(partitions, minlength=4).min() > 10
+    assert partitions.max() == 3
 
 
 def test_folds_partition_rows_into_disjoint_test_sets() -> None:
