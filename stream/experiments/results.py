@@ -35,8 +35,6 @@ _FIGURES: dict[str, Callable[[Row], float]] = {
     "us_per_event": lambda row: 1e6 * row.seconds / row.events,
 }
 
-MEASURES = frozenset(_FIGURES)
-
 
 def field_of(row: Row, name: str) -> Scalar | None:
     """Return a parameter, a condition or a column of a row, or None if the row has none of this name.

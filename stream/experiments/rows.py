@@ -4,7 +4,7 @@ import gzip
 import math
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,3 @@ def _row(fields: Any, path: Path) -> Row:
         )
     values: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
     return Row(**values)  # JSON represents NaN as null
-
-
-def with_keys(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
-    """Return the rows with these keys."""
-    wanted = set(keys)
-    return [row for row in rows if row.key in wanted]

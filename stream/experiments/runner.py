@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stream.experiments.definition import Experiment
 from stream.experiments.measure import Job, Row, measure
 from stream.experiments.plan import best_parameters, jobs_of
-from stream.experiments.rows import read_rows, with_keys, write_rows
+from stream.experiments.rows import read_rows, write_rows
 from stream.experiments.sets import Sets
 from stream.learners import ParameterError
 
@@ -133,10 +133,10 @@ def run_experiment(
 def rows_of(experiment: Experiment, rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows of the runs in the current definition, grouped by sweep, in order. Other rows are ignored."""
     found: dict[str, list[Row]] = {}
+    by_key = {row.key: row for row in rows}
     for sweep in experiment.sweeps:
         best = None if sweep.best_of is None else best_parameters(found[sweep.best_of])
         keys = [job.key for job in jobs_of(sweep, sweep.data, best)]
-        by_key = {row.key: row for row in with_keys(rows, keys)}
         found[sweep.name] = [by_key[key] for key in keys if key in by_key]
     return found
 
