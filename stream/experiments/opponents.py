@@ -5,7 +5,6 @@ model per class receives the bit; one-versus-rest logistic regressions receive t
 optional: pip install vowpalwabbit==9.11.9 river
 """
 
-import importlib
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from stream.experiments.definition import Scalar
 from stream.experiments.sets import Loaded
 from stream.experiments.streams import Stream
-from stream.experiments.vowpal_wabbit import SQUARECB, Bandit, Setting
+from stream.experiments.vowpal_wabbit import SQUARECB, Bandit, Setting, package
 from stream.learners import ParameterError
 from stream.offline import NEVER, Examples
 from stream.wire.records import FloatArray
@@ -109,7 +108,6 @@ def _vowpal_wabbit(parameters: Mapping[str, Scalar], data: Loaded, examples: Exa
         unit=bool(parameters.get("unit", 1)),
         learning_rate=float(parameters.get("learning_rate", 0.5)),
     )
-    _package("vowpalwabbit.pyvw")
     return VowpalWabbit(Bandit(data, setting), examples)
 
 
@@ -124,10 +122,10 @@ class River:
         self._classes = list(range(data.n_classes))
         self._examples = examples
         if self._learns_from_class:
-            linear, multiclass = _package("river.linear_model"), _package("river.multiclass")
+            linear, multiclass = package("river.linear_model"), package("river.multiclass")
             self._model = multiclass.OneVsRestClassifier(linear.LogisticRegression())
         else:
-            self._model = _package("river.bandit").LinUCBDisjoint(seed=0)
+            self._model = package("river.bandit").LinUCBDisjoint(seed=0)
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
         """Return the action for event t. River's own random generator breaks ties. See `Opponent`."""
@@ -144,10 +142,3 @@ class River:
             self._model.learn_one(kept, label)
         else:
             self._model.update(action, kept, float(action == label))
-
-
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ParameterError(f"{name} is not installed. Run: pip install vowpalwabbit==9.11.9 river") from error

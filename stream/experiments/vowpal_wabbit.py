@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.learners import ParameterError
 from stream.offline import Examples
 
 
@@ -56,28 +57,22 @@ class Setting(NamedTuple):
         return f"{self.exploration} -l {self.learning_rate:g}, costs {self.costs[0]}/{self.costs[1]}, {x}"
 
 
-class MissingError(RuntimeError):
-    """Raised if Vowpal Wabbit is not installed."""
-
-
-def package() -> Any:
-    """Return Vowpal Wabbit's Python package.
+def package(name: str) -> Any:
+    """Import a module of another library.
 
     Raises:
-        MissingError: it is not installed.
+        ParameterError: it is not installed.
     """
     try:
-        return importlib.import_module("vowpalwabbit.pyvw")
+        return importlib.import_module(name)
     except ImportError as error:
-        raise MissingError(
-            "the comparison with Vowpal Wabbit requires its Python package. Run: pip install vowpalwabbit==9.11.9"
-        ) from error
+        raise ParameterError(f"{name} is not installed. Run: pip install vowpalwabbit==9.11.9 river") from error
 
 
 @cache
 def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
     """Return the index of each feature in a weight table of 2**`bits` entries, int64[d]."""
-    workspace = package().Workspace(f"--quiet -b {bits}")
+    workspace = package("vowpalwabbit.pyvw").Workspace(f"--quiet -b {bits}")
     namespace = workspace.hash_space(NAMESPACE)
     found = [workspace.hash_feature(f"f{i}", namespace) for i in range(n_features)]
     workspace.finish()
@@ -88,7 +83,7 @@ class Bandit:
     """Vowpal Wabbit for K actions; converts the examples of a stream to its format."""
 
     def __init__(self, data: Sizes, setting: Setting, *, quadratic: bool = False) -> None:
-        pyvw = package()
+        pyvw = package("vowpalwabbit.pyvw")
         size = data.n_features * (data.n_features + 3) // 2 if quadratic else data.n_features
         # Hash collisions are rare with four entries per weight.
         bits = min(max(math.ceil(math.log2(4 * data.n_classes * (size + 1))), BITS[0]), BITS[-1])
