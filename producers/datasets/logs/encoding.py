@@ -18,20 +18,16 @@ class EncodedRows(NamedTuple):
     offsets: OffsetArray  # int64[n + 1]
     indices: IndexArray  # int32[nnz], strictly increasing in a row
     values: FloatArray  # float64[nnz]
-    unknown: dict[str, int]  # number of skipped entries outside the vocabularies, by name
 
 
 def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iterable[FeatureEntries]) -> EncodedRows:
-    """Encode the usable rows of a batch."""
+    """Encode the usable rows of a batch. Skip entries outside the vocabularies."""
     n = int(np.count_nonzero(keep))
     place = np.cumsum(keep) - 1
     keys: list[NDArray[np.int64]] = []  # row * d + index
     values: list[FloatArray] = []
-    unknown: dict[str, int] = {}
     for feature in features:
         rows, indices, entries = _entries(encoder, feature)
-        if (left_out := int(np.count_nonzero(indices == NO_INDEX))) > 0:
-            unknown[feature.name] = left_out
         used = keep[rows] & (indices != NO_INDEX) & (entries != 0.0)
         keys.append(place[rows[used]] * encoder.n_features + indices[used])
         values.append(entries[used])
@@ -44,7 +40,7 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
             value = np.add.reduceat(value, np.flatnonzero(first))
         key = key[first]
     offsets = np.searchsorted(key, np.arange(n + 1, dtype=np.int64) * encoder.n_features).astype(np.int64)
-    return EncodedRows(offsets, (key % max(encoder.n_features, 1)).astype(np.int32), value, unknown)
+    return EncodedRows(offsets, (key % max(encoder.n_features, 1)).astype(np.int32), value)
 
 
 HARMLESS = 1e290

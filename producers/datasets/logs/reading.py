@@ -102,9 +102,6 @@ class LogFile:
     _reward_above: float | None
     skipped: dict[str, int] = field(default_factory=dict)
     first_skipped: dict[str, str] = field(default_factory=dict)
-    unknown_values: dict[str, int] = field(
-        default_factory=dict
-    )  # entries outside the vocabularies, by name, in the last pass
     _remarks: Remarks = field(default_factory=Remarks)
     _class_of: dict[str, int] = field(init=False)
 
@@ -135,7 +132,6 @@ class LogFile:
         """
         self.skipped = {}
         self.first_skipped = {}
-        self.unknown_values = {}
         self._remarks = Remarks()
         seen = SeenIds()
         latest_ms = MISSING
@@ -176,8 +172,6 @@ class LogFile:
         batch = checked.batch
         self._remarks.add(batch, kept)
         encoded = encode_rows(self.encoder, kept, batch.features)
-        for name, count in encoded.unknown.items():
-            self.unknown_values[name] = self.unknown_values.get(name, 0) + count
         n = int(np.count_nonzero(kept))
         nowhere = np.full(n, MISSING, np.int64)
         return LogBatch(
