@@ -1,4 +1,4 @@
-"""Results of passes over a log: row count, classes, vocabularies, and remarks on the feature columns.
+"""Results of passes over a log: classes, vocabularies, and remarks on the feature columns.
 
 Remarks report empty cells, decimal commas, and large differences in spread.
 """
@@ -23,7 +23,6 @@ _BITMAP_BITS = 23  # one megabyte, enough to count about 10⁸ distinct values
 class Survey(NamedTuple):
     """The result of a first pass."""
 
-    rows: int
     classes: tuple[str, ...]
     names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if the values are hashed
     hashed_distinct: float  # estimated number of distinct hashed values over all names
@@ -31,19 +30,17 @@ class Survey(NamedTuple):
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
-    """Read a whole log, and return its number of rows, its classes and its vocabularies.
+    """Read a whole log, and return its classes and its vocabularies.
 
     Args:
         batches: All batches.
         vocabulary_max: Maximum number of distinct values of a feature. A feature with more values is hashed.
         numbered: Whether class names are numbers from 1. The classes then include those that were never played.
     """
-    rows = 0
     classes: dict[str, None] = {}
     vocabularies = _Vocabularies(vocabulary_max)
     moments: dict[str, Moments] = {}
     for batch in batches:
-        rows += batch.n
         for named in (batch.labels, batch.actions):
             if named is not None:
                 classes.update(dict.fromkeys(named.distinct))
@@ -55,7 +52,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
     names = tuple(in_order(classes))
     if numbered and names:
         names = tuple(map(str, range(1, 1 + max(parse_whole(name) or 0 for name in names))))
-    return Survey(rows, names, vocabularies.names(), vocabularies.hashed_distinct(), moments)
+    return Survey(names, vocabularies.names(), vocabularies.hashed_distinct(), moments)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
