@@ -187,13 +187,11 @@ def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progres
 
 
 @contextmanager
-def local_kafka(
-    port: int = 0, progress: Progress | None = None, *, secure: bool = False, settings: Mapping[str, str] | None = None
-) -> Iterator[LocalKafka]:
+def local_kafka(*, secure: bool = False, settings: Mapping[str, str] | None = None) -> Iterator[LocalKafka]:
     """Run a broker with a temporary home directory, for tests. At the end, stop the broker and delete the directory."""
     home = Path(tempfile.mkdtemp(prefix="onebit-kafka-home-"))
     try:
-        yield start(port, home, ephemeral=True, secure=secure, settings=settings, progress=progress)
+        yield start(0, home, ephemeral=True, secure=secure, settings=settings)
     finally:
         stop(home)
         shutil.rmtree(home, ignore_errors=True)
@@ -384,7 +382,7 @@ def _run(
     ports = {LISTENER: chosen, INTERNAL: _free_port(chosen)} if security else {"PLAINTEXT": chosen}
     ports[CONTROLLER] = _free_port(*ports.values())
     secured = security.settings() if security else {}
-    write_settings(java.home, storage, HOST, ports, {**secured, **(settings or {})})
+    write_settings(java.home, storage, ports, {**secured, **(settings or {})})
     if not _is_formatted(storage):
         say(f"formatting {storage}")
         _format(java, security)
@@ -529,16 +527,16 @@ def _terminate(pid: int) -> None:
             process.wait(_STOP_TIMEOUT_S)
 
 
-def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int], more: Mapping[str, str]) -> None:
+def write_settings(home: Path, storage: Path, ports: Mapping[str, int], more: Mapping[str, str]) -> None:
     """Write the settings of a single-node cluster whose listeners use these ports.
 
     The quorum is static. A static quorum does not store the controller's port, so the port may change at each start.
     """
-    listeners = ",".join(f"{name}://{host}:{port}" for name, port in ports.items())
+    listeners = ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
     settings = {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.voters": f"1@{host}:{ports[CONTROLLER]}",
+        "controller.quorum.voters": f"1@{HOST}:{ports[CONTROLLER]}",
         "listeners": listeners,
         "advertised.listeners": listeners,
         "controller.listener.names": CONTROLLER,
