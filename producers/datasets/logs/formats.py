@@ -100,10 +100,6 @@ def _first_lines(head: bytes) -> list[str]:
     return [line for line in whole if line.strip()][:20]
 
 
-def _is_json_object(line: str) -> bool:
-    return line.lstrip().startswith("{") and line.lstrip()[1:].lstrip()[:1] in ('"', "}", "")
-
-
 def _is_dsjson(lines: list[str]) -> bool:
     """Return whether a possibly truncated line has a context `c` and another field of a dsjson log record."""
     for line in lines:
@@ -117,7 +113,8 @@ def _is_dsjson(lines: list[str]) -> bool:
 
 
 def _is_jsonl(lines: list[str]) -> bool:
-    return _is_json_object(lines[0])
+    line = lines[0].lstrip()
+    return line.startswith("{") and line[1:].lstrip()[:1] in ('"', "}", "")
 
 
 def _is_vw_text(lines: list[str]) -> bool:
