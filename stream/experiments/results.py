@@ -67,7 +67,8 @@ def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str])
     shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in shown:
-        label = ", ".join([row.title, *(f"{name} {field_of(row, name)}" for name in figure.lines if _has(row, name))])
+        values = [(name, field_of(row, name)) for name in figure.lines]
+        label = ", ".join([row.title, *(f"{name} {value}" for name, value in values if value is not None)])
         panels[str(field_of(row, figure.panels))][label].append(row)
     return [
         Panel(
@@ -80,10 +81,6 @@ def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str])
 
 def _name(parameter: str) -> str:
     return parameter.replace("|", " or ")
-
-
-def _has(row: Row, name: str) -> bool:
-    return field_of(row, name) is not None
 
 
 def _line(figure: Figure, label: str, rows: Sequence[Row]) -> list[Line]:
