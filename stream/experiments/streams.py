@@ -159,8 +159,7 @@ def partitions_of(size: int, partitions: int, seed: int) -> Indices:
 
 def lives(size: int, forget_every: int) -> list[Indices]:
     """Return the groups of events between consecutive losses of the state."""
-    starts = range(0, size, forget_every or max(size, 1))
-    return [np.arange(start, min(start + (forget_every or size), size)) for start in starts]
+    return [np.arange(start, min(start + forget_every, size)) for start in range(0, size, forget_every)]
 
 
 def split(size: int, seed: int, fold: int, folds: int) -> tuple[Indices, Indices]:
