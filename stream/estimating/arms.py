@@ -166,7 +166,7 @@ class Arms(PrefixEstimator[float]):
             holdout,
             Interval(max(low, -1.0), min(-mirrored, 1.0)),
             differs(holdout.n, learner.n, self._share),
-            self._prefix.waiting,
+            self.waiting,
         )
 
 

@@ -214,7 +214,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
 
     def now(self) -> ChallengerComparison:
         """Return the current estimates."""
-        reign, waiting = self._reigns.get(self._champion or "", _Reign(())), self._prefix.waiting
+        reign, waiting = self._reigns.get(self._champion or "", _Reign(())), self.waiting
         if not reign.n:
             return ChallengerComparison(self._champion, 0, None, reign.without_reward, waiting, ())
         challengers = []

@@ -130,7 +130,7 @@ class LiveEstimator(PrefixEstimator[float]):
         return LiveEstimates(
             n=n,
             without_outcome=self._without_outcome,
-            waiting=self._prefix.waiting,
+            waiting=self.waiting,
             ess=sums.weights.ess,
             weight_max=sums.weights.largest,
             logged=sums.rewards.mean if n else nan,
@@ -150,7 +150,7 @@ class LiveEstimator(PrefixEstimator[float]):
             "propensity-missing": (self._without_weight, f"{of_settled} have no logged propensity; they are excluded"),
             "not-logged": (self._not_logged, "decisions do not come from a log; they are excluded"),
             "handed-over": (
-                self._prefix.left,
+                self._left,
                 "decisions were pending when another process took over their partition; they are excluded",
             ),
         }

@@ -31,66 +31,6 @@ class _Decided(Generic[V]):
     reward: int | None = None  # None if the decision has no outcome yet, or never receives one
 
 
-class SettledPrefix(Generic[V]):
-    """Stores decisions, each with a value, and returns each one when it and all earlier decisions are settled."""
-
-    def __init__(self) -> None:
-        self._decided: deque[_Decided[V]] = deque()
-        self._pending: dict[tuple[int, str], _Decided[V]] = {}
-        self._steps: dict[int, int] = {}  # number of the last step, by partition
-        self.left = 0  # number of decisions that were discarded
-
-    @property
-    def waiting(self) -> int:
-        """The number of decisions that are pending or follow a pending decision."""
-        return len(self._decided)
-
-    def begin_step(self, partition: int, step: int) -> None:
-        """Begin a step of a partition.
-
-        A gap in the step numbers means that another process performed the missing steps and may have settled decisions.
-        The partition's decisions are then discarded.
-        """
-        if self._steps.get(partition, step - 1) != step - 1:
-            self._leave({partition})
-        self._steps[partition] = step
-
-    def decide(self, partition: int, event_id: str, value: V) -> None:
-        """Add a decision."""
-        decided = _Decided(partition, value)
-        self._decided.append(decided)
-        self._pending[partition, event_id] = decided
-
-    def settle(self, partition: int, event_id: str, reward: int | None) -> None:
-        """Settle a decision. Unknown decisions are ignored, because they were made before this object was created."""
-        settled = self._pending.pop((partition, event_id), None)
-        if settled is not None:
-            settled.is_settled, settled.reward = True, reward
-
-    def keep(self, partitions: Container[int]) -> None:
-        """Discard the decisions of all but these partitions, because other processes will settle them."""
-        self._leave({partition for partition in self._steps if partition not in partitions})
-
-    def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' uncounted decisions, even settled ones, to avoid a bias towards fast bits."""
-        if not partitions:
-            return
-        kept = [decided for decided in self._decided if decided.partition not in partitions]
-        self.left += len(self._decided) - len(kept)
-        self._decided = deque(kept)
-        self._pending = {key: decided for key, decided in self._pending.items() if key[0] not in partitions}
-        for partition in partitions:
-            self._steps.pop(partition, None)
-
-    def advance(self) -> list[tuple[V, int | None]]:
-        """Remove the decisions before the first pending decision, and return their values and rewards."""
-        rows: list[tuple[V, int | None]] = []
-        while self._decided and self._decided[0].is_settled:
-            decided = self._decided.popleft()
-            rows.append((decided.value, decided.reward))
-        return rows
-
-
 class PrefixEstimator(ABC, Generic[V]):
     """Base of estimators that count each decision when it and all earlier decisions are settled.
 
@@ -98,7 +38,10 @@ class PrefixEstimator(ABC, Generic[V]):
     """
 
     def __init__(self) -> None:
-        self._prefix: SettledPrefix[V] = SettledPrefix()
+        self._decided: deque[_Decided[V]] = deque()
+        self._pending: dict[tuple[int, str], _Decided[V]] = {}
+        self._steps: dict[int, int] = {}  # number of the last step, by partition
+        self._left = 0  # number of decisions that were discarded
 
     @abstractmethod
     def value_of(self, prediction: Prediction) -> V | None:
@@ -112,6 +55,11 @@ class PrefixEstimator(ABC, Generic[V]):
     def count_settled(self, settled: Sequence[tuple[V, int | None]]) -> None:
         """Count settled decisions, each with its value and its reward."""
 
+    @property
+    def waiting(self) -> int:
+        """The number of decisions that are pending or follow a pending decision."""
+        return len(self._decided)
+
     def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
         """Add the output of a partition's step.
 
@@ -120,21 +68,45 @@ class PrefixEstimator(ABC, Generic[V]):
         Args:
             partition: The partition.
             step: The number of the step. A gap means that another process performed the steps in between and may have
-                settled decisions.
+                settled decisions. The partition's decisions are then discarded.
             predictions: The decisions, in order.
             examples: The settled decisions, from this and earlier steps.
         """
-        prefix = self._prefix
-        prefix.begin_step(partition, step)
+        if self._steps.get(partition, step - 1) != step - 1:
+            self._leave({partition})
+        self._steps[partition] = step
         for prediction in predictions:
             value = self.value_of(prediction)
             if value is not None:
-                prefix.decide(partition, prediction.id, value)
+                decided = _Decided(partition, value)
+                self._decided.append(decided)
+                self._pending[partition, prediction.id] = decided
         for example in examples:
-            prefix.settle(partition, example.id, self.reward_of(example))
-        self.count_settled(prefix.advance())
+            settled = self._pending.pop((partition, example.id), None)
+            if settled is not None:
+                settled.is_settled, settled.reward = True, self.reward_of(example)
+        self._advance()
 
     def keep(self, partitions: Container[int]) -> None:
-        """Discard the pending decisions of all but these partitions, because other processes will settle them."""
-        self._prefix.keep(partitions)
-        self.count_settled(self._prefix.advance())
+        """Discard the decisions of all but these partitions, because other processes will settle them."""
+        self._leave({partition for partition in self._steps if partition not in partitions})
+        self._advance()
+
+    def _leave(self, partitions: set[int]) -> None:
+        """Discard the partitions' uncounted decisions, even settled ones, to avoid a bias towards fast bits."""
+        if not partitions:
+            return
+        kept = [decided for decided in self._decided if decided.partition not in partitions]
+        self._left += len(self._decided) - len(kept)
+        self._decided = deque(kept)
+        self._pending = {key: decided for key, decided in self._pending.items() if key[0] not in partitions}
+        for partition in partitions:
+            self._steps.pop(partition, None)
+
+    def _advance(self) -> None:
+        """Count the decisions before the first pending decision."""
+        rows: list[tuple[V, int | None]] = []
+        while self._decided and self._decided[0].is_settled:
+            decided = self._decided.popleft()
+            rows.append((decided.value, decided.reward))
+        self.count_settled(rows)
