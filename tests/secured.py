@@ -43,8 +43,10 @@ SETTINGS = {
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
         'unsecuredLoginStringClaim_sub="broker";'
     ),
+    "delete.topic.enable": "false",
 }
-"""Broker settings that enable all SASL mechanisms under test. By default, the local Kafka enables fewer mechanisms."""
+"""Broker settings that enable all SASL mechanisms under test (by default, the local Kafka enables fewer), and that
+disable the deletion of topics."""
 
 
 class Allowed(NamedTuple):

@@ -14,6 +14,7 @@ from kafka.partitioner.default import DefaultPartitioner
 
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.client_config import client_config
 from stream.kafka.connection import ConnectionSettings, connect
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
@@ -21,6 +22,7 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec, partition_for
 from tests.contract.records import RebalanceLog, until
 from tests.processes import free_port, freeze
+from tests.secured import Secured
 
 pytestmark = pytest.mark.each_client
 
@@ -63,16 +65,6 @@ def test_connect_waits_for_a_stopped_broker_and_then_reports_its_address(unused_
     assert 2.5 < time.monotonic() - started_s < 8
     assert messages
     assert f"waiting for Kafka at 127.0.0.1:{unused_port}" in messages[0]
-
-
-def test_connect_succeeds_once_the_broker_starts(tmp_path: Path, unused_port: int, client: str) -> None:
-    starter = threading.Thread(target=local_kafka.start, args=(unused_port, tmp_path))
-    starter.start()
-    broker = connect(ConnectionSettings(f"127.0.0.1:{unused_port}", connect_timeout_ms=60_000), client)
-    assert broker.describe_topics(["none"]) == {}
-    broker.close()
-    starter.join()
-    local_kafka.stop(tmp_path)
 
 
 def threads_and_sockets() -> set[str]:
@@ -133,7 +125,9 @@ def test_timed_out_transaction_accepts_no_more_records(kafka: LocalKafka, prefix
     broker.close()
 
 
-def test_all_clients_continue_after_a_broker_restart(own_kafka: LocalKafka, client: str) -> None:
+def test_new_and_existing_clients_wait_for_a_restarted_broker(
+    own_kafka: LocalKafka, unused_port: int, client: str
+) -> None:
     broker = connect(
         ConnectionSettings(own_kafka.bootstrap, request_timeout_ms=30_000, session_timeout_ms=60_000), client
     )
@@ -157,7 +151,12 @@ def test_all_clients_continue_after_a_broker_restart(own_kafka: LocalKafka, clie
     os.kill(own_kafka.pid, signal.SIGKILL)
     assert consumer.poll(500, 10) == []
     producer.send("topic", 0, b"key", b"while down")
-    local_kafka.start(int(own_kafka.bootstrap.rpartition(":")[2]), own_kafka.home)
+    starter = threading.Thread(target=local_kafka.start, args=(unused_port, own_kafka.home))
+    starter.start()
+    new = connect(ConnectionSettings(own_kafka.bootstrap, connect_timeout_ms=60_000), client)
+    starter.join()
+    assert list(new.describe_topics(["topic"])) == ["topic"]
+    new.close()
 
     producer.flush()
     transactions.send_offsets({tp: 1}, consumer)
@@ -336,15 +335,12 @@ def test_batch_with_a_missing_codec_is_reported_with_its_offset(
     broker.close()
 
 
-def test_rejected_topic_deletions_are_reported_for_each_topic(tmp_path: Path, unused_port: int) -> None:
-    kafka = local_kafka.start(unused_port, tmp_path, settings={"delete.topic.enable": "false"})
-    try:
-        broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
-        broker.create_topics([TopicSpec("a", 1), TopicSpec("b", 1)])
-        started_s = time.monotonic()
-        with pytest.raises(BrokerError, match=r"a: TopicDeletionDisabled.*; b: TopicDeletion"):
-            broker.delete_topics(["a", "b", "none"])
-        assert time.monotonic() - started_s < 5
-        broker.close()
-    finally:
-        local_kafka.stop(tmp_path)
+def test_rejected_topic_deletions_are_reported_for_each_topic(secured: Secured, prefix: str) -> None:
+    broker = KafkaBroker(ConnectionSettings(secured.kafka.bootstrap, client_config(secured.properties)))
+    names = [f"{prefix}{name}" for name in "ab"]
+    broker.create_topics([TopicSpec(name, 1) for name in names])
+    started_s = time.monotonic()
+    with pytest.raises(BrokerError, match=rf"{names[0]}: TopicDeletionDisabled.*; {names[1]}: TopicDeletion"):
+        broker.delete_topics([*names, "none"])
+    assert time.monotonic() - started_s < 5
+    broker.close()
