@@ -136,7 +136,7 @@ def child(parent: int, command: str) -> int | None:
 
 def test_every_record_of_another_client_is_counted(pipeline: MakePipeline, kafka: LocalKafka, client: str) -> None:
     ours = pipeline(
-        n_classes=3, n_features=4, window="4s", orphan_window="15s", partitions=2, model="own", client=client
+        n_classes=3, n_features=4, window="4s", orphan_window="8s", partitions=2, model="own", client=client
     )
     topics = ours.topics
     learner = ours.start("learn", "--learner", "banditron")
@@ -157,6 +157,7 @@ def test_every_record_of_another_client_is_counted(pipeline: MakePipeline, kafka
         send(topics.feedback, event_id, json.dumps({"id": event_id, "reward": reward}).encode(), dies=dies)
 
     with ours.watch() as watch:
+        learner.wait_until_it_says("started as instance")  # feedback waits at most 8 s for its context
         feedback("early", 1)
         feedback("early", 0)  # contradicts the first feedback, although no decision exists yet
         feedback("nobody", 1, dies="orphan")
