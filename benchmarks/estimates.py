@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import load
-from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.log import MISSING
 from stream.estimating.estimate import estimate
 from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.intervals import Interval
 from stream.estimating.policies import Policy, Training, parse_policy
-from stream.estimating.rows import Chunk
+from stream.estimating.rows import Chunk, LogBatch
 from stream.learners import KernelLearner, Learner, create
 from stream.learners.mixture import Mixture
 from stream.wire.records import Features, FloatArray

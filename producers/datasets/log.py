@@ -11,43 +11,23 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from producers.datasets.base import (
     SAMPLED,
     Block,
     Dataset,
     DatasetError,
     Known,
-    OffsetArray,
     Row,
     Rows,
     UnknownEventError,
 )
-from stream.estimating.rows import DecisionLog, Eligible
-from stream.wire.records import FloatArray, IndexArray, Logged
+from stream.estimating.rows import DecisionLog, LogBatch
+from stream.wire.records import IndexArray, Logged
 
 MISSING = -1
 
 OnBadRow = Literal["stop", "skip"]
 """Handling of an invalid row: stop with an error, or skip and count the row."""
-
-
-class LogBatch(NamedTuple):
-    """n rows of a log as columns. Row j has the entries offsets[j] to offsets[j+1] - 1 of indices and values."""
-
-    ids: Sequence[str]  # n event ids
-    offsets: OffsetArray  # int64[n + 1], from 0
-    indices: IndexArray  # int32[nnz], 0-based, strictly increasing in a row
-    values: FloatArray  # float64[nnz]
-    decided_at_ms: NDArray[np.int64]  # [n], milliseconds since 1970; or MISSING
-    labels: NDArray[np.int64]  # [n], the true class; or MISSING
-    actions: NDArray[np.int64]  # [n], the played class; or MISSING
-    propensities: FloatArray  # [n], the probability of the played class; or NaN
-    rewards: NDArray[np.int64]  # [n], 1 or 0; MISSING if unknown
-    delays_ms: NDArray[np.int64]  # [n], milliseconds from the decision to its feedback; or MISSING
-    eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
 
 
 class Log(DecisionLog, Protocol):

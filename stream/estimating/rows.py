@@ -59,63 +59,20 @@ class Eligible(NamedTuple):
         return mask
 
 
-class LoggedRows(Protocol):
-    """Columns of n logged decisions. A negative integer or a NaN propensity denotes a missing value."""
+class LogBatch(NamedTuple):
+    """n logged decisions as columns. A negative integer or a NaN propensity denotes a missing value."""
 
-    @property
-    def ids(self) -> Sequence[str]:
-        """The n event ids."""
-        ...
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """Row boundaries, int64[n + 1]: row j consists of the entries offsets[j] to offsets[j+1] - 1."""
-        ...
-
-    @property
-    def indices(self) -> IndexArray:
-        """Feature indices, int32[nnz]."""
-        ...
-
-    @property
-    def values(self) -> FloatArray:
-        """Feature values, float64[nnz]."""
-        ...
-
-    @property
-    def decided_at_ms(self) -> NDArray[np.int64]:
-        """Decision times in milliseconds since 1970, int64[n]."""
-        ...
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """True classes, int64[n]."""
-        ...
-
-    @property
-    def actions(self) -> NDArray[np.int64]:
-        """Played classes, int64[n]."""
-        ...
-
-    @property
-    def propensities(self) -> FloatArray:
-        """Probabilities of the played classes, float64[n]."""
-        ...
-
-    @property
-    def rewards(self) -> NDArray[np.int64]:
-        """Rewards, 1 or 0, int64[n]."""
-        ...
-
-    @property
-    def delays_ms(self) -> NDArray[np.int64]:
-        """Milliseconds from each decision to its feedback, int64[n]."""
-        ...
-
-    @property
-    def eligible(self) -> Eligible | None:
-        """The eligible classes of each decision; None means all classes."""
-        ...
+    ids: Sequence[str]  # n event ids
+    offsets: NDArray[np.int64]  # [n + 1], from 0: row j has the entries offsets[j] to offsets[j + 1] - 1
+    indices: IndexArray  # [nnz], 0-based, strictly increasing in a row
+    values: FloatArray  # [nnz]
+    decided_at_ms: NDArray[np.int64]  # [n], milliseconds since 1970
+    labels: NDArray[np.int64]  # [n], the true class
+    actions: NDArray[np.int64]  # [n], the played class
+    propensities: FloatArray  # [n], the probability of the played class
+    rewards: NDArray[np.int64]  # [n], 1 or 0
+    delays_ms: NDArray[np.int64]  # [n], milliseconds from the decision to its feedback
+    eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
 
 
 class DecisionLog(Protocol):
@@ -136,7 +93,7 @@ class DecisionLog(Protocol):
         """The name of each class."""
         ...
 
-    def batches(self) -> Iterable[LoggedRows]:
+    def batches(self) -> Iterable[LogBatch]:
         """Return the rows as batches, in order."""
         ...
 
@@ -201,7 +158,7 @@ def usable(propensities: FloatArray) -> NDArray[np.bool_]:
     return (propensities > 0.0) & (propensities <= 1.0)  # the comparison is False for NaN
 
 
-def chunks(batches: Iterable[LoggedRows], draws: Draws, rows_max: int = ROWS_MAX) -> Iterator[Chunk]:
+def chunks(batches: Iterable[LogBatch], draws: Draws, rows_max: int = ROWS_MAX) -> Iterator[Chunk]:
     """Split batches of any size into chunks, in order, and add pseudorandom words derived from the event ids."""
     for batch in batches:
         n = len(batch.ids)

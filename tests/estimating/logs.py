@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.log import MISSING
+from stream.estimating.rows import LogBatch
 from stream.wire.records import FloatArray
 
 N_CLASSES, N_FEATURES = 4, 5

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from estimators.bandits import gaussian, ips, snips
 
-from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.log import MISSING
 from stream.estimating.estimate import Estimates, estimate
 from stream.estimating.evaluation import ESTIMATORS, Estimate, Options, PolicyEvaluation
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
-from stream.estimating.rows import Eligible
+from stream.estimating.rows import Eligible, LogBatch
 from stream.learners import create
 from tests.estimating.logs import N_CLASSES, N_FEATURES, MemoryLog, a_log, a_world
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.log import MISSING
 from stream.estimating.policies import EstimateError, Model, Policy, Trained, Training, evaluable_learners, parse_policy
-from stream.estimating.rows import Chunk, Eligible, chunks
+from stream.estimating.rows import Chunk, Eligible, LogBatch, chunks
 from stream.learners import ParameterError, create, registered
 from stream.randomness.delays import parse_delay
 from stream.randomness.draws import Draws, Purpose

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from producers.datasets.log import MISSING, LogBatch
-from stream.estimating.rows import chunks
+from producers.datasets.log import MISSING
+from stream.estimating.rows import LogBatch, chunks
 from stream.estimating.survey import (
     Survey,
     effective_sample_size,

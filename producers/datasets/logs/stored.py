@@ -15,9 +15,9 @@ import orjson
 from numpy.typing import NDArray
 
 from producers.datasets.base import DatasetError, OffsetArray, SparseRows
-from producers.datasets.log import MISSING, Log, LogBatch, LoggedOutcome
+from producers.datasets.log import MISSING, Log, LoggedOutcome
 from producers.datasets.logs.seen_ids import hashes_of
-from stream.estimating.rows import Eligible
+from stream.estimating.rows import Eligible, LogBatch
 from stream.wire.records import FloatArray, IndexArray
 
 VERSION = 2

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.log import MISSING
 from producers.datasets.logs.mapping import LogMapping, mapping_of
+from stream.estimating.rows import LogBatch
 
 COLUMNS = ("decided_at_ms", "labels", "actions", "propensities", "rewards", "delays_ms")
 
