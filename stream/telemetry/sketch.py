@@ -52,10 +52,6 @@ class Sketch:
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def __add__(self, other: "Sketch") -> "Sketch":
-        """Merge two sketches."""
-        return Sketch(self.counts + other.counts)
-
     @property
     def size(self) -> int:
         """The number of durations."""
