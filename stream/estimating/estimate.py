@@ -1,12 +1,13 @@
 """Estimation in two passes over a log: first the summary and the reward model, then the evaluation of the policies."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from stream.estimating.bootstrap import poisson_counts
-from stream.estimating.evaluation import Limits, Options, PolicyEvaluation, PolicyEvaluator, clip_of
+from stream.estimating.evaluation import Limits, Options, PolicyEvaluation, PolicyEvaluator
 from stream.estimating.policies import EstimateError, Policy, evaluable_learners
 from stream.estimating.reward_model import RunningRewardModel
 from stream.estimating.rows import Chunk, DecisionLog, chunks
@@ -79,7 +80,7 @@ def limits_of(found: Survey, options: Options) -> Limits:
     return Limits(
         propensity_min=least if found.weighted else 1.0,
         classes_min=found.classes_min,
-        clip=clip_of(options, found.weighted),
+        clip=options.clip if options.clip is not None else sqrt(max(found.weighted, 1)),
         path_stride=max(1, found.weighted // options.path_points),
     )
 

@@ -27,7 +27,6 @@ Assumptions, in addition to correct propensities and contexts that are independe
   empirical Bernstein interval is exact only if other rows would give the same models.
 """
 
-from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +64,7 @@ class Options(NamedTuple):
     seed: int = 0
     confidence: float = 0.95
     resamples: int = 500
-    clip: float | None = None  # the clipping limit M; None means √n
+    clip: float | None = None  # the clipping limit M; None means √n (Ionides, "Truncated importance sampling", 2008)
     propensity_min: float | None = (
         None  # minimum propensity of any class under the logging policy; None means the smallest in the log
     )
@@ -355,8 +354,3 @@ def values_of(sums: FloatArray) -> dict[str, FloatArray]:
             "clipped-ips": sums[..., CLIPPED] / sums[..., WEIGHTED],
             "dr": sums[..., DR] / sums[..., WEIGHTED],
         }
-
-
-def clip_of(options: Options, weighted: int) -> float:
-    """Return the clipping limit M, which is √n by default (Ionides, "Truncated importance sampling", 2008)."""
-    return options.clip if options.clip is not None else sqrt(max(weighted, 1))
