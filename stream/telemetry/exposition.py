@@ -30,10 +30,6 @@ class _Samples(Collector):
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = sorted(samples, key=lambda sample: sample.metric.name)
 
-    def describe(self) -> Iterable[Family]:
-        """Return no metrics, because the metrics differ between scrapes."""
-        return ()
-
     def collect(self) -> Iterator[Family]:
         """Yield one family per metric."""
         for metric, samples in groupby(self._samples, key=lambda sample: sample.metric):
