@@ -5,11 +5,6 @@ import random
 import pytest
 
 from stream.monitoring.latencies import WAITING_MAX, Latencies
-from stream.telemetry.metrics import DECISION_LATENCY, Counts
-
-
-def counted(latencies: Latencies) -> tuple[int, float | None]:
-    return latencies.all.size, latencies.all.quantile_s(1.0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -44,14 +39,3 @@ def test_latencies_of_a_large_backlog_are_sampled_and_weighted() -> None:
         latencies.answer(offset, 60_010)
     assert latencies.recent.keys() == {60_000}
     assert latencies.state()["stride"] == 1
-
-
-def test_latencies_are_exported_as_a_histogram() -> None:
-    latencies = Latencies()
-    for offset, latency_ms in enumerate((0, 7, 7, 400, 900_000)):
-        latencies.ask(offset, 0)
-        latencies.answer(offset, latency_ms)
-    found = latencies.all.sample_of(DECISION_LATENCY).value
-    assert isinstance(found, Counts)
-    assert found.buckets == (1, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1)
-    assert found.total == pytest.approx(900.4, rel=0.05)
