@@ -79,7 +79,7 @@ ALTERATIONS: dict[str, tuple[Alter, str]] = {
     ),
     "topic recreated": (
         lambda admin, topics: recreated(admin, topics.feedback),
-        r"({feedback} was deleted|topics do not exist: {feedback})",
+        r"(recreated|do not exist): {feedback}",
     ),
 }  # fmt: skip
 
