@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from pydantic import SecretStr
@@ -208,11 +208,8 @@ def _altered(error: Exception) -> SettingsError:
 @contextmanager
 def connected(settings: Settings) -> Iterator[Connected]:
     """Open a connection for the duration of a command, and check the topics."""
-    broker = connect(settings)
-    try:
+    with closing(connect(settings)) as broker:
         yield Connected(broker, settings.topics, require_topics(broker, settings))
-    finally:
-        broker.close()
 
 
 Work = Callable[[Broker, int, Watched], None]

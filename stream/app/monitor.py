@@ -70,11 +70,8 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
     with watched(settings, MONITOR, site) as watch:
         announce(f"monitor of {topics.journal}: http://{settings.metrics_host}:{settings.page_port}/; Ctrl-C stops it")
         watch.set_unready(f"waiting for Kafka at {settings.bootstrap}")
-        broker = connect(settings, watch.with_heartbeat(stop))
-        try:
+        with closing(connect(settings, watch.with_heartbeat(stop))) as broker:
             partitions = require_topics(broker, settings)
-        finally:
-            broker.close()
         dashboard = Dashboard(topics, partitions, monotonic_ms)
         dashboards.append(dashboard)
         with _looking(settings, dashboard, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
@@ -120,15 +117,12 @@ def _policies(
             return Policies()
         watch.show("", dashboard.samples)  # no task has completed a step
         time.sleep(LOOK_S)
-    broker = connect(settings, stop)
-    try:
+    with closing(connect(settings, stop)) as broker:
         found = settings_in_force(broker, topics, partition)
-        if not found:
-            warn(f"{topics.journal}: the settings record was deleted; the page omits named policies and the holdout")
-            return Policies()
-        return live_policies(specs, found, topics)
-    finally:
-        broker.close()
+    if not found:
+        warn(f"{topics.journal}: the settings record was deleted; the page omits named policies and the holdout")
+        return Policies()
+    return live_policies(specs, found, topics)
 
 
 class _Contexts:
@@ -182,20 +176,13 @@ def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partition
     def look() -> None:
         while not ended.is_set():
             try:
-                broker = connect(settings, ended.is_set)
+                with closing(connect(settings, ended.is_set)) as broker:
+                    _look(broker, dashboard, topics, partitions, ended)
             except StoppedError:
                 return
             except BrokerError as error:
                 announce(f"broker unavailable, reconnecting: {error}")
                 ended.wait(AGAIN_S)
-                continue
-            try:
-                _look(broker, dashboard, topics, partitions, ended)
-            except BrokerError as error:
-                announce(f"broker unavailable, reconnecting: {error}")
-                ended.wait(AGAIN_S)
-            finally:
-                broker.close()
 
     thread = Thread(target=look, name="looking", daemon=True)
     thread.start()

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from producers.datasets.base import Dataset
@@ -80,8 +80,7 @@ def run_on_kafka(
     run = resolve_run(settings, learner, dataset, command)
     task, topics = run.task, run.topics
     started_s = time.perf_counter()
-    broker = connect(settings)
-    try:
+    with closing(connect(settings)) as broker:
         shares_model = task.model == "shared"
         broker.create_topics(
             topics.specs(run.partitions, settings.replication, settings.retention_ms, shares_model=shares_model)
@@ -103,8 +102,6 @@ def run_on_kafka(
         ended = _shared_end if shares_model else _own_end
         end = ended(broker, topics, task, run.partitions)._replace(virtual_s=virtual_s, wall_s=wall_s)
         return report_of(broker, run, judge, end, in_real_time=True)
-    finally:
-        broker.close()
 
 
 def _own_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 from stream import __version__
@@ -42,11 +43,8 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
         ) from error
     if (settings.serve_certificate is None) != (settings.serve_key is None):
         raise SettingsError("TLS: expected --serve-certificate and --serve-key; got only one of them")
-    broker = _connect(settings, stop)
-    try:
+    with closing(_connect(settings, stop)) as broker:
         partitions = require_topics(broker, settings)
-    finally:
-        broker.close()
     access = Access(
         partial(_connect, settings),
         lambda broker: watch_topics(broker, settings, partitions),

@@ -1,7 +1,7 @@
 """Create, describe and delete the topics of a pipeline."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from stream.app.connection import connect
@@ -25,11 +25,9 @@ def create_topics(settings: Settings) -> Created:
     Raises:
         TopicSettingsError: a topic exists with a different configuration. The hint contains its retention.
     """
-    shares_model = settings.model_of(settings.partitions) == "shared"
-    with _connected(settings) as (broker, topics):
-        specs = topics.specs(
-            settings.partitions, settings.replication, settings.retention_ms, shares_model=shares_model
-        )
+    topics, shares_model = settings.topics, settings.model_of(settings.partitions) == "shared"
+    specs = topics.specs(settings.partitions, settings.replication, settings.retention_ms, shares_model=shares_model)
+    with closing(connect(settings)) as broker:
         try:
             broker.create_topics(specs)
         except TopicSettingsError as error:
@@ -52,7 +50,8 @@ class Described(NamedTuple):
 
 def describe_topics(settings: Settings) -> Described:
     """Describe the topics. Warn if retention may delete records that a recovery needs."""
-    with _connected(settings) as (broker, topics):
+    topics = settings.topics
+    with closing(connect(settings)) as broker:
         found = broker.describe_topics(topics.all_of(shares_model=True))
     names = topics.all_of(shares_model=topics.updates in found)
     warnings = topics.retention_warnings(found, settings.snapshot_interval_ms, settings.window_ms)
@@ -62,17 +61,8 @@ def describe_topics(settings: Settings) -> Described:
 @contextmanager
 def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
     """Yield the names of the existing topics, and a broker that can delete them."""
-    with _connected(settings) as (broker, topics):
-        yield list(broker.describe_topics(topics.all_of(shares_model=True))), broker
-
-
-@contextmanager
-def _connected(settings: Settings) -> Iterator[tuple[Broker, Topics]]:
-    broker = connect(settings)
-    try:
-        yield broker, settings.topics
-    finally:
-        broker.close()
+    with closing(connect(settings)) as broker:
+        yield list(broker.describe_topics(settings.topics.all_of(shares_model=True))), broker
 
 
 def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:
