@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from importlib.resources import files
 from threading import Event, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 from stream.app.connection import connect, require_topics
 from stream.app.policies import check_live, live_policies
@@ -23,6 +23,7 @@ from stream.monitoring.dashboard import Dashboard, Pipeline
 from stream.monitoring.policies import Policies
 from stream.reporting.charts import uplot, uplot_style
 from stream.telemetry.metrics import MONITOR
+from stream.telemetry.serving import Page, Site
 from stream.wire.codec import is_tick
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -51,8 +52,6 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         SettingsError: a package is missing, or the port cannot be used.
         EstimateError: a policy cannot be evaluated on a live pipeline.
     """
-    from stream.telemetry.serving import Page, Site  # deferred: other commands need no HTTP
-
     try:
         import consumers.monitor  # noqa: F401 - deferred: other commands need no Faust
     except ModuleNotFoundError as error:
@@ -63,7 +62,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
     topics = settings.topics
     dashboards: list[Dashboard] = []  # empty until the program has connected; then contains the dashboard
     site = Site(
-        {path: Page(*file) for path, file in page_files().items()},
+        page_files(),
         lambda: dashboards[0].as_json() if dashboards else _NOTHING,
         settings.allow_host,
     )
@@ -245,15 +244,8 @@ _HTML, _CSS, _JS = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "j
 _FILES = {"/": ("index.html", _HTML), "/page.css": ("page.css", _CSS), "/page.js": ("page.js", _JS)}
 
 
-class File(NamedTuple):
-    """A file of the monitor's page."""
-
-    content_type: str
-    content: bytes
-
-
-def page_files() -> dict[str, File]:
+def page_files() -> dict[str, Page]:
     """Return the files of the monitor's page, keyed by URL path."""
     folder = files("stream.monitoring") / "page"
-    own = {path: File(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
-    return own | {"/uplot.css": File(_CSS, uplot_style().encode()), "/uplot.js": File(_JS, uplot().encode())}
+    own = {path: Page(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
+    return own | {"/uplot.css": Page(_CSS, uplot_style().encode()), "/uplot.js": Page(_JS, uplot().encode())}

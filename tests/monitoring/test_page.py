@@ -20,7 +20,7 @@ from stream.kafka.port import Ends
 from stream.monitoring.dashboard import Dashboard, Pipeline
 from stream.monitoring.policies import Named, Policies
 from stream.telemetry.heartbeat import Heartbeat
-from stream.telemetry.serving import HealthServer, Page, Site
+from stream.telemetry.serving import HealthServer, Site
 from stream.wire.ledger import Ledger
 from stream.wire.records import HOLDOUT, Challenged, Record, TopicPartition
 from tests.monitoring.test_state import example, letter, prediction
@@ -84,9 +84,8 @@ def advance(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
 @contextmanager
 def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Iterator[HealthServer]:
     """Run an HTTP server that serves the page and its data, as the monitor does."""
-    pages = {path: Page(*file) for path, file in page_files().items()}
     heartbeat = Heartbeat("monitor", "0", lambda: 0)
-    server = HealthServer(heartbeat, "127.0.0.1", port, Site(pages, lambda: advance(dashboard, numbers)))
+    server = HealthServer(heartbeat, "127.0.0.1", port, Site(page_files(), lambda: advance(dashboard, numbers)))
     try:
         yield server
     finally:
