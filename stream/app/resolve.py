@@ -274,14 +274,6 @@ def compile_kernels(task: TaskSettings) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """The settings of a run, for its report."""
-
-    settings: Mapping[str, object]  # settings by name, and the command
-    changed: tuple[str, ...]  # names of the settings that differ from their defaults
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One learner on one stream of events."""
 
@@ -296,7 +288,8 @@ class Run:
     feedback: FeedbackOptions
     shortest_delay_ms: int  # at most a thousandth of the feedback has a delay shorter than this
     is_estimated: bool  # whether the report contains an estimate of the learner's own policy
-    origin: Origin
+    settings: Mapping[str, object]  # settings by name, and the command, for the report
+    changed: tuple[str, ...]  # names of the settings that differ from their defaults, for the report
 
 
 def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str = "", name: str | None = None) -> Run:
@@ -326,7 +319,8 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
         ),
         shortest_delay_ms=shortest_delay_ms(settings, dataset),
         is_estimated=settings.estimate,
-        origin=Origin(settings=settings.shown() | {"command": command}, changed=settings.changed()),
+        settings=settings.shown() | {"command": command},
+        changed=settings.changed(),
     )
 
 

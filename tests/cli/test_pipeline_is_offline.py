@@ -76,7 +76,7 @@ def check(case: Case, pipeline: EmbeddedPipeline) -> None:
     assert [decision.propensity for decision in decisions] == result.propensities.tolist()
     ledger = task.join.ledger()
     assert (ledger.matched, ledger.expired, ledger.late) == (result.matched, result.expired, result.late)
-    assert (ledger.late > 0) == (pipeline.run.origin.settings["delay"] != "none"), (
+    assert (ledger.late > 0) == (pipeline.run.settings["delay"] != "none"), (
         "expected late bits if and only if there are delays"
     )
     assert task.version == result.updates
