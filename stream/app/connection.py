@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 import stream
 from stream.app.process import announce, every, monotonic_ms, quantity
-from stream.app.setting_values import flag_of, setting_name
+from stream.app.setting_values import flag_of
 from stream.app.settings import KafkaSettings, Program, Settings, SettingsError
 from stream.app.sources import FIELDS, client_config_of
 from stream.app.watching import Watched, watched
@@ -300,10 +300,8 @@ def announce_start(program: Program, settings: Settings, partitions: int) -> Non
 
 def settings_that_differ(settings: Settings) -> dict[str, str]:
     """Return the settings that differ from their defaults, as text. Secrets are hidden."""
-    shown, fields = settings.shown(), Settings.model_fields
+    shown = settings.shown()
     return {
-        setting_name(field): ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        for field in fields
-        if field in settings.given and getattr(settings, field) != fields[field].default
-        for value in (shown[setting_name(field)],)
+        name: ",".join(map(str, value)) if isinstance(value := shown[name], list) else str(value)
+        for name in settings.changed()
     }
