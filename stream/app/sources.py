@@ -253,15 +253,9 @@ def given_settings(given: Mapping[str, Any]) -> Settings:
 
 def _origin(name: str, flags: Mapping[str, Any], path: Path | None) -> str:
     """Describe the source of a setting's value."""
-    source = source_of(name, flags, path)
-    return flag_of(name) if source == "flag" else variable_of(name) if source == "variable" else f"{name} in {path}"
-
-
-def source_of(name: str, flags: Mapping[str, Any], path: Path | None) -> Literal["flag", "variable", "file"]:
-    """Return the source of a setting that the user set."""
     if flags.get(name) is not None:
-        return "flag"
-    return "variable" if is_set(name) or path is None else "file"
+        return flag_of(name)
+    return variable_of(name) if is_set(name) or path is None else f"{name} in {path}"
 
 
 def is_set(name: str) -> bool:
