@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from producers.datasets.base import Dataset, Known
-from producers.datasets.catalogue import is_log, load
-from producers.datasets.log import OnBadRow
-from stream.app.plan import log_of
 from stream.app.process import announce, every, warn
 from stream.app.resolve import FLOPS_PER_S, ROWS_SAMPLED, SLOW_S, mean_nnz_of, nnz_of
 from stream.learners import Cost, Learner, check_parameters, create, registered, sparse_defaults
@@ -112,15 +109,6 @@ class Survey(NamedTuple):
     size: Size
     choice: Choice  # the learner that auto chooses
     dataset: Dataset | None  # None if costs are counted instead of measured
-
-
-def data_of(
-    data: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, n_features: int | None
-) -> Dataset:
-    """Return the data set for measurements."""
-    if mapping is not None or is_log(data):
-        return log_of(data, mapping, on_bad_row, reward_above)
-    return load(data, n_features)
 
 
 def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Dataset | None = None) -> Survey:

@@ -7,8 +7,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.app.learners import Row, Size, Survey, data_of, fields_of, survey_learners
-from stream.app.settings import SettingsError
+from stream.app.learners import Row, Size, Survey, fields_of, survey_learners
+from stream.app.plan import dataset_of
+from stream.app.settings import SettingsError, SourceSettings
 from stream.cli.console import examples, out, print_json
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, data_names, learner_names, with_log_flags
 from stream.learners import FromLogs
@@ -60,8 +61,10 @@ def learners(
     if data is None:
         found = survey_learners(names or (), Size(n_classes or 9, n_features or 400, 25 if nnz is None else nnz))
     elif n_classes is None and nnz is None:
-        dataset = data_of(data, mapping, on_bad_row, reward_above, n_features)
-        found = survey_learners(names or (), dataset=dataset)
+        source = SourceSettings(
+            data=data, map=mapping, on_bad_row=on_bad_row, reward_above=reward_above, n_features=n_features
+        )
+        found = survey_learners(names or (), dataset=dataset_of(source))
     else:
         raise SettingsError(f"--data {data} cannot be combined with --n-classes or --nnz")
     if json:
