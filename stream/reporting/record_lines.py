@@ -37,12 +37,7 @@ def record_line(record: Record, topics: Topics) -> str:
 
 def short_name(topic: str, topics: Topics) -> str:
     """Return a topic's name without the pipeline's prefix."""
-    return topic.removeprefix(prefix_of(topics))
-
-
-def prefix_of(topics: Topics) -> str:
-    """Return the prefix of a pipeline's topics."""
-    return topics.contexts.removesuffix("contexts")
+    return topic.removeprefix(topics.contexts.removesuffix("contexts"))
 
 
 def _content(record: Record, topics: Topics) -> list[str]:
