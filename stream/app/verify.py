@@ -104,28 +104,19 @@ def verify(
     """
     if wait_replay and wait_events is None:
         wait_events = events_of(settings, dataset_of(settings))
-    findings = audit(settings, wait_events=wait_events, timeout_ms=timeout_ms)
-    log = audit_model(settings)
-    replays = tuple(replayed(settings)) if replay else None
-    return Verified(tuple(findings), log, replays, matched_error_of(settings))
-
-
-def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> list[Finding]:
-    """Audit every partition. If `wait_events` is given, first wait for this number of settled events."""
-    try:
-        with connected(settings) as (broker, topics, partitions):
+    with connected(settings) as (broker, topics, partitions):
+        try:
             if wait_events is not None:
                 _wait(broker, topics, partitions, wait_events, timeout_ms)
             tune_gc()
-            return [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
-    except JournalError as error:
-        raise SettingsError(str(error)) from error
-
-
-def audit_model(settings: Settings) -> LogFinding | None:
-    """Audit the log of the shared model. Return None if each task has its own model."""
-    with connected(settings) as (broker, topics, partitions):
-        return audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
+            findings = [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
+        except JournalError as error:
+            raise SettingsError(str(error)) from error
+        log = audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
+        error_rates = matched_error(
+            _examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions)
+        )
+    return Verified(tuple(findings), log, tuple(replayed(settings)) if replay else None, error_rates)
 
 
 def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_ms: int) -> None:
@@ -143,13 +134,8 @@ def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_
     follower.close()
 
 
-def matched_error_of(settings: Settings) -> MatchedError:
-    """Return the error rate of the readable examples. The audit reports unreadable examples."""
-    with connected(settings) as (broker, topics, partitions):
-        return matched_error(_examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions))
-
-
 def _examples(broker: Broker, tp: TopicPartition) -> Iterator[Example]:
+    """Yield the readable examples of a partition. The audit reports unreadable examples."""
     for record in read_partition(broker, tp, open_ms=OPEN_MS):
         with suppress(codec.MalformedError):
             yield codec.decode_example(record)[0]
