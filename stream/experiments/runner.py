@@ -94,14 +94,11 @@ def run_experiment(
     path = folder / ROWS_FILE
     rows = read_rows(path)
     missing = sets.missing(experiment)
-    names = None if only is None else experiment.with_tuning(only)
     refused: list[Refused] = []
     saved_s = time.monotonic()
     try:
         with _processes(sets, jobs) as make:
-            for sweep in experiment.sweeps:
-                if names is not None and sweep.name not in names:
-                    continue
+            for sweep in experiment.sweeps if only is None else experiment.with_tuning(only):
                 best = None
                 if sweep.best_of is not None:
                     best = best_parameters(rows_of(experiment, rows)[sweep.best_of])

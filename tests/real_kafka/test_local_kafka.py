@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from stream.devkafka import local_kafka
-from stream.devkafka.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
+from stream.devkafka.java import LocalKafkaError, classes_cache, jars_cache
+from stream.devkafka.local_kafka import LocalKafka, LocalKafkaMissingError, LocalKafkaPortError
 from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.testing.processes import wait_for
@@ -27,7 +28,7 @@ def test_second_start_finds_the_running_broker(kafka: LocalKafka) -> None:
 
 
 def test_broker_reads_the_stored_classes(kafka: LocalKafka) -> None:
-    assert str(local_kafka.classes_cache()) in Path(f"/proc/{kafka.pid}/maps").read_text()
+    assert str(classes_cache()) in Path(f"/proc/{kafka.pid}/maps").read_text()
 
 
 def test_records_survive_a_stop_but_not_a_purge(tmp_path: Path) -> None:
@@ -120,11 +121,11 @@ def test_default_paths_follow_the_xdg_variables(tmp_path: Path, monkeypatch: pyt
     for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     assert local_kafka.default_home() == tmp_path / ".local/share/onebit/kafka"
-    assert local_kafka.jars_cache().parent == tmp_path / ".cache/onebit"
+    assert jars_cache().parent == tmp_path / ".cache/onebit"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert local_kafka.default_home() == tmp_path / "data/onebit/kafka"
-    assert local_kafka.jars_cache().parent == tmp_path / "cache/onebit"
+    assert jars_cache().parent == tmp_path / "cache/onebit"
     monkeypatch.setenv("XDG_DATA_HOME", "")
     assert local_kafka.default_home() == tmp_path / ".local/share/onebit/kafka"
 

@@ -23,7 +23,8 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from stream.cli.app import main
 from stream.devkafka import local_kafka
-from stream.devkafka.local_kafka import LocalKafkaError, start
+from stream.devkafka.java import LocalKafkaError
+from stream.devkafka.local_kafka import start
 from stream.devkafka.security import LocalSecurity
 from stream.errors import ExitCode
 from stream.kafka.client_config import client_config, read_properties
