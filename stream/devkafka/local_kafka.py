@@ -264,13 +264,10 @@ def _free_port(*taken: int) -> int:
 
 
 def _store_classes(fresh: Path, jars: list[str], timeout_s: float) -> None:
-    """Run a broker that writes its loaded classes to a file when it stops.
-
-    The file is smaller and faster to read if Java did not optimise the code.
-    """
+    """Run a broker that writes its loaded classes to a file when it stops."""
     with tempfile.TemporaryDirectory(prefix="onebit-kafka-home-") as folder:
         home = Path(folder)
-        java = Java(home, jars, (f"-XX:AOTCacheOutput={fresh}", "-XX:TieredStopAtLevel=1"))
+        java = Java(home, jars, (f"-XX:AOTCacheOutput={fresh}",))
         try:
             _run(java, 0, home / "storage", timeout_s, lambda _: None)
         finally:
