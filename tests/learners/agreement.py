@@ -1,4 +1,4 @@
-"""Run a learner and its naive transcription in parallel, with immediate or delayed feedback."""
+"""Run a learner and its naive transcription in parallel, with delayed feedback."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
@@ -10,14 +10,10 @@ from stream.learners import Learner
 from stream.wire.records import Decision, FloatArray, IndexArray
 from tests.oracles.logged import LabelledOracle, LimitedOracle, Logged, ObservingOracle, Oracle
 
-DELAYS = ("immediate", "geometric, mean 5")
 
-
-def delays(kind: str, rounds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the number of rounds between each decision and its feedback."""
-    if kind == "immediate":
-        return np.zeros(rounds, dtype=np.int64)
-    return rng.geometric(1 / 6, rounds) - 1  # at least 0, with mean 5
+def delays(rounds: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the number of rounds between each decision and its feedback: geometric with mean 5, so often 0."""
+    return rng.geometric(1 / 6, rounds) - 1
 
 
 class Round(NamedTuple):

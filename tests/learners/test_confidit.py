@@ -10,7 +10,7 @@ from producers.datasets.synthetic import synnonsep, synsep
 from stream.learners import ParameterError, create
 from stream.learners.confidit import VARIANTS
 from stream.wire.records import FloatArray
-from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
+from tests.learners.agreement import Round, assert_agree, delays, rounds_of
 from tests.oracles.confidit import NaiveConfidit
 
 K, D, ROUNDS = 5, 12, 260
@@ -48,13 +48,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("late", DELAYS)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_learner_agrees_with_fig_1_in_every_round(options: dict[str, Any], late: str) -> None:
+def test_learner_agrees_with_fig_1_in_every_round(options: dict[str, Any]) -> None:
     rng = np.random.default_rng(7)
     learner = create("confidit", n_classes=K, n_features=D, **options)
     oracle = NaiveConfidit(K, D, **options)
-    assert_agree(learner, oracle, events(seed=11), delays(late, ROUNDS, rng))
+    assert_agree(learner, oracle, events(seed=11), delays(ROUNDS, rng))
     np.testing.assert_allclose(learner.weights(), oracle.weights(), atol=1e-9)
     # Classes with the same history tie exactly in both implementations. In all other decisions, the scores differ by
     # more than the rounding error.

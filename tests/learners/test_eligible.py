@@ -17,7 +17,6 @@ from tests.learners.test_battery import CASES, Case, examples, learn
 from tests.oracles.confidit import NaiveConfidit
 from tests.oracles.logged import LabelledOracle, Oracle
 
-LATE = "geometric, mean 5"
 SUPPORTING = [name for name, cls in registered().items() if cls.supports_eligible]
 
 Made = tuple[Any, Oracle | LabelledOracle, list[Round]]
@@ -65,7 +64,7 @@ def test_learner_agrees_with_the_transcription_for_random_eligible_classes(
 ) -> None:
     learner, oracle, events = make(case)
     rng = np.random.default_rng(6)
-    assert_agree(learner, oracle, events, delays(LATE, len(events), rng), sets_of(learner.n_classes, len(events)))
+    assert_agree(learner, oracle, events, delays(len(events), rng), sets_of(learner.n_classes, len(events)))
 
 
 WRAPPERS: dict[str, Callable[[KernelLearner], KernelLearner]] = {

@@ -12,7 +12,7 @@ from stream.learners import Learner, ParameterError, create
 from stream.learners.one_sided_banditron import project
 from stream.learners.version_space import Sampled
 from stream.wire.records import FloatArray
-from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
+from tests.learners.agreement import Round, assert_agree, delays, rounds_of
 from tests.oracles import notes
 from tests.oracles.confidit import NaiveConfidit, NaiveDualConfidit
 from tests.oracles.logged import Oracle
@@ -138,14 +138,13 @@ CASES: dict[str, tuple[str, dict[str, Any], Make]] = {
 }
 
 
-@pytest.mark.parametrize("late", DELAYS)
 @pytest.mark.parametrize("case", CASES)
-def test_learner_agrees_with_the_pseudocode_in_every_round(case: str, late: str) -> None:
+def test_learner_agrees_with_the_pseudocode_in_every_round(case: str) -> None:
     name, parameters, oracle_of = CASES[case]
     learner = create(name, K, D, **parameters)
     oracle = oracle_of(learner)
     rounds = SLOW_ROUNDS.get(case.split()[0], ROUNDS)
-    mistakes = assert_agree(learner, oracle, events(3, rounds), delays(late, rounds, np.random.default_rng(2)))
+    mistakes = assert_agree(learner, oracle, events(3, rounds), delays(rounds, np.random.default_rng(2)))
     assert 0 < mistakes < rounds
     try:
         weights = oracle.weights()

@@ -328,7 +328,10 @@ def test_feedback_without_a_label_is_malformed_for_a_full_information_learner() 
         ({"parameters": {"gamma": 2.0}}, "parameter gamma"),
         ({"n_classes": 1}, "n_classes"),
         ({"n_classes": NUMBERS_MAX + 1}, "n_classes"),
-        ({"n_classes": NUMBERS_MAX, "learner": "late-ucb", "model": "shared"}, "n_classes"),
+        (
+            {"n_classes": NUMBERS_MAX, "learner": "late-ucb", "parameters": {"expand": "none"}, "model": "shared"},
+            "n_classes",
+        ),
         ({"n_classes": NUMBERS_MAX + 1, "learner": "igw-logistic", "open_classes": True}, "classes_max"),
         ({"n_features": 0}, "n_features"),
     ],
