@@ -12,9 +12,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from enum import IntEnum
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 from rich.console import Console
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
 
     from stream.reporting import tables
 
-
-class Level(IntEnum):
-    """The level of a log line."""
-
-    INFO = 0
-    WARNING = 1
-    ERROR = 2
-
-
-LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
@@ -65,22 +54,19 @@ class _Kind:
 
 
 class LogLines:
-    """Filters log lines by level, and limits the rate of similar lines."""
+    """Limits the rate of similar log lines."""
 
-    def __init__(self, level: Level = Level.INFO) -> None:
-        self.level = level
-        self._kinds: dict[tuple[Level, str], _Kind] = {}
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[int, str], _Kind] = {}  # by level and text
 
-    def admitted(self, level: Level, message: str, now_ms: int, *, limited: bool = True) -> str | None:
+    def admitted(self, level: int, message: str, now_ms: int, *, limited: bool = True) -> str | None:
         """Return the line to write, or None to drop it. Lines with `limited=False` are exempt from the rate limit.
 
         >>> lines = LogLines()
-        >>> [lines.admitted(Level.INFO, f"late by {n} s", 0) for n in range(11)][-1]
-        >>> lines.admitted(Level.INFO, "late by 99 s", 10_000)
+        >>> [lines.admitted(logging.INFO, f"late by {n} s", 0) for n in range(11)][-1]
+        >>> lines.admitted(logging.INFO, "late by 99 s", 10_000)
         'late by 99 s (and 1 similar line was dropped)'
         """
-        if level < self.level:
-            return None
         if not limited:
             return message
         name = (level, _NUMBER.sub("#", message[:_KIND_CHARACTERS]))
@@ -98,7 +84,7 @@ class LogLines:
             return message
         return f"{message} (and {left_out:,} similar {'line was' if left_out == 1 else 'lines were'} dropped)"
 
-    def left_out(self) -> list[tuple[Level, str]]:
+    def left_out(self) -> list[tuple[int, str]]:
         """Return the final reports on dropped lines."""
         kinds = [(level, text, kind.left_out) for (level, text), kind in self._kinds.items() if kind.left_out]
         return [
@@ -107,23 +93,15 @@ class LogLines:
         ]
 
 
-class Line(NamedTuple):
-    """A log line in JSON."""
+def as_json(level: int, message: str, now_ms: int, **more: Any) -> str:
+    """Format a log line as a JSON object. The time is UTC, by this host's clock.
 
-    time: str  # UTC, by this host's clock
-    level: str
-    message: str
-
-
-def as_json(level: Level, message: str, now_ms: int, **more: Any) -> str:
-    """Format a log line as a JSON object.
-
-    >>> as_json(Level.WARNING, "slow", 1_700_000_000_250)
+    >>> as_json(logging.WARNING, "slow", 1_700_000_000_250)
     '{"time":"2023-11-14T22:13:20.250Z","level":"warning","message":"slow"}'
     """
     time = datetime.fromtimestamp(now_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    line = Line(time, level.name.lower(), message)
-    return orjson.dumps(line._asdict() | more, default=str).decode()
+    line = {"time": time, "level": logging.getLevelName(level).lower(), "message": message}
+    return orjson.dumps(line | more, default=str).decode()
 
 
 out = Console(emoji=False)
@@ -138,10 +116,11 @@ _debugs = False
 def write_log(form: Literal["text", "json"], level: str, *, debug: bool = False) -> None:
     """Set the format and the lowest level of the log on stderr, and whether errors include tracebacks."""
     global _log, _is_json, _debugs
-    _log, _is_json, _debugs = LogLines(LEVELS[level]), form == "json", debug
+    _log, _is_json, _debugs = LogLines(), form == "json", debug
+    logger.setLevel(level.upper())
 
 
-def _write(level: Level, message: str, mark: str, **more: Any) -> None:
+def _write(level: int, message: str, mark: str, **more: Any) -> None:
     """Write a log line. Lines in text format start with the mark, which may be coloured."""
     if _is_json:
         err.file.write(as_json(level, message, time.time_ns() // 1_000_000, **more) + "\n")
@@ -161,7 +140,7 @@ class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a log record; see `logging.Handler`."""
         is_warning = record.levelno >= logging.WARNING
-        level = Level.WARNING if is_warning else Level.INFO
+        level = logging.WARNING if is_warning else logging.INFO
         is_limited = getattr(record, "limited", True)
         message = _log.admitted(level, record.getMessage(), monotonic_ms(), limited=is_limited)
         if message is not None:
@@ -248,7 +227,7 @@ def _end_undisturbed() -> None:
 
 def fail(message: str, code: ExitCode, error: BaseException | None = None) -> SystemExit:
     """Report an error on stderr, with its traceback if --debug is set. Return the exception that ends the process."""
-    _write(Level.ERROR, message, "[bold red]error:[/] ", exit_code=int(code))
+    _write(logging.ERROR, message, "[bold red]error:[/] ", exit_code=int(code))
     if error is not None and is_debugging():
         err.file.write("".join(traceback.format_exception(error)))
     return SystemExit(code)
@@ -268,7 +247,7 @@ def is_debugging() -> bool:
 
 def interrupted() -> SystemExit:
     """Report an interruption by Ctrl-C. Return the exception that ends the process."""
-    _write(Level.ERROR, "interrupted", "", exit_code=int(ExitCode.INTERRUPTED))
+    _write(logging.ERROR, "interrupted", "", exit_code=int(ExitCode.INTERRUPTED))
     return SystemExit(ExitCode.INTERRUPTED)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from stream.cli import console
 from stream.cli.app import main
-from stream.cli.console import LogLines
 
 
 class CommandResult(NamedTuple):
@@ -25,13 +24,14 @@ Onebit = Callable[..., CommandResult]
 
 
 @pytest.fixture(autouse=True)
-def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("ONEBIT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ONEBIT_CONFIG", "")  # --config changes the variable; monkeypatch restores it after the test
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "_log", LogLines())
-    monkeypatch.setattr(console, "_is_json", False)
+    console.write_log("text", "info")
+    yield
+    console.write_log("text", "info")
 
 
 @pytest.fixture

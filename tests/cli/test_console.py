@@ -1,6 +1,7 @@
 """Log lines, status lines and exit codes of programs."""
 
 import json
+import logging
 import pstats
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stream.app.process import Status, announce, warn
-from stream.cli.console import INTERVAL_MS, LINES_MAX, Level, LogLines, end_log
+from stream.cli.console import INTERVAL_MS, LINES_MAX, LogLines, end_log
 from stream.errors import ExitCode
 from tests.cli.conftest import Onebit
 
@@ -58,14 +59,14 @@ def test_stop_request_announces_remaining_work(first: str, expected: str) -> Non
 
 def test_repeated_log_lines_are_suppressed_and_counted() -> None:
     lines = LogLines()
-    messages = [lines.admitted(Level.INFO, f"{n} of 1,000 wait", n) for n in range(LINES_MAX + 3)]
+    messages = [lines.admitted(logging.INFO, f"{n} of 1,000 wait", n) for n in range(LINES_MAX + 3)]
     assert messages == [f"{n} of 1,000 wait" for n in range(LINES_MAX)] + [None] * 3
-    assert lines.admitted(Level.WARNING, "7 of 1,000 wait", 99) == "7 of 1,000 wait"
-    assert lines.admitted(Level.INFO, "another", 99) == "another"
-    line = lines.admitted(Level.INFO, "5 of 1,000 wait", INTERVAL_MS)
+    assert lines.admitted(logging.WARNING, "7 of 1,000 wait", 99) == "7 of 1,000 wait"
+    assert lines.admitted(logging.INFO, "another", 99) == "another"
+    line = lines.admitted(logging.INFO, "5 of 1,000 wait", INTERVAL_MS)
     assert line is not None
     assert line.startswith("5 of 1,000 wait (and 3 ")
-    assert lines.admitted(Level.INFO, "6 of 1,000 wait", INTERVAL_MS) == "6 of 1,000 wait"
+    assert lines.admitted(logging.INFO, "6 of 1,000 wait", INTERVAL_MS) == "6 of 1,000 wait"
     assert lines.left_out() == []
 
 
