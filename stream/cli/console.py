@@ -168,6 +168,11 @@ def print_json(value: object) -> None:
     sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
 
 
+def print_line(text: str, *, markup: bool = True) -> None:
+    """Print text on stdout without coloured numbers, and without breaking long lines."""
+    out.print(text, highlight=False, markup=markup, soft_wrap=True)
+
+
 def print_table(table: "tables.Table", title: str | None = None) -> None:
     """Print a table on stdout."""
     # Without borders, and with narrow padding, the table of a run fits into 80 characters.
@@ -180,7 +185,7 @@ def print_table(table: "tables.Table", title: str | None = None) -> None:
         shown.add_row(*row)
     out.print(shown)
     for note in table.notes:
-        out.print(note, highlight=False, markup=False, soft_wrap=True)
+        print_line(note, markup=False)
 
 
 def boxed_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:

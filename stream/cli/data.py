@@ -11,7 +11,7 @@ from producers.datasets.scaling import uneven_of
 from stream.app.plan import load_scaled, uneven_warning
 from stream.app.process import warn
 from stream.app.settings import Program, Settings
-from stream.cli.console import boxed_table, examples, out, print_json
+from stream.cli.console import boxed_table, examples, out, print_json, print_line
 from stream.cli.flags import Json, LogMap, RewardAbove, data_names, with_log_flags, with_settings
 
 app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True)
@@ -31,7 +31,7 @@ def list_data(json: Json = False) -> None:
         table.add_row(entry.name, f"{entry.rows:,}", f"{entry.n_features:,}", str(entry.n_classes), entry.summary)
     out.print(table)
     for entry in catalogue():
-        out.print(f"terms of {entry.name}: {escape(entry.terms)}", soft_wrap=True, highlight=False)
+        print_line(f"terms of {entry.name}: {escape(entry.terms)}")
     out.print("also accepted: svmlight files (plain or .gz), and logs of decisions (see onebit data show FILE)")
 
 

@@ -6,7 +6,7 @@ import typer
 
 from stream.app.connection import connected
 from stream.app.settings import Program, Settings
-from stream.cli.console import examples, out, print_json
+from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import Json, with_settings
 from stream.kafka.requeueing import Fate, Requeued, requeue
 from stream.reporting.record_lines import quoted, short_name
@@ -57,7 +57,7 @@ def requeue_letters(
                 f"{quoted(letter.reason)}: {'would be ' if dry_run and one.fate is Fate.REQUEUED else ''}{one.fate}"
             )
             if not json:
-                out.print(line, highlight=False, soft_wrap=True, markup=False)
+                print_line(line, markup=False)
 
         counts = requeue(broker, topics, partitions, wanted, show, dry_run=dry_run)
     if json:

@@ -13,7 +13,7 @@ from stream.app.estimate import estimate_policies as use_case
 from stream.app.process import announce
 from stream.app.settings import SettingsError
 from stream.app.sources import command_line
-from stream.cli.console import examples, out, print_json
+from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, policy_names, with_log_flags
 from stream.estimating.estimate import Estimates
 from stream.estimating.evaluation import Options, PolicyEvaluation
@@ -111,17 +111,15 @@ def _publish(found: Estimates, confidence: float, path: Path) -> None:
 
 def show(found: Estimates, options: Options, training: Training) -> None:
     """Print the estimates."""
-    out.print(
-        f"[bold]{escape(found.data)}[/]: {found.events:,} events, {found.judged:,} with an action and an outcome",
-        highlight=False,
-        soft_wrap=True,
+    print_line(
+        f"[bold]{escape(found.data)}[/]: {found.events:,} events, {found.judged:,} with an action and an outcome"
     )
     for policy in found.policies:
         out.print(_table(policy, options))
         if policy.changes:
             out.print(f"  mean value of a learning policy; {_when_learned(found, training)}", soft_wrap=True)
         for flag in policy.flags:
-            out.print(f"  [bold yellow]{flag.name}:[/] {escape(flag.text)}", highlight=False, soft_wrap=True)
+            print_line(f"  [bold yellow]{flag.name}:[/] {escape(flag.text)}")
     out.print("intervals of dm ignore the bias of its model; anytime intervals are valid at all times simultaneously")
 
 

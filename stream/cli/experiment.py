@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from stream.app import experiment as use_case
 from stream.app.experiment import Sizes, Written
 from stream.app.process import announce, every, warn
-from stream.cli.console import boxed_table, err, examples, out, print_json
+from stream.cli.console import boxed_table, err, examples, out, print_json, print_line
 from stream.cli.flags import Json, with_log_flags
 from stream.errors import ExitCode
 from stream.experiments.definition import read_experiment, shipped
@@ -109,7 +109,7 @@ def report(names: Names, data_dir: DataDir = None, results: Results = RESULTS) -
 
 
 def _print(written: Written) -> None:
-    out.print(f"{written.page}, {PAGE}, and {written.files} figures and tables", highlight=False, soft_wrap=True)
+    print_line(f"{written.page}, {PAGE}, and {written.files} figures and tables")
 
 
 def _tell(refused: list[Refused]) -> None:

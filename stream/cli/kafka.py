@@ -10,7 +10,7 @@ import typer
 
 from stream.app.process import announce
 from stream.app.settings import SettingsError
-from stream.cli.console import examples, out, print_json
+from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import Json, with_log_flags
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
@@ -30,9 +30,9 @@ def _command(command: str, data_dir: Path | None) -> str:
 
 def _none_runs(data_dir: Path | None, hint: str) -> None:
     home = data_dir or local_kafka.default_home()
-    out.print(f"no Kafka broker is running in {home}{hint}", soft_wrap=True, highlight=False)
+    print_line(f"no Kafka broker is running in {home}{hint}")
     if data_dir is None:
-        out.print("if the broker was started with --data-dir, use the same --data-dir", soft_wrap=True, highlight=False)
+        print_line("if the broker was started with --data-dir, use the same --data-dir")
 
 
 def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
@@ -42,8 +42,8 @@ def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
     at = "" if is_default else f" --bootstrap {kafka.bootstrap}"
     by = f" --client-config {shlex.quote(str(kafka.client_config))}" if kafka.client_config else ""
     if at or by:
-        out.print(f"flags for other commands:{at}{by}", soft_wrap=True, highlight=False)
-    out.print(f"to stop: {_command('down', data_dir)}", soft_wrap=True, highlight=False)
+        print_line(f"flags for other commands:{at}{by}")
+    print_line(f"to stop: {_command('down', data_dir)}")
 
 
 @app.command(epilog=examples("onebit kafka up", "onebit kafka up --port 9192 --ephemeral"))

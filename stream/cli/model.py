@@ -13,7 +13,7 @@ from stream.app.connection import command_hint
 from stream.app.models import Moment, exported, imported
 from stream.app.process import quantity
 from stream.app.settings import Panel, Program, Settings
-from stream.cli.console import examples, out, print_json
+from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import Json, Partition, with_log_flags, with_settings
 from stream.errors import ExitCode
 from stream.verifying.model_files import compare_models, read_model, write_model
@@ -63,11 +63,9 @@ def export(
     if json:
         print_json({"file": str(out_file), **model.meta})
         return
-    out.print(
+    print_line(
         f"{out_file}: {model.meta['learner']} {model.moment}, {model.meta['updates']:,} updates, digest "
-        f"{model.meta['digest'][:16]}",
-        highlight=False,
-        soft_wrap=True,
+        f"{model.meta['digest'][:16]}"
     )
 
 
@@ -87,11 +85,9 @@ def diff(first: ModelFile, second: ModelFile, json: Json = False) -> None:
     else:
         for path, model in zip((first, second), models, strict=True):
             parameters = ", ".join(f"{name}={value}" for name, value in model.meta["parameters"].items())
-            out.print(
+            print_line(
                 f"{path}: {model.meta['learner']} ({escape(parameters)}) {model.moment}, {model.meta['updates']:,} "
-                "updates",
-                highlight=False,
-                soft_wrap=True,
+                "updates"
             )
         table = Table(box=None, header_style="bold underline", padding=(0, 2, 0, 0))
         for column in ("array", "shape", "entries that differ", "greatest difference"):
@@ -140,12 +136,10 @@ def import_file(
         return
     flags = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in meta["parameters"].items())
     whose = " as a shared model" if found.is_shared else ""
-    out.print(
+    print_line(
         f"{quantity(found.partitions, 'partition')} will start with {file}{whose}. Run: "
         f"{command_hint(settings, 'learn')} "
-        f"--learner {meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}",
-        highlight=False,
-        soft_wrap=True,
+        f"--learner {meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}"
     )
 
 
@@ -162,17 +156,13 @@ def print_replays(replays: Sequence[Replay]) -> None:
         elif not found.steps:
             out.print(f"partition {found.partition}: no steps yet")
         elif found.ok:
-            out.print(
+            print_line(
                 f"[bold green]✓ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the same "
                 f"state as the {compared}, learner {found.state[:16]}"
-                + ("" if found.version is None else f" at version {found.version:,}"),
-                highlight=False,
-                soft_wrap=True,
+                + ("" if found.version is None else f" at version {found.version:,}")
             )
         else:
-            out.print(
+            print_line(
                 f"[bold red]✗ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the state "
-                f"{found.replayed[:16]}; the {compared} gives {found.recovered[:16]}",
-                highlight=False,
-                soft_wrap=True,
+                f"{found.replayed[:16]}; the {compared} gives {found.recovered[:16]}"
             )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stream.app.process import announced_when_slow
-from stream.cli.console import examples, fail, out, print_table
+from stream.cli.console import examples, fail, print_line, print_table
 from stream.cli.flags import Json, with_log_flags
 from stream.errors import ExitCode
 
@@ -60,4 +60,4 @@ def report(
             written = add_page(REPORTS, found, at) if path is None else write_page(path, found, at)
     except OSError as error:
         raise fail(f"--report {path or REPORTS}: cannot write: {error}", ExitCode.USAGE) from error
-    out.print(f"comparison: {written}", highlight=False, soft_wrap=True)
+    print_line(f"comparison: {written}")

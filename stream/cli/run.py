@@ -13,7 +13,7 @@ from stream.app.process import announced_when_slow, warn
 from stream.app.run import run_all_embedded, run_all_on_kafka
 from stream.app.settings import Panel, Program, Settings, SettingsError
 from stream.app.sources import command_line
-from stream.cli.console import StopRequest, examples, fail, out, print_json, print_table, shown_progress
+from stream.cli.console import StopRequest, examples, fail, out, print_json, print_line, print_table, shown_progress
 from stream.cli.flags import Json, with_settings
 from stream.errors import ExitCode
 from stream.reporting.pages import REPORTS
@@ -130,8 +130,8 @@ def _print_results(reports: list[RunReport], page: Path | None, *, json: bool) -
         lines += [] if report.arms is None else arm_lines(report.arms, prefix)
         lines += [] if report.challengers is None else challenger_lines(report.challengers, prefix)
         for line in lines:
-            out.print(line, highlight=False, markup=False, soft_wrap=True)
+            print_line(line, markup=False)
     for message in warnings:
         warn(message)
     if page is not None:
-        out.print(f"error curves and ledger: {page}", highlight=False, soft_wrap=True)
+        print_line(f"error curves and ledger: {page}")

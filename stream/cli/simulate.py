@@ -11,7 +11,7 @@ from rich.table import Table
 from stream.app.process import announce, every
 from stream.app.settings import SettingsError
 from stream.app.simulate import Runs, make_learner
-from stream.cli.console import examples, out, print_json
+from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import with_log_flags
 from stream.errors import ExitCode
 from stream.simulation.campaign import (
@@ -177,12 +177,8 @@ def _show_failure(runs: Runs, schedule: Schedule, *, shrinks: bool) -> None:
     out.print(f"\n[bold red]✗ seed {schedule.seed}", highlight=False)
     _print_run(shown)
     for what in examine(make_learner, shown)[0]:
-        out.print(f"  [red]✗[/] {escape(what)}", highlight=False, soft_wrap=True)
-    out.print(
-        f"to replay: {runs.replay(schedule.seed, ranges(kept) if shrinks else None)}",
-        highlight=False,
-        soft_wrap=True,
-    )
+        print_line(f"  [red]✗[/] {escape(what)}")
+    print_line(f"to replay: {runs.replay(schedule.seed, ranges(kept) if shrinks else None)}")
 
 
 def _show_seed(runs: Runs, seed: int, only: str | None, *, json: bool) -> bool:
@@ -202,7 +198,7 @@ def _show_seed(runs: Runs, seed: int, only: str | None, *, json: bool) -> bool:
         return not wrong
     _print_run(schedule)
     for what in wrong:
-        out.print(f"  [red]✗[/] {escape(what)}", highlight=False, soft_wrap=True)
+        print_line(f"  [red]✗[/] {escape(what)}")
     if not wrong:
         out.print("[bold green]✓ passed", highlight=False)
     return not wrong
@@ -226,4 +222,4 @@ def _print_line(line: Happened) -> None:
     text = escape(line.what)
     if line.what.startswith("FAULT"):
         text = f"[bold yellow]{text}[/]"
-    out.print(f"{line.at_ms:>8,} ms  {line.who:<12} {text}", highlight=False, soft_wrap=True)
+    print_line(f"{line.at_ms:>8,} ms  {line.who:<12} {text}")

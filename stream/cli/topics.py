@@ -12,7 +12,7 @@ from stream.app.connection import command_hint
 from stream.app.process import quantity, warn
 from stream.app.settings import Panel, Program, Settings
 from stream.app.topic_admin import Described, create_topics, deletable_topics, describe_topics
-from stream.cli.console import examples, out, print_json
+from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import Json, with_settings
 from stream.errors import ExitCode
 from stream.wire import schemas
@@ -78,7 +78,7 @@ def _print(found: Described) -> None:
         table.add_row(*((name, "-", "[red]missing[/]", "-", "-", "-") if topic is None else _row(topic)))
     out.print(table)
     for warning in found.warnings:
-        out.print(f"[bold yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+        print_line(f"[bold yellow]warning:[/] {escape(warning)}")
 
 
 def _row(topic: TopicDescription) -> tuple[str, ...]:

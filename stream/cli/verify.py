@@ -11,7 +11,7 @@ from stream.app.process import quantity
 from stream.app.settings import Program, Settings
 from stream.app.tally import misplaced
 from stream.app.verify import verify as use_case
-from stream.cli.console import examples, out, print_json
+from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import Json, with_settings
 from stream.cli.model import print_replays
 from stream.parsing import parse_duration
@@ -80,7 +80,7 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
         if finding.gone:
             out.print(f"partition {finding.partition}: the ledger cannot be recomputed")
             for place in finding.gone:
-                out.print(f"  [yellow]✗[/] {escape(place)}", highlight=False, soft_wrap=True)
+                print_line(f"  [yellow]✗[/] {escape(place)}")
             continue
         table = Table(title=f"partition {finding.partition}", title_justify="left")
         for column in ("", "learner", "from the topics", ""):
@@ -92,7 +92,7 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
         for fault in (*finding.faults, *finding.audited.imbalances()):
             out.print(f"  [red]✗[/] {escape(fault)}", highlight=False)
         if found := misplaced(finding.audited):
-            out.print(f"  [yellow]![/] {found:,} {MISPLACED_REMEDY}", highlight=False, soft_wrap=True)
+            print_line(f"  [yellow]![/] {found:,} {MISPLACED_REMEDY}")
         for place in finding.foreign:
             out.print(f"  [yellow]![/] {escape(place)}", highlight=False)
         if finding.foreign_count > len(finding.foreign):
@@ -104,34 +104,28 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
     gone = [finding for finding in findings if finding.gone]
     wrong = [finding for finding in findings if not finding.ok and not finding.gone]
     if latency := quantiles(latencies_of(findings)):
-        out.print(
-            f"decision latency: median {latency.median_ms:,} ms (99th percentile: {latency.p99_ms:,} ms)",
-            highlight=False,
-            soft_wrap=True,
-        )
+        print_line(f"decision latency: median {latency.median_ms:,} ms (99th percentile: {latency.p99_ms:,} ms)")
     partitions = quantity(len(findings), "partition")
     if gone:
         out.print(f"[bold yellow]✗ the ledger cannot be recomputed[/] in {len(gone)} of {partitions}")
     if wrong:
         verdict = f"[bold red]✗ the ledger does not add up[/] in {len(wrong)} of {partitions}"
-        out.print(f"{verdict}; {_error_line(error)}", highlight=False, soft_wrap=True)
+        print_line(f"{verdict}; {_error_line(error)}")
     elif not gone:
         where = "the one partition" if len(findings) == 1 else f"all {len(findings)} partitions"
         verdict = f"[bold green]✓ the ledger adds up[/] in {where}"
-        out.print(f"{verdict}; {_error_line(error)}", highlight=False, soft_wrap=True)
+        print_line(f"{verdict}; {_error_line(error)}")
 
 
 def print_log(log: LogFinding) -> None:
     """Print the audit result for a shared model's log, and the replica versions in the journals."""
     for fault in log.faults:
-        out.print(f"  [red]✗[/] {escape(fault)}", highlight=False, soft_wrap=True)
+        print_line(f"  [red]✗[/] {escape(fault)}")
     for warning in log.warnings:
-        out.print(f"  [yellow]![/] {escape(warning)}", highlight=False, soft_wrap=True)
+        print_line(f"  [yellow]![/] {escape(warning)}")
     replicas = ", ".join(f"{name} {sha256[:16]} at {version:,}" for name, version, sha256 in log.replicas)
     verdict = "[bold green]✓ one model[/]" if log.ok else "[bold red]✗ the shared model's log differs[/]"
-    out.print(
-        f"{verdict}, version {log.version:,}; {replicas or 'no replica reported'}", highlight=False, soft_wrap=True
-    )
+    print_line(f"{verdict}, version {log.version:,}; {replicas or 'no replica reported'}")
 
 
 def _error_line(error: MatchedError) -> str:
