@@ -27,9 +27,9 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
-from producers.datasets.base import DatasetError, Row
-from producers.datasets.nonnegative import nnls
+from producers.datasets.base import Row
 from stream.learners.base import Learner
 from stream.wire.records import Features, FloatArray
 
@@ -85,39 +85,17 @@ def probability_of_first_class(learner: Learner) -> Probability:
 
 
 class Adversary:
-    """Algorithm 7. Call `next_row` for the next row, then `answered` with the learner's action.
-
-    >>> from stream.learners import create
-    >>> learner = create("soba-diag", n_classes=2, n_features=3, gamma=0.1)
-    >>> adversary = Adversary(n_features=3, margin=0.05, rounds=100, seed=0)
-    >>> labels = []
-    >>> for _ in range(4):
-    ...     x, label = adversary.next_row(probability_of_first_class(learner))
-    ...     decision = learner.predict(x, 0.5)
-    ...     learner.observe(x, decision)
-    ...     _ = learner.update(x, decision, int(decision.action == label))
-    ...     adversary.answered(decision.action)
-    ...     labels.append(label)
-    >>> labels  # the learner plays class 0 with probability 0.95, so the second point has class 1 and is repeated
-    [0, 1, 1, 1]
-    """
-
-    n_classes = 2
+    """Algorithm 7. Call `next_row` for the next row, then `answered` with the learner's action."""
 
     def __init__(self, n_features: int, margin: float, rounds: int, seed: int) -> None:
         """Place the points on the sphere.
 
         Args:
             n_features: d, at least 3. The last feature is constant.
-            margin: γ, with ⟨w_y - w_i, x⟩ ≥ γ for some w of norm at most 1, and ‖x‖ = 1.
+            margin: γ, at most `cut_margin(0.0)`, with ⟨w_y - w_i, x⟩ ≥ γ for some w of norm at most 1, and ‖x‖ = 1.
             rounds: T, used only for the threshold.
             seed: Seed for the points, and for the rows shown when no point is free.
         """
-        if n_features < 3 or rounds < 1 or not 0.0 < margin < cut_margin(0.0):
-            raise DatasetError(
-                f"adversary: expected n_features of at least 3, rounds of at least 1 and a margin in "
-                f"(0, {cut_margin(0.0):.3f}); got {n_features}, {rounds} and {margin}"
-            )
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self.points = _place(n_features, margin, self._generator)  # float64[n, d], in the order shown
         self.margin = margin

@@ -3,10 +3,9 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from producers.datasets.adversary import Adversary, cut_margin, probability_of_first_class, separator_norm
-from producers.datasets.base import DatasetError
 from stream.learners import Learner, create
 from stream.wire.records import FloatArray
+from tests.oracles.adversary import Adversary, probability_of_first_class, separator_norm
 
 ROUNDS = 400
 
@@ -93,8 +92,3 @@ def test_adversary_continues_without_free_points() -> None:
         adversary.answered(label)
         shown.add(x.values.tobytes())
     assert len(shown) == len(adversary.points) < 100
-
-
-def test_unattainable_margin_is_rejected() -> None:
-    with pytest.raises(DatasetError, match="margin"):
-        Adversary(n_features=3, margin=cut_margin(0.0) + 0.01, rounds=100, seed=0)
