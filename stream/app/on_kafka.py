@@ -34,7 +34,7 @@ from stream.wire import codec
 from stream.wire.records import Answer, TopicPartition
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
-PROGRAMS = ("learn", "feedback", "replay")
+PROGRAMS = LEARNER, FEEDBACK, REPLAY = "learn", "feedback", "replay"
 POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
 
@@ -90,7 +90,7 @@ def run_on_kafka(
         with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
             _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
             reported = uneven_warning(uneven_of(dataset))  # the run has already logged this warning
-            for message in programs.warnings("replay"):
+            for message in programs.warnings(REPLAY):
                 if message != reported:
                     warn(f"`onebit replay`: {message}")
         announce(
@@ -144,8 +144,11 @@ class _Programs:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
+        self._ready_file = directory / "ready"
         # The programs cannot share a metrics port, and their logs are parsed for warnings.
-        of_their_own = {"metrics_port": "0", "log_format": "text", "log_level": "info"}
+        of_their_own = {
+            "metrics_port": "0", "log_format": "text", "log_level": "info", "ready_file": str(self._ready_file)
+        }  # fmt: skip
         self._environment = os.environ | _scoped_parameters(own).environment()
         self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
         self._environment.pop(variable_of("profile"), None)  # the profile covers only this process
@@ -153,13 +156,13 @@ class _Programs:
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self) -> None:
-        """Start all programs.
+    def start(self, *names: str) -> None:
+        """Start programs.
 
         Raises:
             ProgramEndedError: a program cannot be started.
         """
-        for name in PROGRAMS:
+        for name in names:
             try:
                 self.processes[name] = self._start(name)
             except OSError as error:
@@ -177,14 +180,23 @@ class _Programs:
             )
 
     def check(self) -> None:
-        """End the run if a program has ended early. Only the replay may end before the run."""
+        """Start the replay once the learner is ready, and end the run if a program has ended early.
+
+        Only the replay may end before the run. Events that are replayed before the learner is ready would be decided
+        all at once, before any feedback.
+
+        Raises:
+            ProgramEndedError: a program has ended early, or the replay cannot be started.
+        """
+        if REPLAY not in self.processes and self._ready_file.exists():
+            self.start(REPLAY)
         for name, process in list(self.processes.items()):
             code = process.poll()
             if code == ExitCode.FENCED and self._restarts < RESTARTS_MAX:
                 self._restarts += 1
                 announce(f"`onebit {name}` ended; restarting: {self._last_lines(name, 1)}")
                 self.processes[name] = self._start(name)
-            elif code is not None and (code != 0 or name != "replay"):
+            elif code is not None and (code != 0 or name != REPLAY):
                 error = ProgramEndedError(
                     f"`onebit {name}` ended with exit code {code}; last lines of its log:\n{self._last_lines(name)}"
                 )
@@ -228,7 +240,7 @@ def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
     with tempfile.TemporaryDirectory(prefix="onebit-run-") as directory:
         programs = _Programs(settings, learner, Path(directory))
         try:
-            programs.start()
+            programs.start(LEARNER, FEEDBACK)
             yield programs
         finally:
             programs.stop()

@@ -13,7 +13,7 @@ import pytest
 from producers.datasets.base import Dataset, DatasetError
 from stream.app import plan, resolve
 from stream.app.embedded import prepare_embedded, run_embedded
-from stream.app.on_kafka import PROGRAMS, ProgramEndedError, _Programs, _programs
+from stream.app.on_kafka import LEARNER, ProgramEndedError, _Programs, _programs
 from stream.app.plan import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
 from stream.app.resolve import choose_learners, resolve_run
 from stream.app.settings import Settings, SettingsError
@@ -236,7 +236,7 @@ def test_running_programs_are_stopped_if_another_cannot_start(monkeypatch: pytes
     first = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
     def start(_self: _Programs, name: str) -> "subprocess.Popen[bytes]":
-        if name == PROGRAMS[0]:
+        if name == LEARNER:
             return first
         raise OSError("no memory")
 

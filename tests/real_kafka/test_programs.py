@@ -98,7 +98,7 @@ def test_run_on_kafka_starts_all_programs_and_reports(kafka: LocalKafka, prefix:
     assert report["matched"] + report["expired"] == 1_500
     assert report["expired"] > 0
     assert report["duplicates"] > 0
-    assert 0 < report["mistakes"] < 1_500
+    assert 0 < report["mistakes"] < 1_000  # the replay waits for the learner, which then learns from early feedback
     (saved,) = read_runs(page)
     assert saved.latency is not None
     assert saved.latency_counts is not None
