@@ -8,10 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.parsing import repr_of
+from stream.wire.codec import NUMBERS_MAX
 from stream.wire.named_features import Kind
 from stream.wire.records import FloatArray
 
 _MISSING = -1
+
+ACTION_MAX = NUMBERS_MAX
+"""Largest action number of a Vowpal Wabbit log, which has all classes up to its largest number. A record has no room
+for the scores of more classes."""
+
+
+def is_action(number: object) -> bool:
+    """Return whether a value is an action number of a Vowpal Wabbit log."""
+    return type(number) is int and 1 <= number <= ACTION_MAX
 
 
 @dataclass(frozen=True, slots=True)

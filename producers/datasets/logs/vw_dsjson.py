@@ -19,7 +19,7 @@ import numpy as np
 
 from producers.datasets.logs.columns import Int64Array, numbers, texts, times_ms
 from producers.datasets.logs.json_lines import Objects, objects_of
-from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, Texts, problem
+from producers.datasets.logs.parsed import ACTION_MAX, FeatureEntries, ParsedBatch, Problem, Texts, is_action, problem
 from producers.datasets.logs.streams import Source
 from stream.wire.named_features import Kind
 from stream.wire.records import FloatArray
@@ -77,8 +77,8 @@ class _Lines:
         propensities = np.full(len(self._rows), np.nan)
         for row, fields in enumerate(self._rows):
             action, propensity = _played(fields)
-            if type(action) is not int or action < 1:
-                self._problems.append(problem(row, "a", "a list of action numbers, from 1", fields.get("a")))
+            if not is_action(action):
+                self._problems.append(problem(row, "a", f"a list of actions from 1 to {ACTION_MAX}", fields.get("a")))
                 action = None
             elif type(propensity) not in (int, float) or not 0.0 < propensity <= 1.0:
                 expected = "as many probabilities as actions, the first in (0, 1]"
@@ -96,7 +96,7 @@ class _Lines:
         named: set[Any] = set()
         for fields in self._rows:
             if type(actions := fields.get("a")) is list:
-                named.update(action for action in actions if type(action) is int and action >= 1)
+                named.update(filter(is_action, actions))
         return frozenset(map(str, named))
 
     def _features(self) -> tuple[FeatureEntries, ...]:
@@ -172,7 +172,7 @@ def _played(fields: dict[str, Any]) -> tuple[Any, Any]:
     if actions is None and probabilities is None:
         index = fields.get("_labelIndex")
         return (index + 1 if type(index) is int else None), fields.get("_label_probability")
-    if type(actions) is not list or not actions:
+    if type(actions) is not list or not actions or not all(map(is_action, actions)):
         return None, None
     if type(probabilities) is not list or len(probabilities) != len(actions):
         return actions[0], None

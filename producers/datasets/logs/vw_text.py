@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, Texts, problem
+from producers.datasets.logs.parsed import ACTION_MAX, FeatureEntries, ParsedBatch, Problem, Texts, is_action, problem
 from producers.datasets.logs.streams import LineBlock, Source, line_blocks
 from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind
@@ -28,7 +28,7 @@ NOTES = (
 
 DEFAULT_NAMESPACE = "default"
 
-_EXPECTED = "labels such as 2:0:0.25 (action:cost:probability) before the |"
+_EXPECTED = f"labels such as 2:0:0.25 (action:cost:probability) before the |, with actions from 1 to {ACTION_MAX}"
 _LABEL = re.compile(r"[0-9]+(:[^\s:|]*){0,2}")
 
 
@@ -92,7 +92,7 @@ class _Lines:
         for token in tokens:
             parts = token.split(":")
             number = parse_whole(parts[0])
-            if number is None or number < 1 or len(parts) not in (1, 3) or (len(parts) == 3 and action is not None):
+            if not is_action(number) or len(parts) not in (1, 3) or (len(parts) == 3 and action is not None):
                 self._problems.append(problem(row, "label", _EXPECTED, token))
                 break
             self._others.add(str(number))

@@ -8,6 +8,7 @@ import pytest
 
 from producers.datasets.base import DatasetError
 from producers.datasets.logs.formats import Format
+from producers.datasets.logs.parsed import ACTION_MAX
 from producers.datasets.logs.reading import LogFile, open_log
 from tests.producers.logs.rows import mapping, plain
 
@@ -76,8 +77,9 @@ def test_every_available_action_is_a_class(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"a": [0, 1, 2]}, "a: expected a list of action numbers, from 1"),
-    ({"a": []}, "a: expected a list of action numbers, from 1"),
+    ({"a": [0, 1, 2]}, f"a: expected a list of actions from 1 to {ACTION_MAX}"),
+    ({"a": [1, 99_999_999_999, 2]}, f"a: expected a list of actions from 1 to {ACTION_MAX}"),
+    ({"a": []}, f"a: expected a list of actions from 1 to {ACTION_MAX}"),
     ({"p": [1.5, 0, 0]}, "p: expected as many probabilities as actions, the first in (0, 1]"),
     ({"p": [0.0, 1, 0]}, "p: expected as many probabilities as actions, the first in (0, 1]"),
     ({"p": [0.5]}, "p: expected as many probabilities as actions, the first in (0, 1]"),
@@ -141,12 +143,14 @@ def test_contextual_bandit_text_is_read(tmp_path: Path) -> None:
     ]
 
 
+BAD_LABEL = f"label: expected labels such as 2:0:0.25 (action:cost:probability) before the |, with actions from 1 to {ACTION_MAX}"
 BAD_TEXT = [
     ("1:0:0 | a", "label: expected a cost, and a probability in (0, 1]"),
     ("1:x:0.5 | a", "label: expected a cost, and a probability in (0, 1]"),
-    ("1:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
-    ("0:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
-    ("1:0:0.5 2:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
+    ("1:0.5 | a", BAD_LABEL),
+    ("0:0:0.5 | a", BAD_LABEL),
+    ("99999999999:0:0.5 | a", BAD_LABEL),
+    ("1:0:0.5 2:0:0.5 | a", BAD_LABEL),
     ("1:-0.5:0.5 | a", "reward: expected 0 or 1 (or set reward_above)"),
     ("1:0:0.5", "line: expected UTF-8 text with a | before the features"),
     ("1:0:0.5 |n:x a", "namespace n: expected a number after the colon"),
