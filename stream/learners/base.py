@@ -338,6 +338,7 @@ class KernelLearner(Learner):
     observe_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)
     update_kernel: ClassVar[Kernel]
     logged_size: int = 0  # number L of learner-specific values per decision
+    is_linear: bool = True  # the scores are linear in x, with the weights in the state's array W
     kernels: Kernels  # the class's kernels unless a parameter selects others
     arrays: dict[str, NDArray[Any]]  # the state arrays by name; written in place, never replaced
     model: tuple[Any, ...]  # the kernels' arguments after the event
@@ -459,8 +460,10 @@ class KernelLearner(Learner):
         load_arrays(self.name, self.arrays, state)
 
     def weights(self) -> FloatArray:
-        """See `Learner.weights`."""
-        weights: FloatArray = self.arrays["W"].copy()
+        """See `Learner.weights`. If x is scaled to unit norm and extended, the constant's weight is omitted."""
+        if not self.is_linear:
+            raise NotImplementedError(f"{self.name} is not linear in x and has no weights; see state()")
+        weights: FloatArray = self.arrays["W"][:, : self.n_features].copy()
         return weights
 
 

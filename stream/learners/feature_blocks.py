@@ -188,6 +188,7 @@ class FeatureBlocks(KernelLearner):
     name: ClassVar[str] = "feature-blocks"
     summary: ClassVar[str] = "one class per block of the feature space; small problems"
     paper: ClassVar[str] = "Notes, sect. 2"
+    is_linear = False
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "margin of the data", low=1e-9, high=1e9),
         Parameter(
@@ -211,14 +212,6 @@ class FeatureBlocks(KernelLearner):
             "fill": np.zeros(1, dtype=np.int32),
         }
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), gamma / sqrt(n_features)))
-
-    def weights(self) -> FloatArray:
-        """Raise NotImplementedError, because the learner is not linear in x.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(f"{self.name} has no linear weights: it is a table of blocks")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -230,11 +230,6 @@ class IgwLogistic(WatchingLearner):
         }
         super().__init__(n_classes, n_features, arrays, (M, rest))
 
-    def weights(self) -> FloatArray:
-        """Return a copy of the weights for x of unit norm, float64[K, d], without the constant's weight."""
-        weights: FloatArray = self.arrays["W"][:, : self.n_features].copy()
-        return weights
-
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
         """Return the cost of 2·K·nnz products, and of K·nnz gradient steps, each with a square root and a division."""

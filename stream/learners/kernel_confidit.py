@@ -241,6 +241,7 @@ class ConfiditKernel(KernelLearner):
     name: ClassVar[str] = "confidit-kernel"
     summary: ClassVar[str] = "Confidit in the feature space of a kernel"
     paper: ClassVar[str] = "Crammer, Gentile 2013, sect. 3"
+    is_linear = False
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("kernel", "rbf", "k(x, x')", choices=SIMILARITIES),
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
@@ -283,14 +284,6 @@ class ConfiditKernel(KernelLearner):
         }
         constants = (SIMILARITIES.index(kernel), degree, width, alpha, eta)
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), *constants))
-
-    def weights(self) -> FloatArray:
-        """Raise NotImplementedError, because the learner is not linear in x.
-
-        Raises:
-            NotImplementedError: always; `state()` contains the support.
-        """
-        raise NotImplementedError(f"{self.name} has no linear weights: it uses a kernel; see state()")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -403,17 +403,6 @@ class LateUcb(WatchingLearner):
         action, _, propensity, scores = self._kernel_arguments(decision)
         return bool(retract(indices, values, action, propensity, scores, change, *self.model))
 
-    def weights(self) -> FloatArray:
-        """Return a copy of the weights for x of unit norm, float64[K, d], without the constant's weight.
-
-        Raises:
-            NotImplementedError: x is expanded (the default) or projected.
-        """
-        if not self.is_linear:
-            raise NotImplementedError(f"{self.name} has no linear weights: x is expanded or projected; see state()")
-        weights: FloatArray = self.arrays["W"][:, : self.n_features].copy()
-        return weights
-
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
         """Return the cost of nnz²/2 entries per shortlisted class, 2·nnz rows and a pass over P; twice that with Q."""

@@ -262,6 +262,7 @@ class OvaKernelPerceptron(KernelLearner):
     name: ClassVar[str] = "ova-kernel-perceptron"
     summary: ClassVar[str] = "one kernel perceptron per class; guesses if no class claims x"
     paper: ClassVar[str] = "Notes, sect. 5"
+    is_linear = False
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("kernel", "rational", "k(x, x')", choices=("rational", "polynomial", "rbf")),
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
@@ -285,14 +286,6 @@ class OvaKernelPerceptron(KernelLearner):
         fill = np.zeros(2, dtype=np.int32)
         model = (S, marks, fill, SIMILARITIES.index(kernel), degree, width)
         super().__init__(n_classes, n_features, {"S": S, "marks": marks, "fill": fill}, model)
-
-    def weights(self) -> FloatArray:
-        """Raise NotImplementedError, because the learner is not linear in x.
-
-        Raises:
-            NotImplementedError: always; `state()` contains the support.
-        """
-        raise NotImplementedError(f"{self.name} has no linear weights: it uses a kernel; see state()")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -309,6 +309,7 @@ class StackIgw(WatchingLearner):
     summary: ClassVar[str] = "stacked logistic regressions, centroids and word vectors; sparse data, such as words"
     best_for: ClassVar[str] = "sparse data, such as words; late bits"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
+    is_linear = False
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *INVERSE_GAP,
@@ -432,14 +433,6 @@ class StackIgw(WatchingLearner):
         if "vectors" not in self.arrays or np.size(state.get("words", ())) != WORDS:
             return self.arrays
         return {**self.arrays, "vectors": self.arrays["vectors"][: int(np.asarray(state["words"])[USED])]}
-
-    def weights(self) -> FloatArray:
-        """Raise NotImplementedError, because the learner is not linear in x.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(f"{self.name} has no linear weights: it stacks several models; see state()")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

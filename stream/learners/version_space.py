@@ -38,6 +38,7 @@ class Sampled(KernelLearner):
         Parameter("radius", 1.0, "bound on the norm of each row", low=1e-9, high=1e9),
         Parameter("seed", 0, "seed of the sample", low=0, high=2.0**63),
     )
+    is_linear = False
     hypotheses: FloatArray
 
     def state(self) -> State:
@@ -57,14 +58,6 @@ class Sampled(KernelLearner):
                 f"{state.get('fingerprint')}; use the seed, radius and number of hypotheses of the stored state"
             )
         super().load(state)
-
-    def weights(self) -> FloatArray:
-        """Raise NotImplementedError, because the learner is not linear in x.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(f"{self.name} has no linear weights: it is a vote of many hypotheses")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
