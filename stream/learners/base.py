@@ -445,6 +445,11 @@ class KernelLearner(Learner):
         )
         return changed
 
+    @property
+    def alarms(self) -> FloatArray:
+        """See `Learner.alarms`. A learner with drift detection has an array with this name."""
+        return self.arrays.get("alarms", NO_DETECTORS)
+
     def state(self) -> State:
         """Return a copy of the state."""
         return {name: array.copy() for name, array in self.arrays.items()}
@@ -465,15 +470,6 @@ class KernelLearner(Learner):
             raise NotImplementedError(f"{self.name} is not linear in x and has no weights; see state()")
         weights: FloatArray = self.arrays["W"][:, : self.n_features].copy()
         return weights
-
-
-class WatchingLearner(KernelLearner):
-    """A learner with optional drift detection. The state contains `alarms`; see `stream.learners.kernels.watch`."""
-
-    @property
-    def alarms(self) -> FloatArray:
-        """See `Learner.alarms`."""
-        return self.arrays["alarms"]
 
 
 MARGIN = Parameter(

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, Parameter, WatchingLearner
+from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
@@ -153,7 +153,7 @@ def update(
 
 
 @register
-class IgwLogistic(WatchingLearner):
+class IgwLogistic(KernelLearner):
     """One logistic regression per class with AdaGrad, played by inverse-gap weighting.
 
     After Abe, Long, "Associative reinforcement learning using linear probabilistic concepts", ICML 1999, and Foster,

@@ -13,11 +13,11 @@ from stream.learners.base import (
     Cost,
     Extent,
     FromLogs,
+    KernelLearner,
     Kernels,
     Parameter,
     ParameterError,
     State,
-    WatchingLearner,
     sparse,
 )
 from stream.learners.kernels import (
@@ -202,7 +202,7 @@ def retract(
 
 
 @register
-class LateUcb(WatchingLearner):
+class LateUcb(KernelLearner):
     """One ridge regression per class. The upper confidence bounds account for pending decisions.
 
     After Desautels, Krause, Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit

@@ -13,9 +13,9 @@ from stream.learners.base import (
     Cost,
     Extent,
     FromLogs,
+    KernelLearner,
     Parameter,
     State,
-    WatchingLearner,
     load_arrays,
 )
 from stream.learners.kernels import (
@@ -239,7 +239,7 @@ def update(
 
 
 @register
-class StackIgw(WatchingLearner):
+class StackIgw(KernelLearner):
     """Stacks logistic regressions with centroids of right and wrong examples, and plays by inverse-gap weighting.
 
     Developed for Onebit. Inverse-gap weighting after Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual
