@@ -452,17 +452,27 @@ class KernelLearner(Learner):
 
     def state(self) -> State:
         """Return a copy of the state."""
-        return {name: array.copy() for name, array in self.arrays.items()}
+        return {name: array.copy() for name, array in self.in_use(self.arrays).items()}
 
     def state_into(self, copy: State) -> State:
-        """See `Learner.state_into`. Entries that are not arrays depend only on the parameters, and do not change."""
-        for name, array in self.arrays.items():
-            np.copyto(np.asarray(copy[name]), array)
+        """See `Learner.state_into`. An array is reallocated if the part in use has grown.
+
+        Entries that are not arrays depend only on the parameters, and do not change.
+        """
+        for name, array in self.in_use(self.arrays).items():
+            if np.shape(copy[name]) == array.shape:
+                np.copyto(np.asarray(copy[name]), array)
+            else:
+                copy[name] = array.copy()
         return copy
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Learner.load`."""
-        load_arrays(self.name, self.arrays, state)
+        load_arrays(self.name, self.in_use(state), state)
+
+    def in_use(self, state: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+        """Return the learner's arrays by name, limited to the parts that a state uses."""
+        return self.arrays
 
     def weights(self) -> FloatArray:
         """See `Learner.weights`. If x is scaled to unit norm and extended, the constant's weight is omitted."""

@@ -98,7 +98,7 @@ class RunningScale(Wrapper):
         (indices, values), own = super().inside(x, decision)
         return Features(*scaled(indices, values, decision.logged[-1], *self.model[:4])), own
 
-    def in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    def in_use(self, state: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
         """See `Wrapper.in_use`. `scale.rows` is limited to the scales that have been fixed."""
         counts = np.asarray(state.get("scale.counts", self._counts))
         versions = int(counts[VERSIONS]) if counts.size > VERSIONS else 0

@@ -15,8 +15,6 @@ from stream.learners.base import (
     FromLogs,
     KernelLearner,
     Parameter,
-    State,
-    load_arrays,
 )
 from stream.learners.kernels import (
     ALARM_OF_ALL,
@@ -411,25 +409,8 @@ class StackIgw(KernelLearner):
         rows = self.arrays["row"][x.indices].astype(np.int64)
         yield "vectors", np.concatenate((rows[rows > 0] - 1, np.arange(used, end)))
 
-    def state(self) -> State:
-        """Return a copy of the state, in which `vectors` contains only the rows in use."""
-        return {name: array.copy() for name, array in self._arrays_in_use(self.arrays).items()}
-
-    def state_into(self, copy: State) -> State:
-        """See `Learner.state_into`. `vectors` is reallocated if its number of rows has changed."""
-        for name, array in self._arrays_in_use(self.arrays).items():
-            if np.shape(copy[name]) == array.shape:
-                np.copyto(np.asarray(copy[name]), array)
-            else:
-                copy[name] = array.copy()
-        return copy
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """See `Learner.load`."""
-        load_arrays(self.name, self._arrays_in_use(state), state)
-
-    def _arrays_in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name, with `vectors` limited to the rows that a state uses."""
+    def in_use(self, state: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+        """See `KernelLearner.in_use`. `vectors` is limited to its rows in use."""
         if "vectors" not in self.arrays or np.size(state.get("words", ())) != WORDS:
             return self.arrays
         return {**self.arrays, "vectors": self.arrays["vectors"][: int(np.asarray(state["words"])[USED])]}

@@ -5,10 +5,9 @@ from copy import copy
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Extent, KernelLearner, Kernels, State, compile_with, load_arrays, sparse
+from stream.learners.base import Extent, KernelLearner, Kernels, State, compile_with, sparse
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
 
 DECLARATIONS = (
@@ -101,8 +100,8 @@ class Wrapper(KernelLearner):
         """Return a copy of the inner learner's weights. They apply to contexts as converted by `inside`."""
         return self.inner.weights()
 
-    def in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return the wrapper's own arrays by name, limited to the parts that a state uses."""
+    def in_use(self, state: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+        """See `KernelLearner.in_use`. Returns only the wrapper's own arrays."""
         return self.own
 
     def state(self) -> State:
@@ -110,17 +109,11 @@ class Wrapper(KernelLearner):
         return {**self.inner.state(), **self._own_state()}
 
     def _own_state(self) -> State:
-        return {name: array.copy() for name, array in self.in_use(self.own).items()}
+        return super().state()
 
     def state_into(self, copy: State) -> State:
-        """See `Learner.state_into`. An array is reallocated if the part in use has grown."""
-        copy = self.inner.state_into(copy)
-        for name, array in self.in_use(self.own).items():
-            if np.shape(copy[name]) == array.shape:
-                np.copyto(np.asarray(copy[name]), array)
-            else:
-                copy[name] = array.copy()
-        return copy
+        """See `Learner.state_into`."""
+        return super().state_into(self.inner.state_into(copy))
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Learner.load`."""
@@ -129,7 +122,7 @@ class Wrapper(KernelLearner):
 
     def load_own(self, state: Mapping[str, Any]) -> None:
         """Restore the wrapper's own arrays from a state."""
-        load_arrays(self.name, self.in_use(state), state)
+        super().load(state)
 
 
 def rewrapped(cls: Any, inner: KernelLearner, options: tuple[Any, ...], own: State) -> Wrapper:
