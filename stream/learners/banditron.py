@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Kernels, Parameter, sparse
+from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Kernels, Parameter
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -18,7 +18,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 
 @compiled
@@ -91,14 +91,16 @@ def retract(
     action: int,
     propensity: float,
     scores: FloatArray,
-    change: int,
+    assumed_reward: int,
+    reward: int,
+    v: float,
     W: FloatArray,
     gamma: float,
 ) -> bool:
-    """Apply W_action += change · x / p_action, where change is the real reward minus the assumed reward."""
-    if change == 0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    """Apply W_action += x / p_action · (real reward - assumed reward)."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
-    add_scaled(W, action, change / propensity, indices, values)
+    add_scaled(W, action, (reward - assumed_reward) / propensity, indices, values)
     return indices.size > 0
 
 
@@ -155,28 +157,12 @@ class Banditron(KernelLearner):
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
+    retract_kernel = staticmethod(retract)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, margin: str) -> None:
         W = np.zeros((n_classes, n_features))
         kernels = Kernels(predict, update if margin == "decision" else update_by_current_scores)
         super().__init__(n_classes, n_features, {"W": W}, (W, gamma), kernels)
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Add x / p_action · (real reward - assumed reward) to the action's weights."""
-        indices, values = sparse(x, self.n_features)
-        return bool(
-            retract(
-                indices,
-                values,
-                decision.action,
-                decision.propensity,
-                decision.scores,
-                reward - assumed_reward,
-                *self.model,
-            )
-        )
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -337,6 +337,7 @@ class KernelLearner(Learner):
     predict_kernel: ClassVar[Kernel]
     observe_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)
     update_kernel: ClassVar[Kernel]
+    retract_kernel: Kernel  # for `retract`; not needed by learners that cannot retract, or that override `retract`
     logged_size: int = 0  # number L of learner-specific values per decision
     is_linear: bool = True  # the scores are linear in x, with the weights in the state's array W
     kernels: Kernels  # the class's kernels unless a parameter selects others
@@ -444,6 +445,19 @@ class KernelLearner(Learner):
             indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, *self.model
         )
         return changed
+
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        """See `Learner.retract`. Calls `retract_kernel`, unless the rewards are equal."""
+        if not self.retractable:
+            return super().retract(x, decision, assumed_reward, reward, v)
+        if assumed_reward == reward:
+            return False
+        indices, values = sparse(x, self.n_features)
+        action, _, propensity, scores = self._kernel_arguments(decision)
+        rewards = int(assumed_reward), int(reward)
+        return bool(self.retract_kernel(indices, values, action, propensity, scores, *rewards, v, *self.model))
 
     @property
     def alarms(self) -> FloatArray:

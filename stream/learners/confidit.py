@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, Extent, FromLogs, Kernel, KernelLearner, Kernels, Parameter, sparse
+from stream.learners.base import Cost, Extent, FromLogs, KernelLearner, Kernels, Parameter
 from stream.learners.confidit_kernels import (
     PENDING_MAX,
     observe_diag,
@@ -16,12 +16,10 @@ from stream.learners.confidit_kernels import (
     predict_full,
     retract_diag,
     retract_full,
-    target,
     update_diag,
     update_full,
 )
 from stream.learners.registry import register
-from stream.wire.records import Decision, Features, FloatArray
 
 CONFIDENCES = ("constant", "theory", "modified")
 VARIANTS = {  # Table 2 of the paper: projection, confidence, covariance
@@ -117,7 +115,6 @@ class Confidit(KernelLearner):
     retractable: ClassVar[bool] = True
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
     observed: Mapping[str, Extent] = {"memory": Extent.WHOLE}
-    _retract: Kernel
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
         """Select a subclass for the parameters, because `retractable` is a class attribute."""
@@ -128,10 +125,10 @@ class Confidit(KernelLearner):
 
     def __init__(self, n_classes: int, n_features: int, **parameters: Any) -> None:
         projection, confidence, covariance = _options(parameters)
-        self.alpha = float(parameters["alpha"])
+        alpha = float(parameters["alpha"])
         settings = np.array(
             [
-                self.alpha,
+                alpha,
                 parameters["eta"],
                 parameters["u_norm_sq"],
                 parameters["delta"],
@@ -146,9 +143,9 @@ class Confidit(KernelLearner):
         kernels = Kernels(predict_full, update_full, observe_full)
         if diagonal:
             kernels = Kernels(predict_diag, update_diag, observe_diag)
-        self._retract = retract_diag if diagonal else retract_full
+        self.retract_kernel = retract_diag if diagonal else retract_full
         memory = np.zeros(3)
-        start = (1.0 + self.alpha) ** 2
+        start = (1.0 + alpha) ** 2
         if diagonal:
             M = np.zeros((2, n_classes, n_features))
             M[1] = start
@@ -172,17 +169,6 @@ class Confidit(KernelLearner):
             "memory": memory,
         }
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), settings), kernels)
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Add A⁻¹x · (sign of the real reward - sign of the assumed reward) to w_action."""
-        if not self.retractable:
-            return super().retract(x, decision, assumed_reward, reward, v)
-        indices, values = sparse(x, self.n_features)
-        change = target(int(reward), v, self.alpha) - target(int(assumed_reward), v, self.alpha)
-        action, _, propensity, scores, _ = decision
-        return bool(self._retract(indices, values, action, propensity, scores, change, *self.model))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -312,7 +312,9 @@ def retract_full(
     action: int,
     propensity: float,
     scores: FloatArray,
-    change: float,
+    assumed_reward: int,
+    reward: int,
+    v: float,
     W: FloatArray,
     inverses: FloatArray,
     rows: FloatArray,
@@ -322,6 +324,7 @@ def retract_full(
     settings: FloatArray,
 ) -> bool:
     """Apply w_action += change · A⁻¹x, where change is the sign of the real bit minus that of the assumed bit."""
+    change = target(reward, v, settings[ALPHA]) - target(assumed_reward, v, settings[ALPHA])
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     z = _inverse_times(action, indices, unit(values), inverses, rows, columns, counts)
@@ -438,13 +441,16 @@ def retract_diag(
     action: int,
     propensity: float,
     scores: FloatArray,
-    change: float,
+    assumed_reward: int,
+    reward: int,
+    v: float,
     M: FloatArray,
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
     """Apply w_action += change · A⁻¹x, where change is the sign of the real bit minus that of the assumed bit."""
     W, A = M[0], M[1]
+    change = target(reward, v, settings[ALPHA]) - target(assumed_reward, v, settings[ALPHA])
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     x = unit(values)

@@ -7,6 +7,7 @@ one compiled loop:
     predict(indices, values, u, scores, eligible, *model) -> (action, greedy, propensity)
     observe(indices, values, action, greedy, propensity, scores, *model)
     update(indices, values, action, greedy, propensity, scores, reward, v, label, *model) -> changed
+    retract(indices, values, action, propensity, scores, assumed_reward, reward, v, *model) -> changed
 
 `scores` has K entries, followed by the learner's `logged_size` logged values. `eligible` is int32[m] in increasing
 order: the classes that may be played. A predict kernel calls `limit`, so that the scores of a decision also show which

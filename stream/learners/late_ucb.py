@@ -18,7 +18,6 @@ from stream.learners.base import (
     Parameter,
     ParameterError,
     State,
-    sparse,
 )
 from stream.learners.kernels import (
     ALARM_OF_ALL,
@@ -70,7 +69,7 @@ from stream.learners.late_ucb_kernels import (
 from stream.learners.random_features_kernels import SAMPLE, add_to_sample
 from stream.learners.registry import register
 from stream.learners.symmetric_kernels import ALIGNMENT, add_observation, block_of, padded, sum_of_rows, times
-from stream.wire.records import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 SIZE_MAX = 512
 """Limit on d' after an expansion. For larger d', the accuracy gained is not worth the time. Memory is quadratic in
@@ -185,19 +184,19 @@ def retract(
     action: int,
     propensity: float,
     scores: FloatArray,
-    change: int,
+    assumed_reward: int,
+    reward: int,
+    v: float,
     model: FloatArray,
 ) -> bool:
     """Apply w_a += change · P_a x and y_a += change · Q_a x; change is the real reward minus the assumed reward."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
-    if change == 0:
-        return False
     places, x, _ = with_bias(indices, values, scores, model)
     for which in range(regressions_of(model)):
         pending = int(counts_of(model)[PENDING][which, action])
         z = times(inverse_of_class(model, which, action), pending, places, x)
-        move(weights_of(model), which * K + action, float(change), z)
+        move(weights_of(model), which * K + action, float(reward - assumed_reward), z)
     return True
 
 
@@ -288,6 +287,7 @@ class LateUcb(KernelLearner):
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
     retractable: ClassVar[bool] = True
+    retract_kernel = staticmethod(retract)
     observed: Mapping[str, Extent] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
         "sample": Extent.WHOLE,
         "bandwidth": Extent.WHOLE,
@@ -391,17 +391,6 @@ class LateUcb(KernelLearner):
                 f"{state.get('fingerprint')}; use the numpy version that was used to store the state"
             )
         super().load(state)
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Correct the action's weights by the difference between the real and the assumed reward."""
-        if not self.retractable:
-            return super().retract(x, decision, assumed_reward, reward, v)
-        indices, values = sparse(x, self.n_features)
-        change = int(reward) - int(assumed_reward)
-        action, _, propensity, scores = self._kernel_arguments(decision)
-        return bool(retract(indices, values, action, propensity, scores, change, *self.model))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

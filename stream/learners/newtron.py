@@ -161,6 +161,7 @@ class Newtron(KernelLearner):
     instead: ClassVar[str] = "pnewtron, whose state is diagonal"
     predict_kernel = staticmethod(predict_full)
     update_kernel = staticmethod(update_full)
+    retract_kernel = staticmethod(retract_full)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, alpha: float, beta: float, radius: float) -> None:
         size = n_classes * n_features
@@ -171,26 +172,6 @@ class Newtron(KernelLearner):
             "shift": np.zeros(1),
         }
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), gamma, alpha, beta, radius))
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Subtract the contribution of the assumed bit from A and b, and add the contribution of the real bit."""
-        if assumed_reward == reward:
-            return False
-        indices, values = sparse(x, self.n_features)
-        return bool(
-            retract_full(
-                indices,
-                values,
-                decision.action,
-                decision.propensity,
-                decision.scores,
-                assumed_reward,
-                reward,
-                *self.model,
-            )
-        )
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

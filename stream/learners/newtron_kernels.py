@@ -389,6 +389,7 @@ def retract_full(
     scores: FloatArray,
     assumed_reward: int,
     reward: int,
+    v: float,
     W: FloatArray,
     A: FloatArray,
     b: FloatArray,

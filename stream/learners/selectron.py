@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, KernelLearner, Kernels, Parameter, sparse
+from stream.learners.base import Cost, KernelLearner, Kernels, Parameter
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -18,7 +18,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 TOLERANCE = 1e-11
 """Step length at which the logistic refit stops. The objective is 1/η-strongly convex. W is then within about η L ·
@@ -167,18 +167,18 @@ def retract_quadratic(
     action: int,
     propensity: float,
     scores: FloatArray,
-    change: int,
+    assumed_reward: int,
+    reward: int,
+    v: float,
     W: FloatArray,
     inverses: FloatArray,
     epsilon: float,
     alpha: float,
 ) -> bool:
-    """Add the example to the sums, or remove it. `change` is the real reward minus the assumed reward."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    """Add the example to the sums if the real reward is 1, otherwise remove it."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or indices.size == 0:
         return False
-    if change == 0 or indices.size == 0:
-        return False
-    _shift(indices, values, action, float(change), W, inverses, alpha)
+    _shift(indices, values, action, float(reward - assumed_reward), W, inverses, alpha)
     return True
 
 
@@ -394,6 +394,7 @@ class Selectron(KernelLearner):
         ),
     )
     retractable: ClassVar[bool] = True
+    retract_kernel = staticmethod(retract_quadratic)
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
         """Select a subclass for the loss, because `retractable` is a class attribute."""
@@ -432,17 +433,6 @@ class Selectron(KernelLearner):
         }
         kernels = Kernels(predict_logistic, update_logistic)
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), epsilon, eta, radius), kernels)
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Replace the assumed reward in the sums with the real reward."""
-        if not self.retractable:
-            return super().retract(x, decision, assumed_reward, reward, v)
-        indices, values = sparse(x, self.n_features)
-        action, _, propensity, scores, _ = decision
-        change = int(reward) - int(assumed_reward)
-        return bool(retract_quadratic(indices, values, action, propensity, scores, change, *self.model))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

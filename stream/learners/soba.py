@@ -45,8 +45,22 @@ def diagonal_update(margin: str) -> Kernel:
     return update_diagonal if margin == "decision" else update_diagonal_by_current_scores
 
 
+class SobaLearner(KernelLearner):
+    """Base class of the variants of SOBA. They do not learn from wrong actions."""
+
+    retractable: ClassVar[bool] = True
+
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        """Make the update that was omitted because the assumed reward was 0."""
+        if assumed_reward != 0:
+            raise ValueError(f"{self.name}: can retract only an assumed reward of 0; got {assumed_reward!r}")
+        return self.update(x, decision, reward)
+
+
 @register
-class SobaDiag(KernelLearner):
+class SobaDiag(SobaLearner):
     """SOBA with the diagonal of A. The cost is linear in the number of non-zeros.
 
     Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017,
@@ -89,17 +103,10 @@ class SobaDiag(KernelLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA, A_START, MARGIN)
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
-    retractable: ClassVar[bool] = True
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float, margin: str) -> None:
         arrays, model = diagonal_model(n_classes, n_features, gamma, a, np.zeros(2))
         super().__init__(n_classes, n_features, arrays, model, Kernels(predict_diagonal, diagonal_update(margin)))
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Make the update that was omitted because the assumed reward was 0."""
-        return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -152,7 +159,7 @@ def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
 
 
 @register
-class Soba(KernelLearner):
+class Soba(SobaLearner):
     """SOBA with the full matrix A.
 
     Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017,
@@ -201,18 +208,11 @@ class Soba(KernelLearner):
         Parameter("condition", "paper", "update only as in line 13 of the paper, or always", choices=("paper", "none")),
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
-    retractable: ClassVar[bool] = True
     instead: ClassVar[str] = "soba-diag, whose state is diagonal"
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float, margin: str, condition: str) -> None:
         arrays, model = full_model(n_classes, n_features, gamma, a, np.zeros(2), condition=condition == "paper")
         super().__init__(n_classes, n_features, arrays, model, Kernels(predict_full, full_update(margin)))
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Make the update that was omitted because the assumed reward was 0."""
-        return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -221,7 +221,7 @@ class Soba(KernelLearner):
 
 
 @register
-class SobaAdaptive(KernelLearner):
+class SobaAdaptive(SobaLearner):
     """SOBA with exploration that depends on the updates. The algorithm is a **reconstruction**; see below.
 
     After Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017. The
@@ -260,7 +260,6 @@ class SobaAdaptive(KernelLearner):
         MARGIN,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
-    retractable: ClassVar[bool] = True
     observed: Mapping[str, Extent] = {"sums": Extent.WHOLE}
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
 
@@ -275,24 +274,9 @@ class SobaAdaptive(KernelLearner):
             kernels = Kernels(predict_adaptive_diagonal, diagonal_update(margin), observe_adaptive_diagonal)
             super().__init__(n_classes, n_features, arrays, model, kernels)
 
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Make the update that was omitted because the assumed reward was 0."""
-        return retract_by_updating(self, x, decision, assumed_reward, reward)
-
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
         """Return the cost of soba or soba-diag."""
         if parameters["covariance"] == "full":
             return full_cost(n_classes, n_features, nnz)
         return SobaDiag.cost(n_classes, n_features, nnz, parameters)
-
-
-def retract_by_updating(
-    learner: KernelLearner, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int
-) -> bool:
-    """Retract an assumed reward of 0 by making the update. The learner must not learn from wrong actions."""
-    if assumed_reward != 0:
-        raise ValueError(f"{learner.name}: can retract only an assumed reward of 0; got {assumed_reward!r}")
-    return learner.update(x, decision, reward)
