@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Kernels, Parameter
+from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -30,6 +30,7 @@ def predict(
     eligible: IndexArray,
     W: FloatArray,
     gamma: float,
+    at_feedback: bool,
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
@@ -53,35 +54,17 @@ def update(
     label: int,
     W: FloatArray,
     gamma: float,
+    at_feedback: bool,
 ) -> bool:
     """Apply W += U, where U_r = x ([reward = 1][r = action] / p_action - [r = greedy])."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or indices.size == 0:
         return False
+    if at_feedback:
+        greedy = argmax(current_scores(indices, values, W, scores))
     add_scaled(W, greedy, -1.0, indices, values)
     if reward == 1:
         add_scaled(W, action, 1.0 / propensity, indices, values)
     return True
-
-
-@compiled
-def update_by_current_scores(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    gamma: float,
-) -> bool:
-    """Apply the same update with the greedy class of the current W."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
-        return False
-    greedy_now = argmax(current_scores(indices, values, W, scores))
-    return update(indices, values, action, greedy_now, propensity, scores, reward, v, label, W, gamma)
 
 
 @compiled
@@ -96,6 +79,7 @@ def retract(
     v: float,
     W: FloatArray,
     gamma: float,
+    at_feedback: bool,
 ) -> bool:
     """Apply W_action += x / p_action · (real reward - assumed reward)."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
@@ -157,12 +141,13 @@ class Banditron(KernelLearner):
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict)
+    update_kernel = staticmethod(update)
     retract_kernel = staticmethod(retract)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, margin: str) -> None:
         W = np.zeros((n_classes, n_features))
-        kernels = Kernels(predict, update if margin == "decision" else update_by_current_scores)
-        super().__init__(n_classes, n_features, {"W": W}, (W, gamma), kernels)
+        super().__init__(n_classes, n_features, {"W": W}, (W, gamma, margin == "feedback"))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

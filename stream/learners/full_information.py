@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Kernels, Parameter
+from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -23,7 +23,13 @@ from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
 
 @compiled
 def predict_greedy(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, W: FloatArray
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    W: FloatArray,
+    at_feedback: bool,
 ) -> tuple[int, int, float]:
     """Play the greedy class."""
     check_event(indices, values, W.shape[1])
@@ -45,35 +51,18 @@ def update_perceptron(
     v: float,
     label: int,
     W: FloatArray,
+    at_feedback: bool,
 ) -> bool:
     """On a mistake, apply W_y += x and W_action -= x."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
+    if at_feedback:
+        action = argmax(current_scores(indices, values, W, scores))
     if action == label or indices.size == 0:
         return False
     add_scaled(W, label, 1.0, indices, values)
     add_scaled(W, action, -1.0, indices, values)
     return True
-
-
-@compiled
-def update_perceptron_by_current_scores(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-) -> bool:
-    """Apply the same update as `update`, with the greedy class of the current weights."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
-        return False
-    now = argmax(current_scores(indices, values, W, scores))
-    return update_perceptron(indices, values, now, now, propensity, scores, reward, v, label, W)
 
 
 @register
@@ -109,11 +98,12 @@ class Perceptron(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict_greedy)
+    update_kernel = staticmethod(update_perceptron)
 
     def __init__(self, n_classes: int, n_features: int, margin: str) -> None:
         W = np.zeros((n_classes, n_features))
-        update = update_perceptron if margin == "decision" else update_perceptron_by_current_scores
-        super().__init__(n_classes, n_features, {"W": W}, (W,), Kernels(predict_greedy, update))
+        super().__init__(n_classes, n_features, {"W": W}, (W, margin == "feedback"))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -127,10 +117,16 @@ class Perceptron(KernelLearner):
 
 @compiled
 def predict_second_order(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, M: FloatArray
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    M: FloatArray,
+    at_feedback: bool,
 ) -> tuple[int, int, float]:
     """Play the greedy class."""
-    return predict_greedy(indices, values, u, scores, eligible, M[0])
+    return predict_greedy(indices, values, u, scores, eligible, M[0], at_feedback)
 
 
 @compiled
@@ -145,11 +141,14 @@ def update_second_order(
     v: float,
     label: int,
     M: FloatArray,
+    at_feedback: bool,
 ) -> bool:
     """On a mistake, apply V_y += x and V_action -= x and, in both rows, A += x² and W = V / A."""
     W, V, A = M[0], M[1], M[2]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
+    if at_feedback:
+        action = argmax(current_scores(indices, values, W, scores))
     if action == label or indices.size == 0:
         return False
     for j in range(indices.size):
@@ -162,26 +161,6 @@ def update_second_order(
         W[label, i] = V[label, i] / A[label, i]
         W[action, i] = V[action, i] / A[action, i]
     return True
-
-
-@compiled
-def update_second_order_by_current_scores(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-) -> bool:
-    """Apply the same update as `update`, with the greedy class of the current weights."""
-    if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
-        return False
-    now = argmax(current_scores(indices, values, M[0], scores))
-    return update_second_order(indices, values, now, now, propensity, scores, reward, v, label, M)
 
 
 @register
@@ -222,13 +201,13 @@ class SecondOrderPerceptron(KernelLearner):
     )
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict_second_order)
+    update_kernel = staticmethod(update_second_order)
 
     def __init__(self, n_classes: int, n_features: int, a: float, margin: str) -> None:
         M = np.zeros((3, n_classes, n_features))
         M[2] = a
-        update = update_second_order if margin == "decision" else update_second_order_by_current_scores
-        kernels = Kernels(predict_second_order, update)
-        super().__init__(n_classes, n_features, {"W": M[0], "V": M[1], "A": M[2]}, (M,), kernels)
+        super().__init__(n_classes, n_features, {"W": M[0], "V": M[1], "A": M[2]}, (M, margin == "feedback"))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -242,10 +221,17 @@ class SecondOrderPerceptron(KernelLearner):
 
 @compiled
 def predict_arow(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, M: FloatArray, r: float
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    M: FloatArray,
+    r: float,
+    at_feedback: bool,
 ) -> tuple[int, int, float]:
     """Play the greedy class."""
-    return predict_greedy(indices, values, u, scores, eligible, M[0])
+    return predict_greedy(indices, values, u, scores, eligible, M[0], at_feedback)
 
 
 @compiled
@@ -261,11 +247,14 @@ def update_arow(
     label: int,
     M: FloatArray,
     r: float,
+    at_feedback: bool,
 ) -> bool:
     """Increase the margin between the label and its strongest rival towards 1, then decrease the variances."""
     W, S = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
+    if at_feedback:
+        scores = current_scores(indices, values, W, scores)
     rival = argmax_except(scores, label)
     margin = scores[label] - scores[rival]
     if not margin < 1.0 or indices.size == 0 or scores[label] == NOT_ELIGIBLE:
@@ -285,27 +274,6 @@ def update_arow(
         S[label, i] = 1.0 / (1.0 / S[label, i] + x * x / r)
         S[rival, i] = 1.0 / (1.0 / S[rival, i] + x * x / r)
     return True
-
-
-@compiled
-def update_arow_by_current_scores(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-    r: float,
-) -> bool:
-    """Apply the same update with the scores of the current weights."""
-    if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
-        return False
-    current = current_scores(indices, values, M[0], scores)
-    return update_arow(indices, values, action, greedy, propensity, current, reward, v, label, M, r)
 
 
 @register
@@ -345,12 +313,13 @@ class Arow(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict_arow)
+    update_kernel = staticmethod(update_arow)
 
     def __init__(self, n_classes: int, n_features: int, r: float, margin: str) -> None:
         M = np.zeros((2, n_classes, n_features))
         M[1] = 1.0
-        update = update_arow if margin == "decision" else update_arow_by_current_scores
-        super().__init__(n_classes, n_features, {"W": M[0], "S": M[1]}, (M, r), Kernels(predict_arow, update))
+        super().__init__(n_classes, n_features, {"W": M[0], "S": M[1]}, (M, r, margin == "feedback"))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, Extent, FromLogs, Kernel, KernelLearner, Kernels, Parameter
+from stream.learners.base import MARGIN, Cost, Extent, FromLogs, KernelLearner, Kernels, Parameter
 from stream.learners.registry import register
 from stream.learners.soba_kernels import (
     observe_adaptive_diagonal,
@@ -15,9 +15,7 @@ from stream.learners.soba_kernels import (
     predict_diagonal,
     predict_full,
     update_diagonal,
-    update_diagonal_by_current_scores,
     update_full,
-    update_full_by_current_scores,
 )
 from stream.wire.records import Decision, Features, FloatArray
 
@@ -32,17 +30,12 @@ A_START = Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, hi
 
 
 def diagonal_model(
-    n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray
+    n_classes: int, n_features: int, gamma: float, a: float, margin: str, sums: FloatArray
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Return the arrays by name, and the model arguments of the kernels for a diagonal A."""
     M = np.zeros((3, n_classes, n_features))
     M[2] = a
-    return {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma)
-
-
-def diagonal_update(margin: str) -> Kernel:
-    """Return the update kernel for a value of `margin`."""
-    return update_diagonal if margin == "decision" else update_diagonal_by_current_scores
+    return {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma, margin == "feedback")
 
 
 class SobaLearner(KernelLearner):
@@ -103,10 +96,11 @@ class SobaDiag(SobaLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA, A_START, MARGIN)
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
+    predict_kernel = staticmethod(predict_diagonal)
+    update_kernel = staticmethod(update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float, margin: str) -> None:
-        arrays, model = diagonal_model(n_classes, n_features, gamma, a, np.zeros(2))
-        super().__init__(n_classes, n_features, arrays, model, Kernels(predict_diagonal, diagonal_update(margin)))
+        super().__init__(n_classes, n_features, *diagonal_model(n_classes, n_features, gamma, a, margin, np.zeros(2)))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -126,13 +120,8 @@ BLOCK_ROWS = 128
 """Rows of P per product, chosen so that the product stays in the cache."""
 
 
-def full_update(margin: str) -> Kernel:
-    """Return the update kernel for a value of `margin`."""
-    return update_full if margin == "decision" else update_full_by_current_scores
-
-
 def full_model(
-    n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray, *, condition: bool = True
+    n_classes: int, n_features: int, gamma: float, a: float, margin: str, sums: FloatArray, *, condition: bool = True
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Return the arrays by name, and the model arguments of the kernels for a full A."""
     size = n_classes * n_features
@@ -144,7 +133,7 @@ def full_model(
         "sums": sums,
     }
     scratch = (np.zeros(size), np.zeros((min(BLOCK_ROWS, size), size)))
-    return arrays, (*arrays.values(), *scratch, gamma, condition)
+    return arrays, (*arrays.values(), *scratch, gamma, condition, margin == "feedback")
 
 
 def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
@@ -209,10 +198,12 @@ class Soba(SobaLearner):
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     instead: ClassVar[str] = "soba-diag, whose state is diagonal"
+    predict_kernel = staticmethod(predict_full)
+    update_kernel = staticmethod(update_full)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float, margin: str, condition: str) -> None:
-        arrays, model = full_model(n_classes, n_features, gamma, a, np.zeros(2), condition=condition == "paper")
-        super().__init__(n_classes, n_features, arrays, model, Kernels(predict_full, full_update(margin)))
+        arrays, model = full_model(n_classes, n_features, gamma, a, margin, np.zeros(2), condition=condition == "paper")
+        super().__init__(n_classes, n_features, arrays, model)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -266,13 +257,12 @@ class SobaAdaptive(SobaLearner):
     def __init__(self, n_classes: int, n_features: int, a: float, covariance: str, margin: str) -> None:
         sums = np.zeros(3)
         if covariance == "full":
-            arrays, model = full_model(n_classes, n_features, 0.0, a, sums)
-            kernels = Kernels(predict_adaptive_full, full_update(margin), observe_adaptive_full)
-            super().__init__(n_classes, n_features, arrays, model, kernels)
+            arrays, model = full_model(n_classes, n_features, 0.0, a, margin, sums)
+            kernels = Kernels(predict_adaptive_full, update_full, observe_adaptive_full)
         else:
-            arrays, model = diagonal_model(n_classes, n_features, 0.0, a, sums)
-            kernels = Kernels(predict_adaptive_diagonal, diagonal_update(margin), observe_adaptive_diagonal)
-            super().__init__(n_classes, n_features, arrays, model, kernels)
+            arrays, model = diagonal_model(n_classes, n_features, 0.0, a, margin, sums)
+            kernels = Kernels(predict_adaptive_diagonal, update_diagonal, observe_adaptive_diagonal)
+        super().__init__(n_classes, n_features, arrays, model, kernels)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

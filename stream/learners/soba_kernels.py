@@ -28,6 +28,7 @@ def predict_diagonal(
     M: FloatArray,
     sums: FloatArray,
     gamma: float,
+    at_feedback: bool,
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ, otherwise play the greedy class."""
     W = M[0]
@@ -53,6 +54,7 @@ def update_diagonal(
     M: FloatArray,
     sums: FloatArray,
     gamma: float,
+    at_feedback: bool,
 ) -> bool:
     """Update as in lines 8 to 20 of Algorithm 1, with the diagonal of A."""
     W, theta, A = M[0], M[1], M[2]
@@ -60,6 +62,8 @@ def update_diagonal(
         return False
     if reward == 0 or indices.size == 0:
         return False
+    if at_feedback:
+        scores = current_scores(indices, values, W, scores)
     rival = argmax_except(scores, action)  # line 9
     residual = 0.0  # zᵀA⁻¹z
     for j in range(indices.size):
@@ -87,28 +91,6 @@ def update_diagonal(
 
 
 @compiled
-def update_diagonal_by_current_scores(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-    sums: FloatArray,
-    gamma: float,
-) -> bool:
-    """Apply the same update with ȳ and δ from the current W."""
-    if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]) or reward == 0:
-        return False
-    current = current_scores(indices, values, M[0], scores)
-    return update_diagonal(indices, values, action, greedy, propensity, current, reward, v, label, M, sums, gamma)
-
-
-@compiled
 def predict_full(
     indices: IndexArray,
     values: FloatArray,
@@ -124,6 +106,7 @@ def predict_full(
     product: FloatArray,
     gamma: float,
     condition: bool,
+    at_feedback: bool,
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
@@ -167,6 +150,7 @@ def update_full(
     product: FloatArray,
     gamma: float,
     condition: bool,
+    at_feedback: bool,
 ) -> bool:
     """Update as in lines 8 to 20 of Algorithm 1, with A⁻¹ = P - VᵀV."""
     K, d = W.shape
@@ -174,6 +158,8 @@ def update_full(
         return False
     if reward == 0 or indices.size == 0:
         return False
+    if at_feedback:
+        scores = current_scores(indices, values, W, scores)
     rival = argmax_except(scores, action)  # line 9
     root = sqrt(propensity)
     plus, minus = rival * d, action * d  # z = (e_rival - e_action)⊗x/√p is zero outside these two blocks
@@ -219,37 +205,6 @@ def update_full(
 
 
 @compiled
-def update_full_by_current_scores(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    P: FloatArray,
-    V: FloatArray,
-    pending: IndexArray,
-    sums: FloatArray,
-    q: FloatArray,
-    product: FloatArray,
-    gamma: float,
-    condition: bool,
-) -> bool:
-    """Apply the same update with ȳ and δ from the current W."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or reward == 0:
-        return False
-    current = current_scores(indices, values, W, scores)
-    return update_full(
-        indices, values, action, greedy, propensity, current, reward, v, label,
-        W, P, V, pending, sums, q, product, gamma, condition,
-    )  # fmt: skip
-
-
-@compiled
 def adaptive_gamma(sums: FloatArray, m: int) -> float:
     """Return γ_t for the next round, in which m classes are eligible."""
     return min(1.0, sqrt(m * (1.0 + sums[1]) / (sums[2] + 1.0)))
@@ -265,10 +220,12 @@ def predict_adaptive_diagonal(
     M: FloatArray,
     sums: FloatArray,
     gamma: float,
+    at_feedback: bool,
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ_t, otherwise play the greedy class."""
     check_event(indices, values, M.shape[2])
-    return predict_diagonal(indices, values, u, scores, eligible, M, sums, adaptive_gamma(sums, eligible.size))
+    gamma_t = adaptive_gamma(sums, eligible.size)
+    return predict_diagonal(indices, values, u, scores, eligible, M, sums, gamma_t, at_feedback)
 
 
 @compiled
@@ -287,11 +244,14 @@ def predict_adaptive_full(
     product: FloatArray,
     gamma: float,
     condition: bool,
+    at_feedback: bool,
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ_t, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
     gamma_t = adaptive_gamma(sums, eligible.size)
-    return predict_full(indices, values, u, scores, eligible, W, P, V, pending, sums, q, product, gamma_t, condition)
+    return predict_full(
+        indices, values, u, scores, eligible, W, P, V, pending, sums, q, product, gamma_t, condition, at_feedback
+    )
 
 
 @compiled
@@ -305,6 +265,7 @@ def observe_adaptive_diagonal(
     M: FloatArray,
     sums: FloatArray,
     gamma: float,
+    at_feedback: bool,
 ) -> None:
     """Count a round."""
     sums[2] += 1.0
@@ -327,6 +288,7 @@ def observe_adaptive_full(
     product: FloatArray,
     gamma: float,
     condition: bool,
+    at_feedback: bool,
 ) -> None:
     """Count a round."""
     sums[2] += 1.0
