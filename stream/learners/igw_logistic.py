@@ -11,14 +11,14 @@ from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
     DRIFTS,
-    argmax,
     bounded,
     check_decision,
     check_event,
     compiled,
+    descend,
     limit,
     logistic,
-    sample_from,
+    sample_inverse_gap,
     unit,
     watch,
 )
@@ -65,19 +65,8 @@ def predict(
     """Sample by inverse-gap weighting. The scores are the probabilities of being right."""
     check_event(indices, values, M.shape[0] - 1)
     probabilities(indices, unit(values), M, rest, scores)
-    K = scores.size
     limit(scores, eligible)
-    best = argmax(scores)
-    gamma = rest[SCALE] * sqrt(rest[ROUNDS] + 1.0)
-    played = np.zeros(K)
-    left = 1.0
-    for k in eligible:
-        if k != best:
-            played[k] = 1.0 / (eligible.size + gamma * (scores[best] - scores[k]))
-            left -= played[k]
-    played[best] = left
-    action = sample_from(played, u)
-    return action, best, played[action]
+    return sample_inverse_gap(scores, eligible, rest[SCALE] * sqrt(rest[ROUNDS] + 1.0), u)
 
 
 @compiled
@@ -93,20 +82,6 @@ def observe(
 ) -> None:
     """Count a round."""
     rest[ROUNDS] += 1.0
-
-
-@compiled
-def descend(row: FloatArray, e: FloatArray, value: float, step: float) -> None:
-    """Apply A += (e x_i)² and W −= step · e x_i/√A to a feature's row.
-
-    With numpy's division, the compiler can vectorise the loop, because there is no branch for a zero divisor.
-    """
-    K = e.size
-    for k in range(K):
-        gradient = e[k] * value
-        squares = row[K + k] + gradient * gradient
-        row[K + k] = squares
-        row[k] -= np.divide(step * gradient, sqrt(squares))
 
 
 @compiled
@@ -139,8 +114,8 @@ def update(
         e[k] = rest[OTHERS] * (p[k] - target)
     e[action] = p[action] - reward
     for j in range(indices.size):
-        descend(M[indices[j]], e, x[j], rest[STEP])
-    descend(M[d], e, rest[BIAS], rest[STEP])
+        descend(M[indices[j], :K], M[indices[j], K:], e, x[j], rest[STEP], 0, K)
+    descend(M[d, :K], M[d, K:], e, rest[BIAS], rest[STEP], 0, K)
     detectors, alarms = rest[COUNTS : rest.size - K - 1].reshape((3, K + 1)), rest[rest.size - K - 1 :]
     alarm = watch(detectors, alarms, action, reward, int(rest[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:

@@ -260,6 +260,37 @@ def sample_from(probabilities: FloatArray, u: float) -> int:
 
 
 @compiled
+def sample_inverse_gap(values: FloatArray, eligible: IndexArray, gamma: float, u: float) -> tuple[int, int, float]:
+    """Sample π_k = 1/(m + γ (q_b − q_k)) for the eligible classes k ≠ b = argmax q; π_b is the remainder.
+
+    Returns the action, b, and the action's propensity. `values` are q; classes that are not eligible have the lowest.
+    """
+    best = argmax(values)
+    played = np.zeros(values.size)
+    left = 1.0
+    for k in eligible:
+        if k != best:
+            played[k] = 1.0 / (eligible.size + gamma * (values[best] - values[k]))
+            left -= played[k]
+    played[best] = left
+    action = sample_from(played, u)
+    return action, best, played[action]
+
+
+@compiled
+def descend(w: FloatArray, a: FloatArray, e: FloatArray, value: float, step: float, first: int, stop: int) -> None:
+    """Apply AdaGrad's A += (e x_i)² and W −= step · e x_i/√A for a feature and the classes from `first` up to `stop`.
+
+    With numpy's division, the compiler can vectorise the loop, because there is no branch for a zero divisor.
+    """
+    for k in range(first, stop):
+        gradient = e[k] * value
+        squares = a[k] + gradient * gradient
+        a[k] = squares
+        w[k] -= np.divide(step * gradient, sqrt(squares))
+
+
+@compiled
 def add_scaled(W: FloatArray, row: int, scale: float, indices: IndexArray, values: FloatArray) -> None:
     """Apply W_row += scale · x."""
     for j in range(indices.size):

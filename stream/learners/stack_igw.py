@@ -25,9 +25,10 @@ from stream.learners.kernels import (
     check_decision,
     check_event,
     compiled,
+    descend,
     limit,
     logistic,
-    sample_from,
+    sample_inverse_gap,
     watch,
 )
 from stream.learners.registry import register
@@ -61,7 +62,6 @@ from stream.learners.stack_igw_kernels import (
     WAITING,
     WAITING_SHARE,
     believed,
-    descend,
     evidence,
     parts,
     reset,
@@ -123,17 +123,8 @@ def predict(
     for k in eligible:
         known = 1.0 + counts[HITS, k] + WAITING_SHARE * counts[WAITING, k]
         q[k] = scores[k] * (1.0 + rest[BONUS] * K / known)
-    best = argmax(q)
-    gamma = rest[SCALE] * sqrt(rest[SETTLED] + 1.0)
-    played = np.zeros(K)
-    left = 1.0
-    for k in eligible:
-        if k != best:
-            played[k] = 1.0 / (eligible.size + gamma * (q[best] - q[k]))
-            left -= played[k]
-    played[best] = left
-    action = sample_from(played, u)
-    return action, argmax(scores), played[action]
+    action, _, propensity = sample_inverse_gap(q, eligible, rest[SCALE] * sqrt(rest[SETTLED] + 1.0), u)
+    return action, argmax(scores), propensity
 
 
 @compiled

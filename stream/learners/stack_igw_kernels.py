@@ -195,19 +195,6 @@ def update_stack(head: FloatArray, phi: FloatArray, reward: int) -> None:
 
 
 @compiled
-def descend(w: FloatArray, a: FloatArray, e: FloatArray, value: float, step: float, first: int, stop: int) -> None:
-    """Apply A += (e x_i)² and W −= step · e x_i/√A for one feature and the classes from `first` up to `stop`.
-
-    With numpy's division, the compiler can vectorise the loop, because there is no branch for a zero divisor.
-    """
-    for k in range(first, stop):
-        gradient = e[k] * value
-        squares = a[k] + gradient * gradient
-        a[k] = squares
-        w[k] -= np.divide(step * gradient, sqrt(squares))
-
-
-@compiled
 def reset(first: int, stop: int, Z: FloatArray, rest: FloatArray) -> None:
     """Reset the models of the classes from `first` up to `stop`. Feature statistics and v are kept."""
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
