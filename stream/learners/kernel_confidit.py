@@ -16,6 +16,7 @@ from stream.learners.kernels import (
     compiled,
     dots,
     similarity,
+    squared_length,
     unit,
     usable,
 )
@@ -59,15 +60,6 @@ def variance(
         z = (s0 + s1) + (s2 + s3)
         rest -= z * z
     return max(rest, 0.0)  # a negative value is a rounding error
-
-
-@compiled
-def squared_length(x: FloatArray) -> float:
-    """Return ‖x‖², which is 1 or 0 up to rounding."""
-    total = 0.0
-    for j in range(x.size):
-        total += x[j] * x[j]
-    return total
 
 
 @compiled

@@ -328,6 +328,40 @@ def unit(values: FloatArray) -> FloatArray:
     return np.zeros(values.size)
 
 
+@compiled
+def squared_length(x: FloatArray) -> float:
+    """Return ‖x‖² of a dense x, summed in order."""
+    total = 0.0
+    for j in range(x.size):
+        total += x[j] * x[j]
+    return total
+
+
+@compiled
+def symmetric_product(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> FloatArray:
+    """Return inverse · x for a symmetric inverse."""
+    z = np.zeros(inverse.shape[0])
+    for a in range(indices.size):
+        row = inverse[indices[a]]
+        value = values[a]
+        for j in range(z.size):
+            z[j] += value * row[j]
+    return z
+
+
+@compiled
+def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> float:
+    """Return ‖x‖² in the norm of M⁻¹, at least 0."""
+    total = 0.0
+    for a in range(indices.size):
+        row = inverse[indices[a]]
+        inner = 0.0
+        for b in range(indices.size):
+            inner += row[indices[b]] * values[b]
+        total += inner * values[a]
+    return max(total, 0.0)
+
+
 SIMILARITIES = ("linear", "rational", "polynomial", "rbf")
 """Names of the kernel functions k(x, x'). `similarity` takes an index into this tuple."""
 

@@ -16,6 +16,9 @@ from stream.learners.kernels import (
     compiled,
     linear_scores,
     sample_epsilon_greedy,
+    squared_length,
+    squared_norm,
+    symmetric_product,
     usable,
 )
 from stream.learners.registry import register
@@ -42,13 +45,6 @@ def predict(
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
-    norm_sq = 0.0
-    for a in range(indices.size):
-        row = M_inv[indices[a]]
-        inner = 0.0
-        for b in range(indices.size):
-            inner += row[indices[b]] * values[b]
-        norm_sq += inner * values[a]
     distance_sq = 0.0
     for k in range(comparator.shape[0]):
         for j in range(W.shape[1]):
@@ -56,7 +52,7 @@ def predict(
             distance_sq += difference * difference
     if comparator.shape[0] == 0:
         distance_sq = 1.0
-    if sqrt(max(norm_sq, 0.0)) >= epsilon and distance_sq >= 1.0:  # line 7
+    if sqrt(squared_norm(M_inv, indices, values)) >= epsilon and distance_sq >= 1.0:  # line 7
         action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
         return action, greedy, propensity
     return greedy, greedy, 1.0
@@ -91,11 +87,7 @@ def update(
     loss = hinge * hinge
     if not hinge > 0.0 or not loss < np.inf:
         return False
-    z = np.zeros(W.shape[1])  # M⁻¹x
-    for a in range(indices.size):
-        row = M_inv[indices[a]]
-        for j in range(z.size):
-            z[j] += values[a] * row[j]
+    z = symmetric_product(M_inv, indices, values)  # M⁻¹x
     norm_sq = 0.0
     for a in range(indices.size):
         norm_sq += values[a] * z[indices[a]]
@@ -109,9 +101,7 @@ def update(
         W[action, indices[a]] += STEP * 2.0 * hinge * values[a]  # line 14
         W[rival, indices[a]] -= STEP * 2.0 * hinge * values[a]
     for k in (action, rival):
-        length_sq = 0.0
-        for j in range(W.shape[1]):
-            length_sq += W[k, j] * W[k, j]
+        length_sq = squared_length(W[k])
         shrink = min(1.0, radius / sqrt(length_sq)) if length_sq > 0.0 else 1.0
         for j in range(W.shape[1]):
             W[k, j] *= shrink  # line 15

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stream.learners.base import Cost, KernelLearner, Parameter
-from stream.learners.kernels import add_scaled, argmax, check_event, compiled, linear_scores, usable
+from stream.learners.kernels import add_scaled, argmax, check_event, compiled, linear_scores, squared_length, usable
 from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
@@ -34,14 +34,6 @@ def _centre(W: FloatArray) -> None:
 
 
 @compiled
-def _norm(row: FloatArray) -> float:
-    total = 0.0
-    for j in range(row.size):
-        total += row[j] * row[j]
-    return sqrt(total)
-
-
-@compiled
 def project(W: FloatArray, radius: float) -> None:
     """Replace W with the nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0 (Dykstra's alternating projections).
 
@@ -52,7 +44,7 @@ def project(W: FloatArray, radius: float) -> None:
     _centre(W)
     inside = True
     for i in range(K):
-        inside = inside and _norm(W[i]) <= radius
+        inside = inside and sqrt(squared_length(W[i])) <= radius
     if inside:
         return  # the nearest point in the subspace is in the balls, and is therefore the nearest point in both sets
     correction = np.zeros((K, d))
@@ -62,7 +54,7 @@ def project(W: FloatArray, radius: float) -> None:
         for i in range(K):
             for j in range(d):
                 W[i, j] += correction[i, j]
-            norm = _norm(W[i])
+            norm = sqrt(squared_length(W[i]))
             scale = radius / norm if norm > radius else 1.0
             for j in range(d):
                 correction[i, j] = W[i, j] * (1.0 - scale)

@@ -17,6 +17,7 @@ from stream.learners.kernels import (
     linear_scores,
     sample_epsilon_greedy,
     similarity,
+    squared_length,
     unit,
     usable,
 )
@@ -169,9 +170,7 @@ def predict_kernelised(
     """Compute s_i = Σ_{p of class i} sign_p k(x_p, x), then call `choose`."""
     check_event(indices, values, S.shape[0])
     x = unit(values) if kind == 1 else values
-    norm_sq = 0.0
-    for j in range(x.size):
-        norm_sq += x[j] * x[j]
+    norm_sq = squared_length(x)
     n = fill[USED]
     inner = dots(indices, x, S, n)
     scores[:] = 0.0
@@ -211,13 +210,11 @@ def update_kernelised(
     place = fill[NEXT]
     if fill[USED] > place:  # replaces the oldest example
         S[:, place] = 0.0
-    norm_sq = 0.0
     for j in range(indices.size):
         S[indices[j], place] = x[j]
-        norm_sq += x[j] * x[j]
     marks[OWNER, place] = action
     marks[SIGN, place] = sign
-    marks[NORM_SQ, place] = norm_sq
+    marks[NORM_SQ, place] = squared_length(x)
     fill[USED] = max(fill[USED], place + 1)
     fill[NEXT] = (place + 1) % S.shape[1]
     return True

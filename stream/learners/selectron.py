@@ -15,6 +15,9 @@ from stream.learners.kernels import (
     compiled,
     linear_scores,
     sample_epsilon_greedy,
+    squared_length,
+    squared_norm,
+    symmetric_product,
     usable,
 )
 from stream.learners.registry import register
@@ -36,37 +39,12 @@ EXAMPLES, ENTRIES = range(2)
 
 
 @compiled
-def times(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> FloatArray:
-    """Return inverse · x for a symmetric inverse."""
-    z = np.zeros(inverse.shape[0])
-    for a in range(indices.size):
-        row = inverse[indices[a]]
-        value = values[a]
-        for j in range(z.size):
-            z[j] += value * row[j]
-    return z
-
-
-@compiled
-def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> float:
-    """Return ‖x‖² in the norm of M⁻¹, at least 0."""
-    total = 0.0
-    for a in range(indices.size):
-        row = inverse[indices[a]]
-        inner = 0.0
-        for b in range(indices.size):
-            inner += row[indices[b]] * values[b]
-        total += inner * values[a]
-    return max(total, 0.0)
-
-
-@compiled
 def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weight: float) -> FloatArray:
     """Replace M⁻¹ by (M + weight · xxᵀ)⁻¹ (Sherman-Morrison) and return the new M⁻¹x.
 
     Mirrored entries are computed from the same product, so the matrix remains exactly symmetric.
     """
-    z = times(inverse, indices, values)
+    z = symmetric_product(inverse, indices, values)
     inner = 0.0
     for a in range(indices.size):
         inner += values[a] * z[indices[a]]
@@ -217,9 +195,7 @@ def _objective_gradient(
 def _into_balls(W: FloatArray, radius: float) -> None:
     """Project every row onto its ball, which gives the nearest point of Ω = {‖W_i‖ ≤ radius}."""
     for i in range(W.shape[0]):
-        norm_sq = 0.0
-        for j in range(W.shape[1]):
-            norm_sq += W[i, j] * W[i, j]
+        norm_sq = squared_length(W[i])
         if norm_sq > radius * radius:
             shrink = radius / sqrt(norm_sq)
             for j in range(W.shape[1]):
