@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 
 from pydantic import SecretStr
@@ -161,36 +161,35 @@ def watch_topics(
     different records at the stored offsets.
     """
     began = _required(broker, settings, shares_model=shares_model)
-    contexts = settings.topics.contexts
 
     def look() -> None:
-        try:
-            found = _required(broker, settings, shares_model=shares_model)
-        except BrokerUnavailableError:
-            return  # ignored here; the program's own requests report the error
-        except SettingsError as error:
-            raise _altered(error) from error
-        _require_as_many(partitions, found[contexts].partitions)
-        _require_the_same(began, found)
+        with suppress(BrokerUnavailableError):  # the program's own requests report the error
+            _require_unchanged(broker, settings, partitions, began, shares_model=shares_model)
 
     return every(WATCH_INTERVAL_MS, look)
 
 
-def _require_as_many(partitions: int, found: int) -> None:
-    if found != partitions:
-        raise SettingsError(
-            f"topics changed while the program was running: expected {quantity(partitions, 'partition')}; got {found}. "
-            f"Keys now map to different partitions; {NEW_PIPELINE}"
+def _require_unchanged(
+    broker: Broker,
+    settings: Settings,
+    partitions: int,
+    began: Mapping[str, TopicDescription],
+    *,
+    shares_model: bool = False,
+) -> None:
+    """Check that the topics are valid and the same as before; `began` describes the topics at the start."""
+    try:
+        found = _required(broker, settings, shares_model=shares_model)
+    except SettingsError as error:
+        raise _altered(error) from error
+    found_partitions = found[settings.topics.contexts].partitions
+    if found_partitions != partitions:
+        raise _altered(
+            f"expected {quantity(partitions, 'partition')}; got {found_partitions}. Keys now map to different "
+            f"partitions; {NEW_PIPELINE}"
         )
-
-
-def _require_the_same(began: Mapping[str, TopicDescription], found: Mapping[str, TopicDescription]) -> None:
-    anew = [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]
-    if anew:
-        raise SettingsError(
-            f"topics changed while the program was running: deleted and recreated: {', '.join(anew)}. Their "
-            f"records are lost. To continue, {NEW_PIPELINE}"
-        )
+    if anew := [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]:
+        raise _altered(f"deleted and recreated: {', '.join(anew)}. Their records are lost. To continue, {NEW_PIPELINE}")
 
 
 class Connected(NamedTuple):
@@ -201,8 +200,8 @@ class Connected(NamedTuple):
     partitions: int
 
 
-def _altered(error: Exception) -> SettingsError:
-    return SettingsError(f"topics changed while the program was running: {error}")
+def _altered(how: object) -> SettingsError:
+    return SettingsError(f"topics changed while the program was running: {how}")
 
 
 @contextmanager
@@ -247,17 +246,11 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
         watched_by.set_unready("starting")
         began_ms = monotonic_ms()
         try:
-            try:
-                found = _required(broker, settings, shares_model=False)
-            except SettingsError as error:
-                if began is None:
-                    raise
-                raise _altered(error) from error
-            began = found if began is None else began
-            partitions = began[contexts].partitions
-            _require_as_many(partitions, found[contexts].partitions)  # also detects changes made while disconnected
-            _require_the_same(began, found)
-            work(broker, partitions, watched_by)
+            if began is None:
+                began = _required(broker, settings, shares_model=False)
+            else:  # detects changes made while disconnected
+                _require_unchanged(broker, settings, began[contexts].partitions, began)
+            work(broker, began[contexts].partitions, watched_by)
         except FencedError as error:
             error.hint = (
                 "no uncommitted step was written. Restart the process to continue from its last commit. Concurrent "
