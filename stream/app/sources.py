@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -205,21 +205,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
     path = config_path()
     if path is not None and not path.is_file():
         raise SettingsError(f"{CONFIG_VARIABLE}: file not found: {path}")
-    try:
-        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "settings"
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            known = [one.name for one in described()]
-            raise SettingsError(f"{name} in {path}: unknown setting{close_matches(name, known)}") from error
-        is_secret = any(one.name == name and one.setting.is_secret for one in described())
-        got = "" if is_secret or "; got " in message else f"; got {first['input']!r}"
-        raise SettingsError(f"{_origin(name, flags, path)}: {message}{got}") from error
-    except ValueError as error:  # invalid TOML, or an invalid list in a variable
-        raise SettingsError(f"cannot read the settings from {path or 'variables'}: {error}") from error
-    return with_address_of_file(settings)
+    return _valid(Settings, flags, lambda name: _origin(name, flags, path), str(path or "variables"))
 
 
 class _GivenSettings(Settings):
@@ -239,15 +225,25 @@ def given_settings(given: Mapping[str, Any]) -> Settings:
     Raises:
         SettingsError: a name is unknown, or a value is invalid.
     """
+    return _valid(_GivenSettings, given, str, "arguments")
+
+
+def _valid(kind: type[Settings], given: Mapping[str, Any], origin: Callable[[str], str], source: str) -> Settings:
+    """Create settings from names and values. `origin` describes where the value of a setting comes from."""
     try:
-        settings = _GivenSettings(**{name: value for name, value in given.items() if value is not None})
+        settings = kind(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
+        message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             known = [one.name for one in described()]
-            raise SettingsError(f"{name}: unknown setting{close_matches(name, known)}") from error
-        raise SettingsError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error
+            raise SettingsError(f"{origin(name)}: unknown setting{close_matches(name, known)}") from error
+        is_secret = any(one.name == name and one.setting.is_secret for one in described())
+        got = "" if is_secret or "; got " in message else f"; got {first['input']!r}"
+        raise SettingsError(f"{origin(name)}: {message}{got}") from error
+    except ValueError as error:  # invalid TOML, or an invalid list in a variable
+        raise SettingsError(f"cannot read the settings from {source}: {error}") from error
     return with_address_of_file(settings)
 
 
