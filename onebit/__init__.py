@@ -11,6 +11,7 @@ Each public name is loaded on first use, so that `import onebit` is fast. Notice
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from onebit.collisions import CollisionError, check_packages
@@ -62,46 +63,43 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Cost": ("stream.learners", "Cost"),
-    "Dataset": ("producers.datasets.base", "Dataset"),
-    "DatasetEntry": ("producers.datasets.catalogue", "Entry"),
-    "Decision": ("stream.wire.records", "Decision"),
-    "EstimateReport": ("onebit.estimates", "EstimateReport"),
-    "ExitCode": ("stream.errors", "ExitCode"),
-    "Features": ("stream.wire.records", "Features"),
-    "KernelLearner": ("stream.learners", "KernelLearner"),
-    "Learner": ("stream.learners", "Learner"),
-    "LearnerRun": ("onebit.runs", "LearnerRun"),
-    "OnebitError": ("stream.errors", "OnebitError"),
-    "Parameter": ("stream.learners", "Parameter"),
-    "Pipeline": ("onebit.pipelines", "Pipeline"),
-    "Progress": ("stream.app.process", "Progress"),
-    "RunReport": ("onebit.runs", "RunReport"),
-    "VerifyReport": ("onebit.verification", "VerifyReport"),
-    "create": ("stream.learners", "create"),
-    "dense_dataset": ("producers.datasets.base", "dense_dataset"),
-    "embedded": ("onebit.pipelines", "embedded"),
-    "estimate": ("onebit.estimates", "estimate"),
-    "evaluate": ("stream.reporting.errors", "evaluate"),
-    "learners": ("stream.learners", "registered"),
-    "run": ("onebit.runs", "run"),
-    "verify": ("onebit.verification", "verify"),
+    "Cost": "stream.learners:Cost",
+    "Dataset": "producers.datasets.base:Dataset",
+    "DatasetEntry": "producers.datasets.catalogue:Entry",
+    "Decision": "stream.wire.records:Decision",
+    "EstimateReport": "onebit.estimates:EstimateReport",
+    "ExitCode": "stream.errors:ExitCode",
+    "Features": "stream.wire.records:Features",
+    "KernelLearner": "stream.learners:KernelLearner",
+    "Learner": "stream.learners:Learner",
+    "LearnerRun": "onebit.runs:LearnerRun",
+    "OnebitError": "stream.errors:OnebitError",
+    "Parameter": "stream.learners:Parameter",
+    "Pipeline": "onebit.pipelines:Pipeline",
+    "Progress": "stream.app.process:Progress",
+    "RunReport": "onebit.runs:RunReport",
+    "VerifyReport": "onebit.verification:VerifyReport",
+    "create": "stream.learners:create",
+    "dense_dataset": "producers.datasets.base:dense_dataset",
+    "embedded": "onebit.pipelines:embedded",
+    "estimate": "onebit.estimates:estimate",
+    "evaluate": "stream.reporting.errors:evaluate",
+    "learners": "stream.learners:registered",
+    "offline": "stream.offline",
+    "run": "onebit.runs:run",
+    "verify": "onebit.verification:verify",
 }
-"""Maps each public name to a module and to a name in that module."""
+"""Maps each public name to its place, in the form of `pkgutil.resolve_name`."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name on first access; see PEP 562."""
     if name == "__version__":
         value: Any = version("onebit")
-    elif name in _HOMES or name == "offline":
+    elif name in _HOMES:
         check_packages()
         import_module("stream.app")  # limits BLAS to one thread if numpy is not loaded yet
-        if name == "offline":
-            value = import_module("stream.offline")
-        else:
-            module, attribute = _HOMES[name]
-            value = getattr(import_module(module), attribute)
+        value = resolve_name(_HOMES[name])
     else:
         raise AttributeError(f"module 'onebit' has no attribute {name!r}")
     globals()[name] = value
