@@ -206,7 +206,7 @@ def prepare_embedded(run: Run) -> EmbeddedPipeline:
     )
 
 
-class BrokenOffError(OnebitError):
+class RunInterruptedError(OnebitError):
     """Ctrl-C interrupted a run. The message contains the name and the progress of the run."""
 
     exit_code = ExitCode.INTERRUPTED
@@ -221,14 +221,14 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
         show: Called with the progress at intervals.
 
     Raises:
-        BrokenOffError: Ctrl-C interrupted the run.
+        RunInterruptedError: Ctrl-C interrupted the run.
     """
     pipeline = prepare_embedded(run)
     with gc_disabled():
         try:
             wall_s, latency = _run(pipeline, Meter(run.name, run.events, show))
         except KeyboardInterrupt as error:
-            raise BrokenOffError(f"{run.name}: interrupted {_reached(pipeline)}") from error
+            raise RunInterruptedError(f"{run.name}: interrupted {_reached(pipeline)}") from error
         end = _end_of(pipeline, wall_s, latency)
         return report_of(pipeline.broker, pipeline.run, pipeline.judge, end)
 

@@ -102,7 +102,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
             "Ctrl-C stops it"
         )
         if partitions > 1:
-            announce(whose_model(task.model, topics, partitions, has_no_log=has_no_log))
+            announce(model_notice(task.model, topics, partitions, has_no_log=has_no_log))
         status_log = Status()
         lag_warnings = LagWarnings(
             topics.updates, settings.bootstrap, settings.model_lag_max_ms, settings.transaction_timeout_ms
@@ -173,7 +173,7 @@ def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: in
     return is_wanted and topics.updates not in broker.describe_topics([topics.updates])
 
 
-def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
+def model_notice(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
     """Return a log line that says whether the partitions share a model.
 
     If they do not because a topic is missing, the line gives this reason.
@@ -298,7 +298,7 @@ class LagWarnings:
     """Warns about transactions that block the model's log. Each warning is logged once per transaction."""
 
     def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
-        """Set the thresholds for the warnings. No warning has been reported yet.
+        """Set the thresholds for the warnings.
 
         Args:
             topic: The topic with the log of the model.

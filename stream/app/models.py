@@ -101,7 +101,7 @@ def _check_partition(partition: int, partitions: int) -> None:
 
 
 def time_ms(text: str) -> int:
-    """Convert a time to milliseconds since 1970. A time without a zone is taken to be UTC."""
+    """Convert a time to milliseconds since 1970. A time without a zone is in UTC."""
     try:
         return parse_time(text)
     except ValueError as error:

@@ -28,10 +28,10 @@ from stream.wire.codec import is_tick
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
-LOOK_S = 0.3
+POLL_S = 0.3
 """Interval between requests for end offsets."""
 
-AGAIN_S = 2.0
+RETRY_S = 2.0
 
 NAMES_S = 5.0
 """Interval between requests for the learner's settings and instances."""
@@ -73,7 +73,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
             partitions = require_topics(broker, settings)
         dashboard = Dashboard(topics, partitions, monotonic_ms)
         dashboards.append(dashboard)
-        with _looking(settings, dashboard, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
+        with _polling(settings, dashboard, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
             dashboard.judge(_policies(policies, settings, topics, dashboard, watch, stop), contexts.at)
             _run(settings, dashboard, topics, partitions, watch, stop)
 
@@ -99,7 +99,7 @@ def _run(
                 program.run()
             except MonitorEndedError as error:
                 announce(f"the monitor failed and is restarting: {error}")
-                time.sleep(AGAIN_S)
+                time.sleep(RETRY_S)
 
 
 def _policies(
@@ -115,7 +115,7 @@ def _policies(
         if stop():
             return Policies()
         watch.show("", dashboard.samples)  # no task has completed a step
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     with closing(connect(settings, stop)) as broker:
         found = settings_in_force(broker, topics, partition)
     if not found:
@@ -168,37 +168,37 @@ class _Contexts:
 
 
 @contextmanager
-def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
+def _polling(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
     """In a thread, read end offsets and the last step of each task. Reconnect after a lost connection."""
     ended = Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not ended.is_set():
             try:
                 with closing(connect(settings, ended.is_set)) as broker:
-                    _look(broker, dashboard, topics, partitions, ended)
+                    _poll(broker, dashboard, topics, partitions, ended)
             except StoppedError:
                 return
             except BrokerError as error:
                 announce(f"broker unavailable, reconnecting: {error}")
-                ended.wait(AGAIN_S)
+                ended.wait(RETRY_S)
 
-    thread = Thread(target=look, name="looking", daemon=True)
+    thread = Thread(target=poll, name="polling", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join(AGAIN_S)
+        thread.join(RETRY_S)
 
 
-def _look(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int, ended: Event) -> None:
+def _poll(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int, ended: Event) -> None:
     names = (topics.contexts, topics.feedback, topics.predictions, topics.examples)
     tps = [TopicPartition(name, partition) for name in names for partition in range(partitions)]
     follower = JournalFollower(broker, topics, partitions, from_end=True)
     naming = _Names(broker, topics)
     try:
-        while not ended.wait(LOOK_S):
+        while not ended.wait(POLL_S):
             follower.read(0)
             if naming.is_due():
                 dashboard.name(naming.read(follower.steps))

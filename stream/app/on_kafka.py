@@ -146,11 +146,11 @@ class _Programs:
         )
         self._ready_file = directory / "ready"
         # The programs cannot share a metrics port, and their logs are parsed for warnings.
-        of_their_own = {
+        overrides = {
             "metrics_port": "0", "log_format": "text", "log_level": "info", "ready_file": str(self._ready_file)
         }  # fmt: skip
         self._environment = os.environ | _scoped_parameters(own).environment()
-        self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
+        self._environment |= {variable_of(name): value for name, value in overrides.items()}
         self._environment.pop(variable_of("profile"), None)  # the profile covers only this process
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}

@@ -121,7 +121,7 @@ class Progress(NamedTuple):
     error_rate: float  # error rate of the decisions so far; nan if unknown
     to_come: int  # number of expected feedback records that have not arrived
     per_s: float  # decisions per second
-    left_s: float  # remaining time; nan as long as no estimate is possible
+    left_s: float  # remaining time; nan while no estimate is possible
 
     @property
     def done(self) -> float:
@@ -148,7 +148,7 @@ class TimeToGo:
         self._seen = deque([(now_s, 0)])  # pairs of a time and the number of decisions and settlements up to then
 
     def estimate_s(self, decided: int, pending: int, now_s: float) -> float:
-        """Return the remaining seconds, or nan as long as no estimate is possible.
+        """Return the remaining seconds, or nan while no estimate is possible.
 
         >>> time_to_go = TimeToGo(events=100, now_s=0.0)
         >>> time_to_go.estimate_s(decided=100, pending=90, now_s=11.0)  # 110 of 200 are done, at 10 per second

@@ -261,7 +261,7 @@ def n_features_of(settings: Settings) -> int | None:
 
 
 def compile_kernels(task: TaskSettings) -> None:
-    """Compile the learner's kernels before the first event. If compilation takes long, log a notice."""
+    """Compile the learner's kernels before the first event. Log a notice if compilation is slow."""
     from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
     cache = (

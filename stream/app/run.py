@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from producers.datasets.log import LogDataset
 from producers.datasets.logs.streams import STDIN
-from stream.app.embedded import BrokenOffError, run_embedded
+from stream.app.embedded import RunInterruptedError, run_embedded
 from stream.app.process import Progress, ShowProgress, ignore, logger
 from stream.app.resolve import Chosen, Run, choose_learners
 from stream.app.settings import Settings, SettingsError
@@ -45,7 +45,7 @@ def run_all_embedded(
 
     Raises:
         SettingsError: settings contradict each other, or do not match the data.
-        BrokenOffError: Ctrl-C interrupted the runs.
+        RunInterruptedError: Ctrl-C interrupted the runs.
     """
     chosen = choose_learners(settings)
     runs = chosen.runs(command, seeds)
@@ -127,7 +127,7 @@ def run_side_by_side(
         show: Called with the progress of each run at intervals.
 
     Raises:
-        BrokenOffError: Ctrl-C interrupted the runs.
+        RunInterruptedError: Ctrl-C interrupted the runs.
         WorkerLostError: a process was killed.
     """
     waiting = deque(order)
@@ -143,16 +143,16 @@ def run_side_by_side(
                 worker.send(tuple(runs))
                 begin(worker)
             while len(reports) < len(order):
-                for worker in _heard(workers):
+                for worker in _ready_workers(workers):
                     report = worker.listen(show)
                     if report is not None:
                         reports[worker.place] = report
                         begin(worker)
         except KeyboardInterrupt:
-            reached = _break_off(workers)
+            reached = _terminate_all(workers)
             if not reached:
                 raise
-            raise BrokenOffError("; ".join(reached)) from None
+            raise RunInterruptedError("; ".join(reached)) from None
     return [reports[place] for place in range(len(order))]
 
 
@@ -237,13 +237,13 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
             worker.connection.close()
 
 
-def _heard(workers: Sequence[_Worker]) -> list[_Worker]:
+def _ready_workers(workers: Sequence[_Worker]) -> list[_Worker]:
     """Wait until a worker has sent a message or ended, and return all such workers."""
     ready = wait([worker.connection for worker in workers])
     return [worker for worker in workers if worker.connection in ready]
 
 
-def _break_off(workers: Sequence[_Worker]) -> list[str]:
+def _terminate_all(workers: Sequence[_Worker]) -> list[str]:
     """Terminate all workers, and return the progress of each run that has started."""
     reached = []
     for worker in workers:
@@ -252,7 +252,7 @@ def _break_off(workers: Sequence[_Worker]) -> list[str]:
         with suppress(EOFError, OSError):
             while True:
                 message = worker.connection.recv()
-                if isinstance(message, Failed) and isinstance(message.error, BrokenOffError):
+                if isinstance(message, Failed) and isinstance(message.error, RunInterruptedError):
                     reached.append(str(message.error))
     return reached
 

@@ -107,7 +107,7 @@ Speed = Annotated[str | None, AfterValidator(_speed)]
 
 
 def parse_time(text: str) -> int:
-    """Convert an ISO 8601 time, or a number, to milliseconds since 1970. A time without a zone is taken to be UTC.
+    """Convert an ISO 8601 time, or a number, to milliseconds since 1970. A time without a zone is in UTC.
 
     >>> parse_time("1970-01-01T00:01"), parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("250")
     (60000, 500, 250)

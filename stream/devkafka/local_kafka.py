@@ -124,7 +124,7 @@ def start(
     home.mkdir(parents=True, exist_ok=True)
     with locked(home / "lock"):
         running = _running(home)
-        if running is not None and _comes_to_answer(running, timeout_s):
+        if running is not None and _wait_for_response(running, timeout_s):
             say(f"Kafka is already running: {running.bootstrap}, pid {running.pid}, {home}")
             return running
         _forget(home)
@@ -296,7 +296,7 @@ def _run(
         _format(java, security)
     say(f"starting Apache Kafka {KAFKA_VERSION} on {HOST}:{chosen}")
     kafka = _launch(java, storage, ports, ephemeral=ephemeral, security=security)
-    _wait_until_it_answers(kafka, timeout_s)
+    _wait_until_ready(kafka, timeout_s)
     return kafka
 
 
@@ -355,11 +355,11 @@ def _launch(
     return _of_state(home, state, already=False)
 
 
-def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
+def _wait_until_ready(kafka: LocalKafka, timeout_s: float) -> None:
     """Wait until the broker appears in its own metadata. The broker opens its port earlier."""
     deadline_s = time.monotonic() + timeout_s
     child = _children[kafka.pid]
-    while not _answers(kafka):
+    while not _responds(kafka):
         if child.poll() is not None:
             problem = f"Kafka exited with code {child.returncode} during startup"
         elif time.monotonic() > deadline_s:
@@ -373,11 +373,11 @@ def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
         raise LocalKafkaError(f"{problem}; the end of {kafka.log_path} and stdout.log:\n{tail}")
 
 
-def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
+def _wait_for_response(kafka: LocalKafka, timeout_s: float) -> bool:
     """Wait until a running broker responds. Return False if it exits. A killed broker exits with a delay."""
     deadline_s = time.monotonic() + timeout_s
     while _running(kafka.home) is not None:
-        if _answers(kafka):
+        if _responds(kafka):
             return True
         if time.monotonic() > deadline_s:
             raise LocalKafkaError(
@@ -388,7 +388,7 @@ def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
     return False
 
 
-def _answers(kafka: LocalKafka) -> bool:
+def _responds(kafka: LocalKafka) -> bool:
     """Request the cluster's metadata (version 1, no topics), and return whether it contains a broker.
 
     The request to a secured broker uses the internal port and the broker's own certificate.
@@ -401,15 +401,15 @@ def _answers(kafka: LocalKafka) -> bool:
         with plain, context.wrap_socket(plain, server_hostname=HOST) if context else plain as connection:
             connection.settimeout(2)
             connection.sendall(struct.pack(">i", len(request)) + request)
-            answer = b""
-            while len(answer) < 12:  # the fields are size, correlation id and number of brokers
-                part = connection.recv(12 - len(answer))
+            response = b""
+            while len(response) < 12:  # the fields are size, correlation id and number of brokers
+                part = connection.recv(12 - len(response))
                 if not part:
                     return False
-                answer += part
+                response += part
     except OSError:
         return False
-    _, correlation_id, brokers = struct.unpack(">iii", answer)
+    _, correlation_id, brokers = struct.unpack(">iii", response)
     return bool(correlation_id == 1 and brokers > 0)
 
 

@@ -502,7 +502,7 @@ MARGIN = Parameter(
     "scores for an update with a late bit: scores of the current model, or scores at the time of the decision",
     choices=("feedback", "decision"),
 )
-"""Without delay, both values give identical results."""
+"""Without delay, both values give identical results. Kernels receive `at_feedback`, True for the first value."""
 
 DRIFT = Parameter(
     "drift",

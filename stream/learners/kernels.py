@@ -363,7 +363,7 @@ def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -
 
 
 SIMILARITIES = ("linear", "rational", "polynomial", "rbf")
-"""Names of the kernel functions k(x, x'). `similarity` takes an index into this tuple."""
+"""Names of the kernel functions k(x, x'). `similarity` accepts an index into this tuple."""
 
 
 @compiled

@@ -29,7 +29,7 @@ PROBE_S = 1.0
 """Interval between requests that check the connection. They are necessary because a client's poll does not report a
 lost broker."""
 
-AGAIN_S = 1.0
+RETRY_S = 1.0
 """Pause before reconnecting."""
 
 WRITE_S = 5.0
@@ -137,7 +137,7 @@ class Link:
                 self._unready[role] = str(error)
                 self.heartbeat.set_unready(self.unready)
                 self._access.announce(f"{role}: broker unavailable, reconnecting: {error}")
-                self._ended.wait(AGAIN_S)
+                self._ended.wait(RETRY_S)
             except Exception as error:
                 self._fail(role, error)
 

@@ -13,7 +13,7 @@ import pytest
 import stream
 from stream.app import models
 from stream.app.connection import command_hint, require_topics
-from stream.app.learner import lacks_log, whose_model
+from stream.app.learner import lacks_log, model_notice
 from stream.app.models import time_ms
 from stream.app.settings import SettingsError
 from stream.app.sources import load_settings
@@ -167,7 +167,7 @@ def test_topics_without_a_model_log_default_to_own_models() -> None:
         broker.create_topics(topics.specs(2, shares_model=made))
         assert lacks_log(broker, load_settings(given), topics, 2) == lacks
         assert not lacks_log(broker, load_settings(given), topics, 1)
-    assert topics.updates in whose_model("own", topics, 2, has_no_log=True)
+    assert topics.updates in model_notice("own", topics, 2, has_no_log=True)
 
 
 def test_created_topics_are_accepted() -> None:

@@ -4,7 +4,7 @@ from threading import Event
 
 import orjson
 
-from stream.app.monitor import _look
+from stream.app.monitor import _poll
 from stream.monitoring.dashboard import DOUBT_MS, Dashboard
 from stream.monitoring.verdict import Condition
 from tests.pipeline import TOPICS, Pipeline, small_task
@@ -30,7 +30,7 @@ def test_page_shows_learner_window_and_instances() -> None:
     while learner.step(0):
         pass
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
-    _look(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
+    _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
     task = small_task()
     assert orjson.loads(dashboard.as_json())["pipeline"] == {
         "learner": task.learner,
@@ -49,7 +49,7 @@ def test_pipeline_with_an_unapplied_tick_is_idle() -> None:
     assert learner.tasks[0].join.ledger().pending == 0
     host_ms = [0]
     dashboard = Dashboard(TOPICS, 1, lambda: host_ms[0])
-    _look(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
+    _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
     host_ms[0] += 10 * DOUBT_MS
-    _look(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
+    _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
     assert dashboard.verdict().condition is Condition.IDLE
