@@ -49,21 +49,25 @@ class Wanted(NamedTuple):
     given: frozenset[str]  # journal names of the settings that the user set
 
 
-def given_names(settings: Settings) -> frozenset[str]:
+def given_names(settings: Settings, begun: Mapping[str, Any]) -> frozenset[str]:
     """Return the journal names of the settings given by a flag, a variable or the settings file.
 
     A data set determines the numbers of classes and features, and the class names. The scale is a setting of the task
     only if there is no data set.
+
+    Args:
+        settings: The user's settings.
+        begun: The pipeline's settings by name; empty for a new pipeline.
     """
     names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
     if settings.learner == [AUTO]:
         names.discard("learner")
     if settings.model == AUTO:
         names.discard("model")
-    if not _is_without_data(settings):
+    if not _is_without_data(settings, begun):
         names.discard("scale")
-    if "classes_max" in settings.given:
-        names.add("n_classes")
+    if not {"n_classes", "classes_max"}.isdisjoint(settings.given):
+        names |= {"n_classes", "open_classes"}
     names |= {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param}
     return frozenset(names | {"n_classes", "n_features"} if "data" in settings.given else names)
 
@@ -86,7 +90,7 @@ def wanted_settings(
         SettingsError: a parameter is invalid, or `--scale` is set although the named features are already scaled.
         ParameterError: a parameter does not belong to the learner.
     """
-    given = given_names(settings)
+    given = given_names(settings, begun)
     if settings.model == AUTO:
         settings = settings.model_copy(update={"model": model})
     n_classes, n_features, mean_nnz, class_names = _sizes(settings, begun)
@@ -97,15 +101,20 @@ def wanted_settings(
         own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
         learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features, class_names)
-    if _is_without_data(settings):
+    if _is_without_data(settings, begun):
         task = replace(task, scale=settings.scale)
         _check_scaled_once(task, settings)
     return Wanted(resolve(begun, task, given, change=change, place=place), int(mean_nnz), given)
 
 
-def _is_without_data(settings: Settings) -> bool:
-    """Return whether the user set the number of classes or named features. Contexts then come from a service."""
-    return _n_classes_of(settings) is not None or settings.features is not None
+def _is_without_data(settings: Settings, begun: Mapping[str, Any]) -> bool:
+    """Return whether contexts come from a service.
+
+    This is the case if the user set the number of classes or named features, or the pipeline already has a running
+    scale.
+    """
+    is_scaled = begun.get("scale", "none") != "none" and "data" not in settings.given
+    return is_scaled or _n_classes_of(settings) is not None or settings.features is not None
 
 
 def _n_classes_of(settings: Settings) -> int | None:

@@ -151,8 +151,8 @@ class _Published:
 
 
 def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
-    """Return the records with a step number. The audit reports all other records."""
-    return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record) is not None)
+    """Return the records of learners' steps. The audit reports all other records."""
+    return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record))
 
 
 class _LogAgain:

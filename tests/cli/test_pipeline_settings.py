@@ -97,14 +97,14 @@ def test_setting_from_any_source_counts_as_given(source: str, monkeypatch: pytes
         (tmp_path / "own.toml").write_text('window = "5s"\n')
         monkeypatch.setenv("ONEBIT_CONFIG", str(tmp_path / "own.toml"))
     settings = load_settings({"window": "5s"} if source == "flag" else {})
-    assert given_names(settings) == {"window_ms"}
+    assert given_names(settings, {}) == {"window_ms"}
     with pytest.raises(SettingsDifferError, match=r"^own.journal has window_ms = 1000; got 5000: "):
         wanted_settings(settings, stored_settings(INITIAL), PLACE)
-    assert given_names(load_settings({})) == (frozenset() if source == "flag" else {"window_ms"})
+    assert given_names(load_settings({}), {}) == (frozenset() if source == "flag" else {"window_ms"})
 
 
 def test_data_set_determines_the_numbers_of_features_and_classes() -> None:
-    assert given_names(load_settings({"data": "synsep"})) == {"n_classes", "n_features", "class_names"}
+    assert given_names(load_settings({"data": "synsep"}), {}) == {"n_classes", "n_features", "class_names"}
     with pytest.raises(SettingsDifferError, match="n_classes = 3; got 9, n_features = 4; got 400"):
         wanted(INITIAL, data="synsep")
 
@@ -115,6 +115,22 @@ def test_only_the_given_setting_is_compared(name: str, value: Any) -> None:
         wanted(INITIAL, **{name: value})
     assert [difference.name for difference in raised.value.differences] == [name]
     assert "--change-settings" not in str(with_hint(raised.value, change=False))
+
+
+@pytest.mark.parametrize(
+    ("begun", "name", "value", "differing"),
+    [
+        ({"open_classes": True}, "n_classes", N_CLASSES, "open_classes"),
+        ({}, "classes_max", N_CLASSES, "open_classes"),
+        ({"scale": "standard"}, "scale", "none", "scale"),
+    ],
+)
+def test_fixed_setting_is_compared_even_if_no_size_is_given(
+    begun: dict[str, Any], name: str, value: object, differing: str
+) -> None:
+    with pytest.raises(SettingsDifferError) as raised:
+        wanted(replace(INITIAL, **begun), **{"n_features": N_FEATURES, name: value})
+    assert [difference.name for difference in raised.value.differences] == [differing]
 
 
 def test_parameters_are_checked_against_the_learner_of_the_pipeline() -> None:

@@ -143,7 +143,10 @@ def test_contextual_bandit_text_is_read(tmp_path: Path) -> None:
     ]
 
 
-BAD_LABEL = f"label: expected labels such as 2:0:0.25 (action:cost:probability) before the |, with actions from 1 to {ACTION_MAX}"
+BAD_LABEL = (
+    "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |, with actions from 1 to "
+    + str(ACTION_MAX)
+)
 BAD_TEXT = [
     ("1:0:0 | a", "label: expected a cost, and a probability in (0, 1]"),
     ("1:x:0.5 | a", "label: expected a cost, and a probability in (0, 1]"),
