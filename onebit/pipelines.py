@@ -12,9 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.app.promote import write_promotion
+from stream.errors import OnebitError
 from stream.parsing import format_duration, parse_duration
 from stream.testing.embedded import EmbeddedPipeline
+from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
+from stream.wire.topics import partition_for
+
+
+class RejectedError(OnebitError, ValueError):
+    """A context was rejected as malformed."""
 
 
 class Decided(NamedTuple):
@@ -58,10 +65,16 @@ class Pipeline:
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
             eligible: Names or indices of the eligible classes; None means all.
             deferred: Whether the window for feedback begins only when the decision is shown; see `shown`.
+
+        Raises:
+            RejectedError: the context is malformed, for example because it has the wrong number of features.
         """
         fields: dict[str, Any] = {} if eligible is None else {"eligible": list(eligible)}
         self.test.context(event_id, x, **fields, **({"deferred": True} if deferred else {}))
-        found = self.test.prediction(event_id)
+        try:
+            found = self.test.prediction(event_id)
+        except AssertionError as error:
+            raise RejectedError(self._why_rejected(event_id) or str(error)) from None
         return Decided(
             found["id"],
             found["action"],
@@ -71,6 +84,12 @@ class Pipeline:
             found["model_version"],
             found.get("class"),
         )
+
+    def _why_rejected(self, event_id: str) -> str | None:
+        """Return the reason of the newest dead letter with this id, or None if there is none."""
+        partition = partition_for(event_id.encode(), self.test.partitions)
+        letters = map(decode_dead_letter, reversed(self.test.records(self.test.topics.dead_letter, partition)))
+        return next((letter.reason for letter in letters if letter.key == event_id.encode()), None)
 
     def feedback(self, event_id: str, reward: int, *, after: str = "0ms", **fields: int) -> None:
         """Write feedback now, or after a virtual delay; see `advance`.

@@ -151,6 +151,17 @@ def test_embedded_pipeline_decides_and_learns_in_virtual_time() -> None:
         assert pipeline.example("visit-1")["delay_ms"] == 30_000
 
 
+@pytest.mark.parametrize(
+    ("context", "reason"),
+    [({"x": [1.0]}, "x: expected 2 numbers"), ({"x": [1.0, 2.0], "eligible": [7]}, "eligible: expected indices")],
+)
+def test_embedded_pipeline_raises_the_reason_for_a_malformed_context(context: dict[str, Any], reason: str) -> None:
+    with onebit.embedded(n_classes=2, n_features=2, learner="banditron") as pipeline:
+        with pytest.raises(onebit.OnebitError, match=f"^{reason}"):
+            pipeline.decide("visit-1", **context)
+        assert pipeline.ledger.context_malformed == 1
+
+
 def test_embedded_feedback_is_delivered_in_time_order() -> None:
     with onebit.embedded(n_classes=2, n_features=1, learner="banditron", window="20s") as pipeline:
         for name, after in (("a", "30s"), ("b", "10s")):

@@ -201,6 +201,10 @@ class Dataset:
         """Return whether the true classes are known. For a log, only the first rows are checked."""
         return True
 
+    def has_logged(self) -> bool:
+        """Return whether there are logged decisions. Only the first rows are checked."""
+        return any(self.logged(row) is not None for row in range(min(SAMPLED, self.rows)))
+
     def has_eligible(self) -> bool:
         """Return whether contexts list eligible classes. Only the first rows are checked."""
         return any(self.eligible(row) is not None for row in range(min(SAMPLED, self.rows)))

@@ -74,13 +74,16 @@ def check_play(play: str, dataset: Dataset) -> None:
     """Check that the data contain feedback for the played actions.
 
     Raises:
-        SettingsError: the learner plays its own actions, but the log has rewards for logged actions only.
+        SettingsError: the learner plays its own actions, but the log has rewards for logged actions only; or it plays
+            logged actions, but the data have none.
     """
     if play == "own" and not dataset.has_labels():
         raise SettingsError(
             f"--play own: {dataset.name} has no true classes, only rewards of the logged actions. Use --play logged to "
             "learn from the logged actions, or --play match to skip events with other actions"
         )
+    if play != "own" and not dataset.has_logged():
+        raise SettingsError(f"--play {play}: {dataset.name} has no logged actions; use a log, or --play own")
 
 
 LAPS = 10**9

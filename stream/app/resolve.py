@@ -264,12 +264,12 @@ def compile_kernels(task: TaskSettings) -> None:
     """Compile the learner's kernels before the first event. Log a notice if compilation is slow."""
     from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
-    cache = (
-        "are cached for later runs"
+    what = (
+        f"compiling its kernels, or loading them from {CACHE_DIRECTORY}"
         if CACHE_DIRECTORY
-        else "are not cached: no cache directory is writable. Set NUMBA_CACHE_DIR"
+        else "compiling its kernels, which are not cached: no cache directory is writable. Set NUMBA_CACHE_DIR"
     )
-    with announced_when_slow(f"{task.learner}: compiling its kernels, which {cache}"):
+    with announced_when_slow(f"{task.learner}: {what}"):
         task.warm_up()
 
 
@@ -357,8 +357,8 @@ def choose_learners(settings: Settings) -> Chosen:
     dataset = dataset_of(settings)
     if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)
-    check_play(settings.play, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)
+    check_play(settings.play, dataset)
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))
     if why:
         announce(why)

@@ -58,10 +58,10 @@ def config_path() -> Path | None:
 
 
 def _duration(value: object) -> object:
-    if not isinstance(value, str):
-        return value
+    if value is None:
+        return None
     try:
-        return parse_duration(value)
+        return parse_duration(str(value))
     except DurationError as error:
         raise ValueError(str(error)) from error
 

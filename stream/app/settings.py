@@ -659,7 +659,7 @@ class Settings(
 ):
     """All settings. Pydantic lists the fields of the last base first."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_prefix_target="all")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_prefix_target="all", validate_default=False)
 
     @classmethod
     def settings_customise_sources(

@@ -204,7 +204,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
     """
     path = config_path()
     if path is not None and not path.is_file():
-        raise SettingsError(f"{CONFIG_VARIABLE}: file not found: {path}")
+        raise SettingsError(f"--config, or {CONFIG_VARIABLE}: file not found: {path}")
     return _valid(Settings, flags, lambda name: _origin(name, flags, path), str(path or "variables"))
 
 

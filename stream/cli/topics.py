@@ -10,7 +10,7 @@ from rich.table import Table
 
 from stream.app.connection import command_hint
 from stream.app.process import quantity, warn
-from stream.app.settings import Panel, Program, Settings
+from stream.app.settings import Panel, Program, Settings, SettingsError
 from stream.app.topic_admin import Described, create_topics, deletable_topics, describe_topics
 from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import Json, with_settings
@@ -99,13 +99,16 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     json: Json = False,
 ) -> None:
-    """Delete all topics with a prefix, and their records."""
+    """Delete the topics of the pipeline with this prefix, and their records."""
     with deletable_topics(settings) as (found, broker):
         if not found and not json:
             out.print(f"no topics {settings.topic_prefix}*")
             return
-        if found and not yes and not typer.confirm(f"Delete {', '.join(found)} on {settings.bootstrap}?", err=True):
-            raise typer.Exit(ExitCode.DIFFERS)
+        if found and not yes:
+            if not sys.stdin.isatty():
+                raise SettingsError(f"to delete {', '.join(found)} without a terminal, add --yes")
+            if not typer.confirm(f"Delete {', '.join(found)} on {settings.bootstrap}?", err=True):
+                raise typer.Exit(ExitCode.DIFFERS)
         broker.delete_topics(found)
     if json:
         print_json({"deleted": found})

@@ -143,7 +143,7 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
     async def describe(_: Request) -> Response:
         return json_response(document(version, gateway.link.facts, has_token=has_token))
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route(DECIDE, gateway.decide, methods=["POST"]),
             Route(FEEDBACK, gateway.feedback, methods=["POST"]),
@@ -157,6 +157,8 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
         exception_handlers=dict.fromkeys((MalformedError, BrokerError, HTTPException, Exception), _explain),
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # a redirect would contain the Host header of the request
+    return app
 
 
 async def _fields(request: Request, *names: str) -> dict[str, Any]:

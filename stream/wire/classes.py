@@ -122,7 +122,7 @@ class Classes:
         if index is not None:
             return index
         if not self.is_open or not isinstance(given, str):
-            raise ClassesError(f"expected names of the pipeline's {len(self.names)} classes; got {shown(given)}")
+            raise ClassesError(f"expected names of the pipeline's classes, as strings; got {shown(given)}")
         if not 0 < len(given.encode()) <= NAME_BYTES_MAX or min(given) < " ":
             raise ClassesError(
                 f"expected names of 1 to {NAME_BYTES_MAX} bytes without control characters; got {shown(given)}"

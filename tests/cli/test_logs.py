@@ -147,6 +147,8 @@ def test_play_own_requires_a_log_with_labels() -> None:
     check_play("logged", clicks(5))
     check_play("own", log_of([clicks(1).log.outcome(0)._replace(label=2)]))
     check_play("own", dataset_of(settings_with()))
+    with pytest.raises(SettingsError, match=r"^--play match: "):
+        check_play("match", dataset_of(settings_with()))
 
 
 def test_run_rejects_play_own_before_it_starts(

@@ -126,7 +126,7 @@ def test_only_the_given_setting_is_compared(name: str, value: Any) -> None:
     ],
 )
 def test_fixed_setting_is_compared_even_if_no_size_is_given(
-    begun: dict[str, Any], name: str, value: object, differing: str
+    begun: dict[str, Any], name: str, value: Any, differing: str
 ) -> None:
     with pytest.raises(SettingsDifferError) as raised:
         wanted(replace(INITIAL, **begun), **{"n_features": N_FEATURES, name: value})

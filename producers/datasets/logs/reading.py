@@ -161,7 +161,7 @@ class LogFile:
         bad = [row for row in sorted(checked.first_problems.values()) if kept[row.row]]
         if bad and self._on_bad_row == "stop":
             first = bad[0]
-            hint = "correct the row, or set on_bad_row=skip"
+            hint = 'correct the row, or skip invalid rows with the setting on_bad_row = "skip"'
             raise DatasetError(f"{self.name}, {batch.where(first.row)}, {first.reason}; got {first.got}: {hint}")
         for row in bad:
             kept[row.row] = False
