@@ -55,7 +55,7 @@ class Progress:
         if report.failed:
             self._failed += 1
             reason = "\n".join(line for line in report.longreprtext.splitlines() if line.startswith("E "))
-            self._reporter.write(f"\nfailed: {report.nodeid} ({report.when})\n{reason}\n")
+            self._reporter.write(f"\nfailed: {report.nodeid} ({report.when})\n{reason}\n", flush=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(
@@ -68,3 +68,4 @@ class Progress:
     def _report(self) -> None:
         while not self._ended.wait(INTERVAL_S):
             self._reporter.write_line(self.line(time.monotonic()))
+            self._reporter.flush()
