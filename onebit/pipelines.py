@@ -73,8 +73,10 @@ class Pipeline:
         self.test.context(event_id, x, **fields, **({"deferred": True} if deferred else {}))
         try:
             found = self.test.prediction(event_id)
-        except AssertionError as error:
-            raise RejectedError(self._why_rejected(event_id) or str(error)) from None
+        except AssertionError:
+            if (why := self._why_rejected(event_id)) is None:
+                raise
+            raise RejectedError(why) from None
         return Decided(
             found["id"],
             found["action"],

@@ -4,7 +4,17 @@ from math import exp, sqrt
 
 import numpy as np
 
-from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, norm_of, sample_from, usable
+from stream.learners.kernels import (
+    argmax,
+    bounded,
+    check_event,
+    compiled,
+    linear_scores,
+    norm_of,
+    sample_from,
+    squared_length,
+    usable,
+)
 from stream.wire.records import FloatArray, IndexArray
 
 STEP_MAX = 1e200
@@ -254,15 +264,6 @@ def solve_upper(U: FloatArray, y: FloatArray) -> None:
 
 
 @compiled
-def square_norm(y: FloatArray) -> float:
-    """Return ‖y‖²."""
-    total = 0.0
-    for i in range(y.size):
-        total += y[i] * y[i]
-    return total
-
-
-@compiled
 def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray) -> float:
     """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ, or -1 if float64 does not suffice.
 
@@ -283,7 +284,7 @@ def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray)
             return -1.0
         solve_lower(U, y)
         solve_upper(U, y)
-        norm = sqrt(square_norm(y))
+        norm = sqrt(squared_length(y))
         if not norm < np.inf:
             return -1.0
         if abs(norm - D) <= NORM_TOLERANCE * D or (shift == 0.0 and norm <= D):
@@ -291,7 +292,7 @@ def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray)
         for i in range(size):
             half[i] = y[i]
         solve_lower(U, half)
-        following = max(0.0, shift + norm * norm / square_norm(half) * (norm - D) / D)
+        following = max(0.0, shift + norm * norm / squared_length(half) * (norm - D) / D)
         if following == shift:
             return shift
         shift = following
