@@ -6,20 +6,33 @@
 - The value of a header can be null. The Broker interface has no null values, so null is read as an empty value.
 - A record may lack both a key and a value. kafka-python reads such records, but sends them only if its serializer
   returns null (`NullSerializer`).
+- For batches compressed by zstd, kafka-python requires the package zstandard (24 MB). Here, it uses the module of
+  Python 3.14 or its backport (0.5 MB).
 - If a batch has a wrong checksum, or its codec is missing, kafka-python raises the codec's error without a position,
   and the next read never ends. `PartitionRecords` raises an error with the position at each read.
 """
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
+from kafka import codec
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import Fetcher
+from kafka.record import default_records
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.serializer import Serializer
 
 from stream.kafka.refusals import damaged
 from stream.wire.records import Headers
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+codec.zstd = zstd  # the client checks only whether this name is None
+default_records.zstd_encode, default_records.zstd_decode = zstd.compress, zstd.decompress
 
 NULL = object()
 """Represents the null value of a record that has neither key nor value."""

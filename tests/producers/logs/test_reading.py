@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -24,6 +23,11 @@ from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
 from producers.datasets.logs.streams import Source
 from stream.wire.named_features import build, from_plain, to_plain
 from tests.producers.logs.rows import mapping, plain
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 ROWS: list[dict[str, Any]] = [
     {"a": "left", "p": 0.5, "r": 1, "price": 2.5, "country": "de"},
@@ -108,7 +112,7 @@ def in_two_members(data: bytes) -> bytes:
     return gzip.compress(data[:99]) + gzip.compress(data[99:])
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, in_two_members])
+@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress, in_two_members])
 @pytest.mark.parametrize("write_as", [as_csv, as_jsonl])
 def test_compressed_files_are_detected_by_content(
     tmp_path: Path, write_as: Callable[..., bytes], pack: Callable[[bytes], bytes]
@@ -351,7 +355,7 @@ def test_standard_input_is_read_like_a_file(monkeypatch: pytest.MonkeyPatch, con
     assert log.class_names == ("left", "right")
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
 def test_truncated_compressed_file_is_rejected_or_counted(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     generator = np.random.Generator(np.random.PCG64(1))
     rows = [{**ROWS[n % 2], "price": float(generator.normal())} for n in range(20_000)]
