@@ -54,11 +54,12 @@ class Gateway:
 
     async def decide(self, request: Request) -> Response:
         """Write a context, and return its decision once committed. A repeated id gets the same decision."""
-        given = await _fields(request, "id", "x", "eligible", "deferred")
+        given, value = await _body(request, "id", "x", "eligible", "deferred")
         if "id" not in given:
             given["id"] = uuid4().hex
+            value = _encode(given)
         event_id = _id_of(given)
-        value, eligible = _context_value(given, self.link.facts)
+        eligible = _eligible(given, value, self.link.facts)
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
             try:
@@ -83,8 +84,8 @@ class Gateway:
     async def feedback(self, request: Request) -> Response:
         """Write a feedback record, and return its fields once the broker has acknowledged the record."""
         self.link.check_ready()
-        given = await _fields(request, "id", "reward", "action")
-        event_id, value = _id_of(given), _value_of(given)
+        given, value = await _body(request, "id", "reward", "action")
+        event_id = _id_of(given)
         decode_feedback(_record(value), _ANY if self.link.facts is None else self.link.facts.n_classes)
         await self.link.write(self.topics.feedback, event_id, value, HEADERS)
         return json_response(given, 202)
@@ -92,7 +93,7 @@ class Gateway:
     async def shown(self, request: Request) -> Response:
         """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""
         self.link.check_ready()
-        given = await _fields(request, "id")
+        given, _ = await _body(request, "id")
         event_id = _id_of(given)
         await self.link.write(self.topics.feedback, event_id, encode_feedback(Shown(event_id)), HEADERS)
         return json_response(given, 202)
@@ -161,21 +162,24 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
     return app
 
 
-async def _fields(request: Request, *names: str) -> dict[str, Any]:
-    """Return the named fields of a request's body. Other fields are ignored.
+async def _body(request: Request, *names: str) -> tuple[dict[str, Any], bytes]:
+    """Return the fields of a request's body, and the body. Fields other than the named ones are rejected.
 
     Only JSON is accepted. Browsers let pages of other sites send other media types without asking the gateway (CORS).
     """
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip()
     if media_type.lower() != "application/json":
         raise HTTPException(415, f"Content-Type: expected application/json; got {shown(media_type)}")
+    body = await request.body()
     try:
-        given = orjson.loads(await request.body())
+        given = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise HTTPException(400, f"body: expected JSON; {error}") from error
     if type(given) is not dict:
         raise MalformedError(f"body: expected an object; got {shown(given)}")
-    return {name: given[name] for name in names if name in given}
+    if unknown := given.keys() - names:
+        raise MalformedError(f"body: expected only the fields {', '.join(names)}; got {shown(min(unknown))}")
+    return given, body
 
 
 def _id_of(given: dict[str, Any]) -> str:
@@ -189,27 +193,26 @@ def _record(value: bytes, headers: Headers = HEADERS) -> Record:
     return Record("", 0, 0, 0, None, value, headers)
 
 
-def _value_of(given: dict[str, Any]) -> bytes:
+def _encode(given: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(given)
     except TypeError as error:  # raised if the JSON is nested too deeply
         raise MalformedError(f"body: {error}") from error
 
 
-def _context_value(given: dict[str, Any], facts: PipelineFacts | None) -> tuple[bytes, IndexArray | None]:
-    """Check a context as the learner does, and return the value of its record and its eligible classes.
+def _eligible(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -> IndexArray | None:
+    """Check the value of a context's record as the learner does, and return the eligible classes.
 
     Raises:
         MalformedError: the context is invalid. Before the learner's first step, names and sizes are not checked.
     """
-    x, value = given.get("x"), _value_of(given)
+    x = given.get("x")
     if facts is None:
         decode_context(_record(value), len(x) if type(x) is list else _ANY, encoder=_ANY_NAMES)
-        return value, None
+        return None
     names_are_unknown = facts.open_classes and given.get("eligible") is None
     classes = None if names_are_unknown else facts.classes()
-    context = decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=classes)
-    return value, context.eligible
+    return decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=classes).eligible
 
 
 def _headers_of(request: Request) -> Headers:

@@ -15,7 +15,7 @@ _ERRORS = {
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The Content-Type is not application/json.",
-    422: "A field is invalid.",
+    422: "A field is invalid or unknown.",
     429: "The rate limit is exceeded; Retry-After contains the seconds to wait.",
     503: "The gateway is not ready, the broker refused or did not acknowledge a record, or too many requests are open.",
     504: "No decision was made in time.",
@@ -101,7 +101,8 @@ def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: Pipelin
 
 
 def _schema(properties: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:
-    return {"type": "object", "required": required, "properties": {name: properties[name] for name in names}}
+    fields = {name: properties[name] for name in names}
+    return {"type": "object", "required": required, "properties": fields, "additionalProperties": False}
 
 
 def _content(schema: str) -> dict[str, Any]:

@@ -170,6 +170,7 @@ def test_deferred_decision_becomes_pending_when_it_is_shown() -> None:
         ("/v1/shown", {"id": "é" * 200}, "id"),
         ("/v1/decide", {"id": "a", "x": [1.0, 0.5], "deferred": 1}, "deferred"),
         ("/v1/decide", {"id": "a", "x": [1.0, 0.5], "deferred": None}, "deferred"),
+        ("/v1/decide", {"id": "a", "x": [1.0, 0.5], "elegible": ["news"]}, "body"),
         ("/v1/feedback", {"id": "a", "reward": 2}, "reward"),
         ("/v1/feedback", {"id": "a", "reward": "1"}, "reward"),
         ("/v1/feedback", [], "body"),
@@ -187,12 +188,26 @@ def test_error_for_an_invalid_request_names_the_field(
     assert (got.status, got.json["error"].split(":")[0]) == (422, field)
 
 
-@pytest.mark.parametrize("path", ["/v1/decide", "/v1/feedback"])
-def test_deeply_nested_value_is_rejected(shared_gateway: GatewayClient, path: str) -> None:
-    nested = b"[" * 500 + b"]" * 500
-    raw = b'{"id": "a", "reward": 1, "x": %b, "action": %b}' % (nested, nested)
-    got = shared_gateway.ask("POST", path, raw=raw)
-    assert (got.status, got.json["error"].split(":")[0]) == (422, "body")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/decide", b'{"x": %b}'),
+        ("/v1/decide", b'{"id": "a", "x": %b}'),
+        ("/v1/feedback", b'{"id": "a", "reward": 1, "action": %b}'),
+    ],
+)
+def test_deeply_nested_value_is_rejected(shared_gateway: GatewayClient, path: str, body: bytes) -> None:
+    assert shared_gateway.ask("POST", path, raw=body % (b"[" * 500 + b"]" * 500)).status == 422
+
+
+def test_records_contain_the_bodies_of_the_requests() -> None:
+    context, feedback = b'{"x": [1e9, 0.50], "id": "a"}', b'{"reward": 1.0, "id": "a"}'
+    with served(a_pipeline()) as gateway:
+        assert gateway.ask("POST", "/v1/decide", raw=context).status == 200
+        assert gateway.ask("POST", "/v1/feedback", raw=feedback).status == 202
+        written = gateway.pipeline.records(gateway.pipeline.topics.feedback, 0)
+    assert [record.value for record in contexts(gateway)] == [context]
+    assert feedback in [record.value for record in written]
 
 
 def test_feedback_is_accepted_and_applied() -> None:
