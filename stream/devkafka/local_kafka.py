@@ -19,6 +19,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -171,13 +172,37 @@ def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progres
 
 @contextmanager
 def local_kafka(*, secure: bool = False, settings: Mapping[str, str] | None = None) -> Iterator[LocalKafka]:
-    """Run a broker with a temporary home directory, for tests. At the end, stop the broker and delete the directory."""
+    """Run a broker with a temporary home directory, for tests. At the end, stop the broker and delete the directory.
+
+    If this process is killed, a second process does so.
+    """
     home = Path(tempfile.mkdtemp(prefix="onebit-kafka-home-"))
-    try:
-        yield start(0, home, ephemeral=True, secure=secure, settings=settings)
-    finally:
-        stop(home)
-        shutil.rmtree(home, ignore_errors=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", _REMOVE_AFTER_INPUT, str(home)], stdin=subprocess.PIPE, start_new_session=True
+    ) as watcher:
+        try:
+            yield start(0, home, ephemeral=True, secure=secure, settings=settings)
+        finally:
+            remove(home)
+            watcher.kill()
+
+
+def remove(home: Path) -> None:
+    """Stop the broker of a home directory, and delete the directory."""
+    stop(home)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+_REMOVE_AFTER_INPUT = """
+import sys
+from pathlib import Path
+
+sys.stdin.read()  # until the process at the other end of the pipe exits
+
+from stream.devkafka.local_kafka import remove
+
+remove(Path(sys.argv[1]))
+"""
 
 
 def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -64,6 +65,22 @@ def test_broker_that_dies_during_a_start_is_restarted(tmp_path: Path) -> None:
         assert not second.already
     finally:
         local_kafka.stop(tmp_path)
+
+
+def test_temporary_broker_is_removed_if_its_program_is_killed() -> None:
+    code = """
+from stream.devkafka.local_kafka import local_kafka
+with local_kafka() as kafka:
+    print(kafka.pid, kafka.home, flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        pid, home = program.stdout.readline().split()
+        assert psutil.pid_exists(int(pid))
+        program.kill()
+    wait_for(lambda: not psutil.pid_exists(int(pid)), "the broker is stopped")
+    wait_for(lambda: not Path(home.decode()).exists(), "the home directory is removed")
 
 
 def test_concurrent_starts_share_one_broker_and_ephemeral_records_are_deleted(tmp_path: Path) -> None:
