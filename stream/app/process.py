@@ -104,6 +104,9 @@ def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
     return act
 
 
+ESTIMATE_FROM_S = 1.0
+"""Minimum time before the remaining time is estimated."""
+
 SPEED_S = 30.0
 """Period for measuring the speed. The period is long because the first seconds are not typical."""
 
@@ -161,7 +164,9 @@ class TimeToGo:
         (then_s, then_done), left = self._seen[0], 2 * self._events - done
         if left <= 0:
             return 0.0
-        return left * (now_s - then_s) / (done - then_done) if done > then_done else math.nan
+        if done == then_done or now_s - then_s < ESTIMATE_FROM_S:
+            return math.nan
+        return left * (now_s - then_s) / (done - then_done)
 
 
 class Meter:

@@ -160,11 +160,11 @@ def _list(value: object) -> object:
 
 
 def _names(value: object) -> object:
-    """Split comma-separated names."""
+    """Split comma-separated names, and omit repeated ones."""
     parts = _list(value)
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         return parts
-    return [name for part in parts for name in _list_of(part)]
+    return list(dict.fromkeys(name for part in parts for name in _list_of(part)))
 
 
 def _list_of(text: str) -> list[str]:

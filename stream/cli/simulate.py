@@ -8,12 +8,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.app.process import announce, every
+from stream.app.process import TimeToGo, announce, every
 from stream.app.settings import SettingsError
 from stream.app.simulate import Runs, make_learner
 from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import with_log_flags
 from stream.errors import ExitCode
+from stream.reporting.tables import duration
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -73,6 +74,7 @@ def simulate(
 
 def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> ExitCode:
     started_s = time.monotonic()
+    time_to_go = TimeToGo(len(seeds), started_s)
     campaign = Campaign(runs.model)
 
     def progress(so_far: Campaign) -> None:
@@ -81,11 +83,12 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
         show()
 
     def tell() -> None:
-        per_s = campaign.seeds / max(time.monotonic() - started_s, 1e-9)
-        left_s = (len(seeds) - campaign.seeds) / per_s
+        now_s = time.monotonic()
+        per_s = campaign.seeds / max(now_s - started_s, 1e-9)
+        left_s = time_to_go.estimate_s(campaign.seeds, 0, now_s)
         announce(
-            f"{campaign.seeds:,} of {len(seeds):,} seeds  {per_s:,.0f} seeds/s  {len(campaign.failures)} failed  "
-            f"ETA {left_s:,.0f} s"
+            f"{campaign.seeds:,} of {len(seeds):,} seeds  {per_s:,.1f} seeds/s  {len(campaign.failures)} failed  "
+            f"ETA {duration(left_s)}"
         )
 
     show = every(PROGRESS_INTERVAL_MS, tell)
@@ -127,7 +130,7 @@ def _print_verdict(campaign: Campaign, seeds: range, wall_s: float, *, interrupt
     shared = " with a shared model" if campaign.model == "shared" else ""
     out.print(
         f"{campaign.seeds:,} seeds from {seeds.start}{shared}, {campaign.timeless:,} of them with instant faults, in "
-        f"{wall_s:,.1f} s ({per_s:,.0f} seeds/s)",
+        f"{wall_s:,.1f} s ({per_s:,.1f} seeds/s)",
         highlight=False,
     )
     if interrupted:

@@ -133,7 +133,7 @@ def test_unknown_variable_is_reported_with_a_suggestion(onebit: Onebit, monkeypa
 
 
 def test_commas_separate_learners_but_not_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load_settings({"learner": ["soba,banditron", "confidit"]}).learner == ["soba", "banditron", "confidit"]
+    assert load_settings({"learner": ["soba,banditron", "confidit,soba"]}).learner == ["soba", "banditron", "confidit"]
     assert load_settings({"param": ["comparator=1,2"]}).param == ["comparator=1,2"]
     monkeypatch.setenv("ONEBIT_LEARNER", "soba, banditron")
     assert load_settings({}).learner == ["soba", "banditron"]

@@ -111,6 +111,7 @@ def test_status_contains_every_ledger_count(name: str) -> None:
 
 def test_run_is_unfinished_while_feedback_is_unapplied() -> None:
     time_to_go = TimeToGo(events=100, now_s=0.0)
+    assert math.isnan(time_to_go.estimate_s(decided=10, pending=0, now_s=0.5))
     assert math.isnan(time_to_go.estimate_s(decided=0, pending=0, now_s=1.0))
     assert time_to_go.estimate_s(decided=100, pending=100, now_s=2.0) == 2.0
     # All events are decided. Each update takes 20 s. The estimate is based on the last 30 s.
