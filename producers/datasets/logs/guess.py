@@ -71,10 +71,11 @@ def guess(table: Table) -> Guess:
     fields: dict[str, Any] = {}
     remarks = _on_how_it_is_written(table.columns)
     for role, names in ROLE_NAMES.items():
-        found = next((column for name in names for column in columns if _plain(column) == name), None)
-        if found is None and role == "delay":
-            found = next(filter(_is_delay, columns), None)
-        if found is not None and _can_be(role, columns[found]):
+        named = [column for name in names for column in columns if _plain(column) == name]
+        if role == "delay":
+            named += filter(_is_delay, columns)
+        found = next((column for column in named if _can_be(role, columns[column])), None)
+        if found is not None:
             if (role == "delay" and "feedback_time" in fields) or (
                 role == "feedback_time" and "timestamp" not in fields
             ):
@@ -130,6 +131,9 @@ def _can_be(role: str, column: Column) -> bool:
     if role in ("reward", "propensity"):
         values = _numbers(column)
         return values is not None and bool(np.isfinite(values).any())
+    if role in ("action", "label"):
+        values = _numbers(column)
+        return values is None or bool(np.all(np.floor(values) == values, where=np.isfinite(values)))
     return True
 
 

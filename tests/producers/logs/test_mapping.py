@@ -124,6 +124,12 @@ def test_fields_that_cannot_be_guessed_are_reported_as_remarks(tmp_path: Path) -
     ]  # fmt: skip
 
 
+def test_column_of_fractions_is_neither_action_nor_label(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a,y,class\n" + b"".join(b"%d.5,%d.25,%d\n" % (n, n, n % 2) for n in range(100)))
+    guessed = guess(next(csv_tables.tables(Source(str(path)), None)))
+    assert guessed.fields == {"label": "class", "features": {"numeric": ["a", "y"]}}
+
+
 def test_guess_excludes_outcome_columns_and_tolerates_bad_rows(tmp_path: Path) -> None:
     header = "when,banner title,spend,chosen,prob,bought,minutes_to_buy,Clicked"
     lines = [
