@@ -1,4 +1,4 @@
-"""The learner program, which polls, applies and commits records for all partitions of a process.
+"""The learner program, which polls, applies and commits records for all of a process's partitions.
 
 The program only transfers records between Kafka and the tasks. The tasks compute decisions, updates and expiries from
 the records alone.
@@ -26,10 +26,10 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """Options of the program. They do not affect the model if the inputs and their order are the same."""
+    """The program's options. They do not affect the model if the inputs and their order are the same."""
 
     group: str = "onebit-learner"
-    instance: str = "learner-1"  # unique name of this process, which it keeps across restarts
+    instance: str = "learner-1"  # this process's unique name, which it keeps across restarts
     records_max: int = 2_000  # limit on records per task in one transaction
     step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
     idle_ms: int = 1_000  # interval between ticks while decisions or orphans wait and no feedback arrives
@@ -71,7 +71,7 @@ class Portion:
 
 
 class LearnerProgram:
-    """A learner process with the tasks of its assigned partitions.
+    """A learner process with the tasks for its assigned partitions.
 
     Call `step` in a loop. After a BrokerError, close this program, and pass the result of its `park` to a new program.
     A task resumes if its journal has no newer step; otherwise it is recovered from the topics.
@@ -99,13 +99,13 @@ class LearnerProgram:
             broker: the broker.
             topics: the pipeline's topics.
             settings: settings for new tasks. For tasks that have already started, see `given`.
-            options: options of the program.
+            options: the program's options.
             host_ms: this host's clock, used to measure intervals. It must keep running while the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
             stop: returns whether to stop. Recovery calls this function repeatedly, because a recovery can be long.
-            given: names of the settings that the user set; None means all settings. If a task has already started with
-                other values of these settings, recovery fails, unless `change_settings` is True.
+            given: names of the settings that the user set; None means all settings. If a task was started with
+                different values for these settings, recovery fails, unless `change_settings` is True.
             change_settings: whether the user's settings replace those of a task that has already started, from its next
                 step on. Settings that cannot change are still rejected.
             committed: called with the output of each transaction.
@@ -171,7 +171,7 @@ class LearnerProgram:
 
     @property
     def tasks(self) -> dict[int, Task]:
-        """The running tasks of this process, by partition."""
+        """This process's running tasks, by partition."""
         return {partition: running.task for partition, running in self._running.items()}
 
     @property
@@ -190,7 +190,7 @@ class LearnerProgram:
         return self._append_ms and self._append_ms + self._host_ms() - self._append_at_ms
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of unapplied records of each input, as of the last fetch."""
+        """Return the number of unapplied records in each input, as of the last fetch."""
         return {
             each.tp: each.lag(self._consumer)
             for running in self._running.values()
@@ -199,12 +199,12 @@ class LearnerProgram:
 
     @property
     def shared(self) -> SharedModel | None:
-        """The shared model of this process, or None if each task has its own model."""
+        """This process's shared model, or None if each task has its own model."""
         return self._recoveries.parked.shared
 
     @property
     def replica(self) -> Replica | None:
-        """The replica of the shared model, as of this process's position in the log."""
+        """The replica of the shared model, at this process's position in the log."""
         return None if self.shared is None else self.shared.replica
 
     @property

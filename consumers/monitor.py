@@ -1,18 +1,18 @@
 """The monitor's Faust application, which reads committed records into partition states. No other module imports Faust.
 
-The state of a partition consists of its counts and next offsets, and is one value of a table. The state is written to
-the table before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits
-offsets. After a crash, records are therefore read again and never skipped. The offsets in the state show which records
-it already includes.
+A partition's state consists of its counts and next offsets, and is one value in a table. The state is written to the
+table before the records in a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets.
+After a crash, records are therefore read again and never skipped. The offsets in the state show which records have
+already been counted.
 
 Without transactions, Faust's driver reads uncommitted records. With transactions, the driver loses messages that it
 sends. The driver therefore uses no transactions here, but it is configured to read only committed records
-(`_CommittedThread`). All records of a partition in one fetch are delivered as one message (`_Batch`). Faust takes about
-150 µs per message, but a record in a batch takes only a tenth of that.
+(`_CommittedThread`). All records fetched together from a partition are delivered as one message (`_Batch`). Faust takes
+about 150 µs per message, but a record in a batch takes only a tenth of that.
 
-While Faust recovers its table, it can fetch and discard records of any topic. Afterwards, it can deliver later records
-before it seeks to the committed offset. A state would then lack the discarded records. `_PlacedConsumer` therefore
-seeks to the offsets in the states, and discards records that were fetched before the seek.
+While Faust recovers its table, it can fetch and discard records from any topic. Afterwards, it can deliver later
+records before it seeks to the committed offset. A state would then lack the discarded records. `_PlacedConsumer`
+therefore seeks to the offsets in the states, and discards records that were fetched before the seek.
 """
 
 import asyncio
@@ -49,12 +49,12 @@ _ROUND_S = 0.1
 
 
 class MonitorEndedError(Exception):
-    """The application failed. A new application continues at the same offsets."""
+    """The application failed. A new application continues from the same offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorOptions:
-    """Options of the monitor."""
+    """The monitor's options."""
 
     group: str  # consumer group; unique for each monitor, because every monitor reads all partitions
     bootstrap: str
@@ -78,8 +78,8 @@ class MonitorProgram:
 
         Args:
             topics: the pipeline's topics.
-            partitions: the number of partitions of each topic.
-            options: options of the monitor.
+            partitions: the number of partitions in each topic.
+            options: the monitor's options.
             config: the client configuration for Kafka.
             dashboard: receives the records.
             keep_running: called several times per second with the reason why the program is not ready, or
@@ -178,7 +178,7 @@ class _Batch(bytes):
 
 
 def _batch(records: list[Any], seeks: int) -> Any:
-    """Combine records of a partition into one message, which has the offset of the last record."""
+    """Combine records from a partition into one message, which has the last record's offset."""
     value = _Batch()
     value.records, value.seeks = records, seeks
     return replace(records[-1], key=None, value=value, headers=())

@@ -21,7 +21,7 @@ from stream.wire.records import Record, TopicPartition
 
 @dataclass(slots=True)
 class Input:
-    """The reading position in one partition of contexts or feedback, and the records buffered from it."""
+    """The reading position in one partition of the contexts or feedback topic, and the records buffered from it."""
 
     tp: TopicPartition
     offset: int  # offset of the first unapplied record
@@ -57,7 +57,7 @@ class Partition:
     last_step: JournalStep  # the last committed step; its number is 0 before the first step
     contexts: Input
     feedback: Input
-    partitions: int  # number of partitions of each input topic
+    partitions: int  # number of partitions in each input topic
     snapshots: Stored
     imported: str | None  # digest of the imported model with which the task started
     settings: TaskSettings  # settings for the next step
@@ -85,7 +85,7 @@ class Partition:
         return self.newest_step.number > 0 and self.task.settings != self.settings
 
     def take(self, record: Record) -> None:
-        """Add a record to the buffer of its input."""
+        """Add a record to its input's buffer."""
         self._input_of(record).buffer.append(record)
 
     def _input_of(self, record: Record) -> Input:
@@ -174,7 +174,7 @@ class Partition:
         return ticks
 
     def waits_for_records(self, consumer: Consumer) -> bool:
-        """Return whether buffered records of one input wait for unread records of the other input."""
+        """Return whether buffered records from one input wait for unread records from the other input."""
         contexts, feedback = self.contexts, self.feedback
         if contexts.buffer:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
@@ -193,7 +193,7 @@ class Partition:
 
         Args:
             records: the next records. The list is empty if only a tick, a settings change or a snapshot is due.
-            shared: the shared model of the process; None if each task has its own model.
+            shared: the process's shared model; None if each task has its own model.
             ticks: whether to write a tick even if the step makes no decision.
             reports: whether to include the replica's digest in the journal record.
             adds: open classes to add to the shared model's log.
@@ -243,7 +243,7 @@ class Partition:
                 self.moved_at_ms = now_ms
 
     def resume(self, last: JournalStep | None) -> bool:
-        """Return whether the task can continue from the last step of its journal without a recovery.
+        """Return whether the task can continue from the last step in its journal without a recovery.
 
         The last commit may have failed, or its outcome may be unknown. If the step is not in the journal, it will be
         committed again.

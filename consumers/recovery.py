@@ -18,7 +18,7 @@ REPORT_INTERVAL_MS = 5_000
 POLL_INTERVAL_MS = 2_000
 """Interval between polls while snapshots are read. It is much shorter than any session timeout."""
 SLICE_MS = 100
-"""Time slice for recovery work, after which the running partitions make a step."""
+"""Time slice for recovery work, after which the running partitions take a step."""
 PARKED_MS = 60_000
 """Time for which a parked task is kept after its last step while another process owns its partition."""
 
@@ -131,8 +131,8 @@ class Recoveries:
         return (imported and imported.whole) != running.imported
 
     def _start(self, partition: int) -> _Steps:
-        others = ", or of another program in its predictions topic" if self.settings.model == "shared" else ""
-        waits = f"partition {partition} waits for a transaction of its previous learner{others}"
+        others = ", or from another program in its predictions topic" if self.settings.model == "shared" else ""
+        waits = f"partition {partition} waits for a transaction from its previous learner{others}"
         yield from self._wait(lambda: not self._held_up([partition]), lambda: waits)
         if partition in self.parked.partitions and (resumed := self._resumed([partition])):
             return resumed[0]
@@ -204,7 +204,7 @@ class Recoveries:
         """Create the `Partition` for a recovered task.
 
         Raises:
-            UnrecoverableError: the number of partitions of the task's inputs has changed.
+            UnrecoverableError: the number of partitions in the task's input topics has changed.
         """
         topics, step = self.topics, recovered.step
         partitions = self.broker.describe_topics([topics.contexts])[topics.contexts].partitions
@@ -246,7 +246,7 @@ class Recoveries:
     def _held_up(self, partitions: Sequence[int]) -> set[int]:
         """Return the partitions whose recovery must wait for an open transaction.
 
-        The previous process of such a partition can still commit the transaction, and the recovery would miss its
+        Such a partition's previous process can still commit the transaction, and the recovery would then miss its
         records. The transaction ends when that process ends it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]

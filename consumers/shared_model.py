@@ -17,8 +17,8 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 GONE_MS = 20_000
-"""Time after which a log that ends before a known record is treated as truncated or recreated. After a change of
-leader, the new leader may briefly report an outdated end."""
+"""Time after which a log that ends before a known record is treated as truncated or recreated. After a leader change,
+the new leader may briefly report an outdated end."""
 
 _RECORDS_MAX = 1_000
 """Maximum number of records per poll. Applying this number of typical records takes at most a second."""
@@ -59,22 +59,22 @@ class SharedModel:
         lag_max_ms: int = -1,
         ahead_max: int = 10_000,
     ) -> None:
-        """Restore the newest snapshot of the model. The log is not read yet.
+        """Restore the model's newest snapshot. The log is not read yet.
 
         Args:
             broker: the broker.
             topics: the pipeline's topics.
-            settings: settings of the tasks.
+            settings: the tasks' settings.
             host_ms: this host's clock, used to measure intervals.
             announce: called with each log message.
             pulse: called repeatedly while snapshots are read.
-            instance: name of the process, for its reports.
+            instance: the process's name, for its reports.
             lag_max_ms: time for which an open transaction may block the log before decisions stop; -1 means no limit.
             ahead_max: limit on a task's decisions that the model has not observed. Each step applies all of them on top
                 of the model. Without a limit, steps would therefore take longer and longer while the log is blocked.
 
         Raises:
-            JournalError: the snapshot cannot be read or belongs to another model, or log records after the snapshot
+            JournalError: the snapshot cannot be read or belongs to a different model, or log records after the snapshot
                 were deleted.
         """
         self.settings = settings
@@ -207,7 +207,7 @@ class SharedModel:
         return is_there and not self._is_short
 
     def forget(self, partition: int) -> None:
-        """Forget the state of a revoked task, because another process may continue the task."""
+        """Forget a revoked task's state, because another process may continue the task."""
         self._missed_since_ms.pop(partition, None)
         self._too_far_ahead.discard(partition)
 

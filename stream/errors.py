@@ -1,10 +1,10 @@
-"""The base class of errors that end a command, and the exit codes of commands."""
+"""The base class for errors that end a command, and the exit codes that commands return."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of commands, for scripts and process supervisors."""
+    """Command exit codes, for scripts and process supervisors."""
 
     meaning: str
 
@@ -15,7 +15,7 @@ class ExitCode(IntEnum):
         code.meaning = meaning
         return code
 
-    OK = 0, "The command succeeded. A program that was asked to stop has committed its transaction."
+    OK = 0, "The command succeeded. If it was asked to stop, it first committed its open transaction."
     DIFFERS = 1, "A check failed: a ledger or a model differs, or a topic or the broker is missing."
     USAGE = 2, "A setting, a file or a command line is invalid, or the broker refused the request."
     FENCED = 3, "Another process replaced the program, or its group removed it. Restart the program to continue."

@@ -1,18 +1,18 @@
 """Runs learners in a compiled loop at millions of events per second, for sweeps and for reproducing papers' figures.
 
-The loop calls the same kernels as `predict`, `observe` and `update`. With the same draws, the results are therefore
-identical, bit for bit. Delays are whole numbers of rounds. Round t decides event t (predict, observe). Next, decisions
-with a deadline in round t - 1 are settled, in the order of events. Finally, feedback that is due at t is applied,
-ordered by due round, then by event. With delay 0, decisions and updates alternate. Feedback that is due after the last
-event is applied at the end, in the same order.
+The loop calls the same kernels as `predict`, `observe` and `update`. Given the same draws, the results are therefore
+bit-for-bit identical. Delays are whole numbers of rounds. Event t is decided in round t (predict, observe). Next,
+decisions with a deadline in round t - 1 are settled, in event order. Finally, feedback that is due at t is applied,
+ordered by due round, then by event. With a delay of 0, decisions and updates alternate. Feedback that is due after the
+last event is applied at the end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
     applies        e1   e0   e3
                         e2            (test_feedback_is_applied_in_the_order_of_its_due_round_and_event)
 
-A pipeline has the same order if its rounds last one millisecond and it reads all feedback in each round. The
-pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.
+A pipeline applies events in the same order if its rounds last one millisecond and it reads all feedback in each round.
+The pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.
 """
 
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ MATCHED, EXPIRED, LATE = 0, 1, 2
 
 
 class Examples(NamedTuple):
-    """Labelled events as compressed sparse rows. Event t has the entries from offsets[t] to offsets[t + 1]."""
+    """Labelled events as compressed sparse rows. Event t's entries are offsets[t]:offsets[t + 1]."""
 
     offsets: NDArray[np.int64]  # int64[n + 1], starts at 0, non-decreasing
     indices: IndexArray  # int32[offsets[-1]], strictly increasing within an event
@@ -46,7 +46,7 @@ class Examples(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """The window of a decision, and the policies for expired decisions and late feedback; see `stream.task.join`."""
+    """A decision's window, and the policies for expired decisions and late feedback; see `stream.task.join`."""
 
     window: int | None = None  # length in rounds, inclusive; None if unlimited
     on_expiry: OnExpiry = "drop"  # see Settings.on_expiry
@@ -87,7 +87,7 @@ def run(
     delays: NDArray[np.int64] | None = None,
     patience: Patience = FOR_EVER,
 ) -> Run:
-    """Run a learner over examples, and update it in place.
+    """Run a learner over examples, and update the learner in place.
 
     Args:
         learner: Any learner, in any state. A learner without kernels runs in a slower Python loop.
@@ -108,7 +108,7 @@ def run(
     schedule = schedule_of(delays, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
-    # The scores of an event are kept until its last update. Their row in the array is then reused for a later event.
+    # An event's scores are kept until its last update. Their row in the array is then reused for a later event.
     waits_max = int((schedule.rounds - schedule.events).max(initial=0))
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
@@ -225,7 +225,7 @@ def _loop(
     """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_with`.
 
     Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends after the
-    last event, or before a correction by late feedback. The caller applies the correction.
+    last event, or before a correction for late feedback. The caller applies the correction.
     """
     size, rows = labels.size, scores.shape[0]
     updates = 0
@@ -288,7 +288,7 @@ def _loop_in_python(
     scores: FloatArray,
     model: tuple[Learner, dict[int, Decision]],
 ) -> tuple[int, int, int]:
-    """The equivalent of `_loop` for a learner without kernels."""
+    """Do the same as `_loop`, for a learner without kernels."""
     learner, decisions = model
     examples = Examples(offsets, indices, values, labels)
     updates = 0

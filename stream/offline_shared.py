@@ -1,9 +1,10 @@
 """Offline runs of a shared model: one learner for several partitions, with a replication lag.
 
-Rounds, deadlines and feedback are as in `stream.offline`. Each event is decided by the task of its partition. For each
-round, the model's log contains the decision (if decisions change the model), and then the updates. All tasks read the
-log to its end every `lag` rounds. Between two reads, a task decides with the model from the last read and its own later
-decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, and of half as many rounds on average.
+Rounds, deadlines and feedback are as in `stream.offline`. Each event is decided by its partition's task. For each
+round, the model's log contains the decision (if decisions change the model), and then the updates. All tasks read to
+the end of the log every `lag` rounds. Between two reads, a task decides with the model from the last read and its own
+later decisions. A decision therefore lacks the updates from at most `lag - 1` rounds, and from half as many rounds on
+average.
 
     round      0    1    2    3    4    5      lag 3, partitions 0, 1
     decides    a0   b1   a2   b3   b4   a5
@@ -11,8 +12,8 @@ decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, a
 
 During an outage, no task reads the log. The outage starts in the middle of the run and lasts `outage` rounds.
 
-With a lag of 1, the result equals that of `stream.offline.run` bit for bit. The tasks use the same code as the programs
-(`stream.shared`). This code is not compiled, so a decision takes about 20 µs.
+With a lag of 1, the result is bit-for-bit identical to that of `stream.offline.run`. The tasks use the same code as the
+programs (`stream.shared`). This code is not compiled, so a decision takes about 20 µs.
 """
 
 from itertools import pairwise
@@ -50,7 +51,7 @@ def run_shared(
         delays: See `stream.offline.run`.
         patience: See `stream.offline.run`.
         partitions: int64[n], the partition of each event.
-        lag: Number of rounds between two reads of the log.
+        lag: Number of rounds between reads of the log.
         outage: Number of rounds, starting in the middle of the run, during which the log cannot be read.
 
     Raises:
@@ -95,7 +96,7 @@ def _readings(size: int, lag: int, outage: int) -> list[int]:
 
 
 class _Decided:
-    """The decisions of a run, and their log entries."""
+    """A run's decisions and their log entries."""
 
     def __init__(self, learner: KernelLearner, examples: Examples, u: FloatArray, v: FloatArray) -> None:
         size = examples.labels.size
@@ -105,7 +106,7 @@ class _Decided:
         self._waiting: dict[int, Decision] = {}
 
     def make(self, events: list[int]) -> None:
-        """Decide the given events of one task. Each decision uses the model and the task's earlier decisions."""
+        """Decide the given events for one task. Each decision uses the model and the task's earlier decisions."""
         overlay = Overlay(self._learner)
         for t in events:
             x = self._examples.features(t)

@@ -1,6 +1,6 @@
 """Strict parsing of numbers and durations, and formatting of values for messages.
 
-`int` and `float` also accept underscores (1_0), digits of all scripts and surrounding spaces. Such text is usually a
+`int` and `float` also accept underscores (1_0), digits from any script, and surrounding spaces. Such text is usually a
 typo, so it is rejected here.
 """
 
@@ -138,7 +138,7 @@ def repr_of(value: object, length: int) -> str:
 
 
 def _to_depth(value: Any, depth: int) -> Any:
-    """Return a value without parts that are nested deeper than `depth`."""
+    """Return a value without the parts that are nested more than `depth` levels deep."""
     if type(value) is list:
         return [_to_depth(item, depth - 1) for item in value] if depth > 0 else []
     if type(value) is dict:

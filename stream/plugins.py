@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class PluginError(OnebitError):
-    """A plug-in is unusable. The message contains the names of the distribution and the entry point."""
+    """A plug-in is unusable. The message names the distribution and the entry point."""
 
-    hint = "report it to the author of the package, or uninstall the package"
+    hint = "report it to the package's author, or uninstall the package"
 
 
 class Plugins(Mapping[str, T], Generic[T]):
-    """A mapping from names to objects. The objects are built-in, or registered by plug-ins in an entry point group.
+    """A mapping from names to objects. The objects are built in, or registered by plug-ins in an entry point group.
 
     Iteration is ordered by name and skips unusable plug-ins. `problems` lists the unusable plug-ins. Access to an
     unusable plug-in raises PluginError. A plug-in cannot replace a built-in object.

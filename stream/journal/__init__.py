@@ -1,1 +1,1 @@
-"""The journal of a task: record format, commits, recovery, and the settings in force."""
+"""A task's journal: record format, commits, recovery, and the settings in force."""

@@ -49,7 +49,7 @@ class Recovered(NamedTuple):
 
     task: Task
     step: JournalStep  # the last step applied; its number is 0 before the first step
-    settings: TaskSettings  # settings for the next step; `task.settings` are still those of the last step
+    settings: TaskSettings  # settings for the next step; `task.settings` still contains those for the last step
     stored: Stored  # the task's snapshots
     imported: str | None = None  # digest of the imported model with which the task started
     foreign: Foreign = Foreign()  # records from other programs found in the predictions topic
@@ -58,10 +58,10 @@ class Recovered(NamedTuple):
 class Progress(NamedTuple):
     """The progress of a recovery."""
 
-    number: int  # number of the last step applied again so far
-    first: int  # number of the first step to apply again
-    last: int  # number of the last step to apply again
-    records: int  # number of records applied again so far
+    number: int  # number of the last step reapplied so far
+    first: int  # number of the first step to reapply
+    last: int  # number of the last step to reapply
+    records: int  # number of records reapplied so far
 
 
 Report = Callable[[Progress], None]
@@ -69,11 +69,11 @@ Recovery = Parts[Recovered]
 """A generator that recovers a task. It yields True after each part of the preparation and after each step."""
 
 Observer = Callable[[int, Effects], None]
-"""A callback invoked after each step that is applied again, with the step's number and output."""
+"""A callback invoked after each step is reapplied, with the step's number and output."""
 
 Decides = Callable[[Task, JournalStep], None]
-"""A callback invoked before each step that is applied again. It sets the task's model to the version with which the
-step made its decisions."""
+"""A callback invoked before each step is reapplied. It sets the task's model to the version that made the step's
+decisions."""
 
 P = ParamSpec("P")
 
@@ -106,8 +106,8 @@ def recovery(
         partition: the task's partition.
         settings: the user's settings; see `resolve`.
         progress: called with the progress before the first step and after each step.
-        given: names of the settings that the user set, or None for all. For all other settings, a task that has started
-            keeps its own values.
+        given: names of the settings that the user set, or None for all. For all other settings, a task that has already
+            started keeps its own values.
         change_settings: whether the user's settings replace the task's settings from the next step on.
         pulse: called repeatedly while the settings are read from a snapshot.
 
@@ -151,16 +151,17 @@ def rebuilding(
         broker: the broker.
         topics: the topics.
         partition: the task's partition.
-        settings: settings for a task that has made no step. With None, it is an error if the task has made no step.
+        settings: settings for a task that has not taken a step. With None, it is an error if the task has not taken
+            one.
         progress: called with the progress before the first step and after each step.
         until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
-        observe: called with the output of each step that is applied again.
+        observe: called with the output of each reapplied step.
         decides: called before each step of a task with a shared model, so that the step makes the same decisions again.
             With None, the published decisions are used.
 
     Raises:
-        JournalError: the task has made no step, or required records were deleted.
+        JournalError: the task has not taken a step, or required records were deleted.
     """
     journal = TopicPartition(topics.journal, partition)
     stored = yield from reading_snapshots(broker, topics, partition, until if snapshots else 0)
@@ -217,9 +218,9 @@ rebuild = at_once(rebuilding)
 
 
 def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
-    """Return the settings of a task after its last step, by name.
+    """Return a task's settings after its last step, keyed by name.
 
-    If the task has made no step, the result contains the settings of the imported model. The result is empty if the
+    If the task has not taken a step, the result contains the imported model's settings. The result is empty if the
     task has not started. It is also empty if the record with the settings was deleted; recovery then reports the
     missing records.
 
@@ -248,9 +249,9 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
 
 
 def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
-    """Return the settings of the first task that has started, by name. Other tasks start with these settings.
+    """Return the settings of the first task that has started, keyed by name. Other tasks start with these settings.
 
-    If no task has started, the result contains the settings of the first imported model. The result is empty in a new
+    If no task has started, the result contains the first imported model's settings. The result is empty for a new
     pipeline. See `settings_in_force`.
     """
     for topic in (topics.journal, topics.snapshots):
@@ -331,7 +332,7 @@ def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalSt
 
 
 def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last: JournalStep) -> Iterator[JournalStep]:
-    """Yield the steps of a journal with numbers from `first` to `final`.
+    """Yield the steps in a journal that are numbered from `first` to `final`.
 
     Raises:
         JournalError: the steps are not consecutive, or some were deleted.
@@ -345,7 +346,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last
 
 
 def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
-    """Check that the task's counts equal those in the journal after a step was applied again."""
+    """Check that the task's counts match those in the journal after a step has been reapplied."""
     expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.version, task.alarms)
     if got != expected:
         counts = zip((*Ledger._fields, "updates", "alarms"), expected, got, strict=True)
@@ -361,7 +362,7 @@ def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str)
 
 
 class Inputs:
-    """The contexts and feedback of one task for a range of steps."""
+    """One task's contexts and feedback for a range of steps."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
         contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
@@ -371,7 +372,7 @@ class Inputs:
         self._feedback = Portions(read_partition(broker, feedback, start=first.feedback[0]))
 
     def of(self, step: JournalStep) -> list[Record]:
-        """Return the records of the next step, in the order in which the step applied them."""
+        """Return the next step's records, in the order in which the step applied them."""
         contexts = self._contexts.up_to(step.contexts[1])
         feedback = self._feedback.up_to(step.feedback[1])
         return merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=len(contexts) + len(feedback))
@@ -401,14 +402,14 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
 
 
 class Published:
-    """The predictions of a task from a given step on, in the order of the task's steps.
+    """A task's predictions, starting with a given step, in step order.
 
     Records without a step number come from other programs and are skipped. If another program wrote a record with a
     step number, that step's digest differs and the recovery fails.
     """
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
-        """Start with the predictions of step `first`."""
+        """Start with the predictions from step `first`."""
         self._broker, self._journal = broker, f"{topics.journal}/{partition}"
         self._tp = tp = TopicPartition(topics.predictions, partition)
         self._start: int | None = offset_of_number(broker, tp, first, lambda record: step_of(record) or None)
@@ -420,7 +421,7 @@ class Published:
         self.foreign = Foreign()
 
     def decisions(self, step: JournalStep) -> list[tuple[str, Decision]]:
-        """Return the decisions of the next step, with their event ids.
+        """Return the next step's decisions, with their event ids.
 
         Raises:
             UnrecoverableError: the decisions are missing, or differ from their digest in the journal.

@@ -1,4 +1,4 @@
-"""The journal of a task: its record format, its readers, and the comparison of its settings with the user's settings.
+"""A task's journal: record format, readers, and the comparison of its settings with the user's settings.
 
 The journal has one record per step, with the offsets that the step applied and the task's counts after the step.
 
@@ -9,8 +9,7 @@ Records are JSON objects with the fields of `JournalStep`. Fields that are 0 or 
     {"number": 2, "contexts": [20, 50], "feedback": [5, 95], "updates": 31, "ledger": {...}, "settings_from": 1, ...}
 
 The task's first step contains the task's settings, and so does the first step after each change. The settings are one
-flat object with the fields of `TaskSettings` and `JoinSettings`. The learner's parameters are called
-`parameters.NAME`:
+flat object with the fields of `TaskSettings` and `JoinSettings`. The learner's parameters are named `parameters.NAME`:
 
     {"learner": "soba-diag", "n_classes": 10, "parameters.gamma": 0.05, "window_ms": 300000, "class_names": null, ...}
 
@@ -36,7 +35,7 @@ from stream.wire.topics import Topics
 
 FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
-"""Headers of journal records."""
+"""The headers of journal records."""
 
 
 class JournalError(OnebitError):
@@ -48,7 +47,7 @@ class UnrecoverableError(JournalError):
 
 
 PARAMETER = "parameters."
-"""Prefix of learner parameters in the names of stored settings."""
+"""Prefix for learner parameters in the names of stored settings."""
 
 JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
 
@@ -68,7 +67,7 @@ def model_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that `stored` has either all settings of a task or exactly those of `model_settings`, and return a copy.
+    """Check that `stored` has either all of a task's settings or exactly those in `model_settings`; return a copy.
 
     Raises:
         ValueError: settings or parameters are missing or unknown, or the learner is unknown.
@@ -92,10 +91,10 @@ def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
 
 
 class LogStep(NamedTuple):
-    """A step's position in the shared model's log. `JournalStep.updates` is the model version of its decisions."""
+    """A step's position in the shared model's log. `JournalStep.updates` is its decisions' model version."""
 
     offset: int  # offset up to which the log had been read
-    follows: int  # the task's previous step that wrote to the log; 0 if no step did
+    follows: int  # the task's previous step that wrote to the log; 0 if there is none
     entries: int  # number of entries written by the step
     predictions: int  # number of predictions published
     sha256: str  # digest of the concatenated values of the predictions
@@ -104,7 +103,7 @@ class LogStep(NamedTuple):
 
 
 class ReplicaDigest(NamedTuple):
-    """The digest of a learner process's model. The model has the version with which the step made its decisions."""
+    """The digest of a learner process's model, at the version that made the step's decisions."""
 
     instance: str  # the learner process
     sha256: str  # digest of the model's state
@@ -119,7 +118,7 @@ class JournalStep(NamedTuple):
     updates: int
     ledger: Ledger
     settings_from: int = 1  # number of the latest step whose record has `settings`; can be this step
-    partitions: int = 1  # number of partitions of each input topic
+    partitions: int = 1  # number of partitions in each input topic
     alarms: int = 0  # number of drift alarms raised by the model so far
     log: LogStep | None = None  # None if the task has its own model
     replica: ReplicaDigest | None = None  # None if the step does not report the replica
@@ -128,7 +127,7 @@ class JournalStep(NamedTuple):
 
     @property
     def wrote(self) -> int:
-        """The number of the latest step, possibly this one, that wrote to the shared model's log; 0 if no step did."""
+        """The number of the latest step, possibly this one, that wrote to the shared model's log, or 0."""
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 
@@ -195,7 +194,7 @@ def decode_step(record: Record) -> JournalStep:
 def read_journal(
     broker: Broker, journal: TopicPartition, start: int | None = None, open_ms: int = 0
 ) -> Generator[tuple[Record, JournalStep], None, None]:
-    """Yield the steps of a journal with their records, up to its current end; see `read_partition`.
+    """Yield the steps in a journal with their records, up to the journal's current end; see `read_partition`.
 
     Raises:
         JournalError: a record cannot be read, or was written by another program.
@@ -211,11 +210,11 @@ _ESTIMATE_MARGIN = 20
 def read_from_step(
     broker: Broker, journal: TopicPartition, number: int, last: JournalStep
 ) -> Iterator[tuple[Record, JournalStep]]:
-    """Yield the steps of a journal, starting with step `number`; see `read_journal`.
+    """Yield the steps in a journal, starting with step `number`; see `read_journal`.
 
-    A step usually uses two offsets: one for its record and one for the marker of its transaction. The start offset is
-    therefore estimated from the number of the last step. If aborted transactions make the estimate too high, the search
-    is repeated from earlier offsets.
+    A step usually uses two offsets: one for its record and one for its transaction's marker. The start offset is
+    therefore estimated from the last step's number. If aborted transactions make the estimate too high, the search is
+    repeated from earlier offsets.
     """
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
@@ -232,12 +231,12 @@ def read_from_step(
 
 
 def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
-    """Return the last step of a journal, or None if the task has made no step."""
+    """Return the last step in a journal, or None if the task has not taken a step."""
     return last_steps(broker, [journal]).get(journal)
 
 
 def last_steps(broker: Broker, journals: Sequence[TopicPartition]) -> dict[TopicPartition, JournalStep]:
-    """Return the last step of each journal that has one. The search goes backwards from the ends."""
+    """Return the last step in each journal that has one. The search proceeds backwards from the journals' ends."""
     newest: dict[TopicPartition, Record] = {}
     beginnings, ends = broker.beginnings(journals), broker.ends(journals)
     left = {tp: end.stable for tp, end in ends.items() if beginnings[tp] < end.stable}
@@ -252,12 +251,12 @@ def last_steps(broker: Broker, journals: Sequence[TopicPartition]) -> dict[Topic
 
 
 class JournalFollower:
-    """Reads new steps from the journals of a pipeline, and stores the last step of each task."""
+    """Reads new steps from a pipeline's journals, and stores each task's last step."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
-        """Start at the beginning of the journals or, with `from_end`, at the last step of each task."""
+        """Start at the beginning of the journals or, with `from_end`, at each task's last step."""
         journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
-        self.steps: dict[int, JournalStep] = {}  # last step of each task that has made a step
+        self.steps: dict[int, JournalStep] = {}  # last step of each task that has taken a step
         self._consumer = broker.reader(journals)
         if from_end:
             for journal, ends in broker.ends(journals).items():
@@ -276,7 +275,7 @@ class JournalFollower:
 
 
 Given = Collection[str] | None
-"""Names of the settings that the user set. Learner parameters are called `parameters.NAME`. None means all settings."""
+"""Names of the settings that the user set. Learner parameters are named `parameters.NAME`. None means all settings."""
 
 CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
 """The settings that can change in a running pipeline: windows, limits and policies.
@@ -328,11 +327,11 @@ def resolve(
     """Determine the settings for the next step.
 
     Args:
-        begun: the pipeline's settings by name. It contains all settings, only those of an imported model, or none.
+        begun: the pipeline's settings by name. It contains all settings, only an imported model's settings, or none.
         wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
             `begun`.
         given: names of the settings that the user set.
-        change: whether the user's settings replace those of the pipeline, if they can change.
+        change: whether the user's settings replace the pipeline's settings, if they can change.
         place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:
@@ -343,7 +342,7 @@ def resolve(
     parameters = {name for name in values if name.startswith(PARAMETER)}
     if given is None:
         given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
-    elif begun and "learner" not in given:  # keep the pipeline's learner, and drop parameters of other learners
+    elif begun and "learner" not in given:  # keep the pipeline's learner, and drop other learners' parameters
         for name in parameters - {*given, *begun}:
             del values[name]
     chosen = {name: value for name, value in values.items() if name in given}
@@ -353,7 +352,7 @@ def resolve(
         if begun and begun.get(name) != value and (name in begun or name in parameters)
     )
     if learner := tuple(difference for difference in differences if difference.name == "learner"):
-        differences = learner  # the parameters differ only because they belong to another learner
+        differences = learner  # the parameters differ only because they belong to a different learner
     if differences and not change:
         raise SettingsDifferError(place, differences, _REMEDY)
     if fixed := tuple(difference for difference in differences if not difference.can_change):

@@ -1,8 +1,8 @@
-"""Access settings for a Kafka cluster with TLS, passwords or tokens. Properties have librdkafka's names.
+"""Access settings for a Kafka cluster that uses TLS, passwords or tokens. Properties use librdkafka's names.
 
-Property files written for Kafka's Java client or for librdkafka can be used. Java's properties for users and for PEM
-stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also rejected,
-because the user would not notice that they have no effect.
+Property files written for Kafka's Java client or for librdkafka can be used. Java's properties for user credentials and
+PEM stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also
+rejected, because the user would not notice that they have no effect.
 
 Errors and reprs do not contain secrets.
 """
@@ -84,7 +84,7 @@ _CHOICES = {
 
 _TOKENS = f"set sasl.mechanism={BY_TOKEN} and sasl.oauthbearer.token.command, a command that prints a token"
 _PEM = (
-    "Java's key stores (JKS, PKCS12) are not supported; export PEM files, and set ssl.ca.location, "
+    "Java keystores (JKS, PKCS12) are not supported; export PEM files, and set ssl.ca.location, "
     "ssl.certificate.location, ssl.key.location: see docs/security.md"
 )
 _OWN = "Onebit sets this property itself, because its guarantees depend on the value: remove the line"
@@ -100,7 +100,7 @@ _REFUSED = {
         "certificates are always verified; set ssl.ca.location to your own CA certificate; to accept another host "
         "name, set ssl.endpoint.identification.algorithm=none"
     ),
-    "client.dns.lookup": "the client always tries all addresses of a host name: remove the line",
+    "client.dns.lookup": "the client always tries every address that a host name resolves to: remove the line",
     "session.timeout.ms": "use the setting session_timeout: remove the line",
     "transaction.timeout.ms": "use the setting transaction_timeout: remove the line",
     **dict.fromkeys(
@@ -112,7 +112,7 @@ _REFUSED = {
         _OWN,
     ),
 }  # fmt: skip
-"""Properties of other clients that are rejected, with the remedy. A name that ends with a dot is a prefix."""
+"""Rejected properties from other clients, each with its remedy. A name that ends with a dot is a prefix."""
 
 _JAAS = re.compile(r"[\w.]*\.(?P<module>Scram|Plain)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
@@ -177,7 +177,7 @@ def _of_java(value: str) -> str:
 
 
 _PEM_STORES = {"ssl.truststore": ("ssl.ca.location",), "ssl.keystore": ("ssl.certificate.location", "ssl.key.location")}
-"""Java's key store and trust store, with the librdkafka properties that replace them if they are PEM files."""
+"""Java's keystore and truststore, with the librdkafka properties that replace them if they are PEM files."""
 
 
 def _translated(properties: Mapping[str, str]) -> dict[str, str]:

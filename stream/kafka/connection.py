@@ -1,6 +1,6 @@
-"""Connections to a Kafka cluster: `connect`, the supported clients, and the base class of the adapters' connections.
+"""Connections to a Kafka cluster: `connect`, the supported clients, and the base class for the adapters' connections.
 
-A client is imported when it is first used. The base class has the connection's settings and open clients, and
+A client is imported when it is first used. The base class stores the connection's settings and open clients, and
 translates client errors.
 """
 
@@ -108,7 +108,7 @@ Result = TypeVar("Result")
 
 
 class Connection:
-    """Base class of the adapters' connections. A subclass classifies the errors of its client."""
+    """Base class for the adapters' connections. A subclass classifies its client's errors."""
 
     RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # exceptions that the client raises
 
@@ -139,11 +139,11 @@ class Connection:
                 client.close()
 
     def deadline_s(self) -> float:
-        """Return the deadline of a request that starts now, in seconds of this host's monotonic clock."""
+        """Return the deadline for a request that starts now, in seconds on this host's monotonic clock."""
         return time.monotonic() + self.request_timeout_s
 
     def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
-        """Send a request, and retry it after transient errors until the request timeout.
+        """Send a request, and retry it after transient errors until the request timeout expires.
 
         Args:
             what: a description of the request, for messages.

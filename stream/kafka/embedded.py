@@ -1,7 +1,7 @@
 """The embedded broker: topics, transactions, groups and fencing in one process, in virtual time.
 
-In virtual time, the clock jumps to the next time at which work is due. The programs are the same as with Kafka, but use
-the embedded broker. No program sleeps, and the order of all events depends on the seed alone.
+In virtual time, the clock jumps to the next time at which work is due. The programs are the same as with Kafka, but
+they use the embedded broker. No program sleeps, and the order of all events depends only on the seed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from stream.wire.topics import TopicDescription, TopicSpec
 
 
 class VirtualClock:
-    """The embedded broker's time in milliseconds. Only its owner advances it, and it never decreases."""
+    """The embedded broker's time in milliseconds. Only its owner advances it, and it never runs backwards."""
 
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms
@@ -48,10 +48,10 @@ class Program(Protocol):
 def run_until_settled(clock: VirtualClock, sources: Sequence[Program], learner: Program, poll_ms: int = 0) -> None:
     """Run the programs until no work is left.
 
-    The sources run a step at every due time. The learner runs a step when records have waited for poll_ms, like a
+    The sources run a step at every due time. The learner runs a step once records have waited for poll_ms, like a
     learner that polls a real broker at intervals. With poll_ms 0, the learner also runs a step at every due time. It
-    then decides at the context's time, and learns from feedback before the next event. Append times, record order and
-    the model are the same for every poll_ms up to the shortest feedback delay.
+    then makes each decision at the context's time, and learns from feedback before the next event. Append times, record
+    order and the model are the same for every poll_ms up to the shortest feedback delay.
     """
     waits = False  # True if the learner has unread records
     next_poll_ms = clock.now_ms
@@ -137,7 +137,7 @@ class EmbeddedBroker:
         self._topics_made = 0
         self._logs: dict[tuple[str, int], _Log] = {}
         self._groups: dict[str, _Group] = {}
-        self._sinks: dict[str, _TransactionSink] = {}  # the newest producer of each transactional id
+        self._sinks: dict[str, _TransactionSink] = {}  # the newest producer for each transactional id
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""

@@ -1,6 +1,6 @@
 """The Broker interface between Onebit and Apache Kafka.
 
-The embedded broker and the adapters of Kafka clients pass the same contract tests (`tests/contract`).
+The embedded broker and the adapters for Kafka clients pass the same contract tests (`tests/contract`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
 FETCH_WAIT_MS = 100
-"""Maximum time for which the broker delays its response to a fetch at the end of a partition. The lag of a consumer can
-be outdated by this time."""
+"""Maximum time for which the broker delays its response to a fetch at the end of a partition. A consumer's lag can be
+out of date by this much."""
 
 SHORT_FETCH_WAIT_MS = 10
-"""The same for reads up to a known offset. If only a transaction's marker precedes this offset, a client needs one more
-fetch to notice it."""
+"""The same limit, for reads up to a known offset. If only a transaction's marker precedes this offset, a client needs
+one more fetch to notice the marker."""
 
 RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka's default limit for a batch and its overhead is 1 MiB
 
@@ -42,7 +42,7 @@ class StaleMemberError(BrokerError):
 
 
 class Acl(NamedTuple):
-    """A user's permission, in the terms of Kafka's `kafka-acls` tool."""
+    """A user's permission, in the terms that Kafka's `kafka-acls` tool uses."""
 
     kind: str  # topic, group or transactional-id
     name: str
@@ -137,20 +137,20 @@ class TransactionalProducer(Protocol):
 
 
 class Consumer(Protocol):
-    """Reads records of committed transactions, and records written without a transaction, in offset order."""
+    """Reads records in committed transactions, and records written without a transaction, in offset order."""
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this consumer currently reads."""
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """Return records of the assigned partitions, or an empty list if no record arrives in time.
+        """Return records from the assigned partitions, or an empty list if no record arrives in time.
 
-        Records of a partition are in offset order.
+        Records from the same partition are in offset order.
 
         Rebalance callbacks run only here.
 
         Raises:
-            TopicSettingsError: the timestamp type of a topic was changed to CreateTime. The caller must close the
+            TopicSettingsError: a topic's timestamp type was changed to CreateTime. The caller must close the
                 consumer.
         """
 
@@ -181,7 +181,7 @@ class Member(Consumer, Protocol):
     """A consumer in a group."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets outside of a transaction, for programs with at-least-once processing.
+        """Commit offsets outside a transaction, for programs with at-least-once processing.
 
         Raises:
             StaleMemberError: the group has rebalanced without this member.
@@ -206,20 +206,20 @@ class RebalanceListener(Protocol):
 
 
 class Ends(NamedTuple):
-    """The two end offsets of a partition."""
+    """A partition's two end offsets."""
 
     high_watermark: int  # the offset after the last replicated record, committed or not
     stable: int  # the offset after the last record that a read-committed consumer can read
 
 
 class Broker(Protocol):
-    """The operations of Apache Kafka that Onebit uses."""
+    """The Apache Kafka operations that Onebit uses."""
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create the topics that do not exist, all with LogAppendTime.
 
         Raises:
-            TopicSettingsError: a topic exists with other settings. The message contains the expected settings.
+            TopicSettingsError: a topic exists with different settings. The message contains the expected settings.
         """
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
@@ -232,7 +232,7 @@ class Broker(Protocol):
         """Return a producer that writes without transactions."""
 
     def transactional_producer(self, transactional_id: str) -> TransactionalProducer:
-        """Return a transactional producer. An open transaction of an earlier producer with this id is aborted."""
+        """Return a transactional producer. Any open transaction from an earlier producer with this id is aborted."""
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
@@ -243,8 +243,8 @@ class Broker(Protocol):
         previous partitions, and fences its predecessor. Reading starts at the committed offset, or at the beginning if
         no offset is committed.
 
-        The group removes a member that sends no heartbeats for the session timeout, for example because the process is
-        paused or disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.
+        The group removes a member that sends no heartbeats within the session timeout, for example because the process
+        is paused or disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.
         """
 
     def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> Consumer:
@@ -253,18 +253,18 @@ class Broker(Protocol):
         Args:
             tps: the partitions.
             fetch_wait_ms: maximum time for which the broker delays its response to a fetch at the end of a partition.
-                With a short time, the position passes the last transaction's marker early; with a long time, a consumer
-                that follows a partition sends few requests.
+                With a short delay, the position passes the last transaction's marker early; with a long delay, a
+                consumer that follows a partition sends few requests.
         """
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """Request the current ends of partitions from the broker, and return them."""
+        """Request the partitions' current ends from the broker, and return them."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of the first retained record in each partition."""
 
     def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group. Partitions without a committed offset are omitted."""
+        """Return a group's committed offsets. Partitions without a committed offset are omitted."""
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """Return a group's members by name, each with its partitions. During a rebalance, the result is empty.

@@ -1,4 +1,4 @@
-"""Producers of the Broker interface. They check the order of calls and pass records to an adapter's `Sink`."""
+"""The Broker interface's producers. They check the order of calls and pass records to an adapter's `Sink`."""
 
 from collections.abc import Callable, Mapping, MutableSet
 from contextlib import suppress
@@ -152,7 +152,7 @@ class TransactionProducer:
 
 
 def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> BrokerUnavailableError:
-    """Return the error of a producer whose last transaction may or may not have been committed."""
+    """Return the error for a producer whose last transaction may or may not have been committed."""
     return BrokerUnavailableError(
         f"the outcome of a transaction with the transactional id {transactional_id} at {connection.bootstrap} is "
         f"unknown: {why}; create a new producer with this id, and check whether the topics contain the records"

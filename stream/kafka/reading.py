@@ -25,13 +25,13 @@ def read_partition(
     open_ms: int = 0,
     fetch_wait_ms: int = SHORT_FETCH_WAIT_MS,
 ) -> Generator[Record, None, None]:
-    """Yield the records of a partition up to its current end.
+    """Yield the records in a partition, up to its current end.
 
     Args:
         broker: the broker.
         tp: the partition.
         start: the first offset; None means the beginning.
-        open_ms: limit on the wait for a transaction that is open now to end. A committed transaction remains open in a
+        open_ms: limit on the wait for currently open transactions to end. A committed transaction remains open in a
             partition until the broker has written the marker, which can take longer in some partitions than in others.
         fetch_wait_ms: see `Broker.reader`.
 
@@ -64,7 +64,7 @@ def read_partition(
 def read_partitions(
     broker: Broker, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> Generator[Record, None, None]:
-    """Yield the records of partitions from their start to their end offsets, in offset order within each partition.
+    """Yield the records in partitions from their start to their end offsets, in offset order within each partition.
 
     Raises:
         BrokerUnavailableError: see `read_towards`.
@@ -133,7 +133,7 @@ RUN_GAP_MAX = 1_000
 
 
 class RecordsAt:
-    """Reads records of a partition by offset. Reading is fast if each call continues where the previous call ended."""
+    """Reads records from a partition by offset. Reads are fast if each call continues where the previous one ended."""
 
     def __init__(self, broker: Broker, tp: TopicPartition) -> None:
         self._broker = broker
@@ -183,15 +183,15 @@ def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Itera
         broker: the broker.
         starts: the first offset of each partition.
     """
-    # Partitions that have reached their ends stay open until all others have, so their fetches wait for longer.
+    # Partitions that have reached their ends stay open until all others have done so, so their fetches wait longer.
     readers = (read_partition(broker, tp, start=start, fetch_wait_ms=FETCH_WAIT_MS) for tp, start in starts.items())
     return merge(*readers, key=_append_ms)
 
 
 def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Sequence[Record]]:
-    """Yield new records endlessly.
+    """Yield new records indefinitely.
 
-    Each item contains the records of one poll, sorted by append time. An item can be empty.
+    Each item contains the records from one poll, sorted by append time. An item can be empty.
     """
     with closing(broker.reader(list(starts))) as consumer:
         for tp, start in starts.items():
@@ -201,7 +201,7 @@ def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Seq
 
 
 class Portions:
-    """Returns the records of a partition in batches."""
+    """Returns a partition's records in batches."""
 
     def __init__(self, records: Generator[Record, None, None]) -> None:
         self._records = records

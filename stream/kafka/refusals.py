@@ -46,7 +46,7 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 
 
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
-    """Raise TopicSettingsError if a record has the sender's timestamp and its topic uses CreateTime.
+    """Raise TopicSettingsError if a record carries its sender's timestamp and its topic uses CreateTime.
 
     If the topic uses LogAppendTime again, older records with a sender's timestamp are accepted. If they were rejected,
     their partition could never be read again.
@@ -89,7 +89,7 @@ class Subscription(NamedTuple):
     rejoins: bool
 
     def properties(self, session_timeout_ms: int) -> dict[str, Any]:
-        """Return the client properties of the member."""
+        """Return the member's client properties."""
         return {
             "group_id": self.group,
             "group_instance_id": self.member,

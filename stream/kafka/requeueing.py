@@ -13,7 +13,7 @@ from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import Topics, partition_for
 
 REQUEUED_HEADER = "onebit-requeued"
-"""Header of a requeued record. It contains PARTITION@OFFSET of the dead letter."""
+"""The header of a requeued record. It contains the dead letter's PARTITION@OFFSET."""
 
 
 class Fate(StrEnum):
@@ -43,16 +43,16 @@ def requeue(
     *,
     dry_run: bool = False,
 ) -> Counter[Fate]:
-    """Send the records of dead letters to their original topics again, and return the number of letters per result.
+    """Send the records in dead letters to their original topics again, and return the number of letters per result.
 
-    Each record is sent to the partition of its key, with an additional header that identifies the dead letter. Because
+    Each record is sent to its key's partition, with an additional header that identifies the dead letter. Because
     of this header, no dead letter is requeued twice, even if this process is killed. If the record still cannot be
     applied, the learner writes another dead letter.
 
     Args:
         broker: the broker.
         topics: the pipeline's topics.
-        partitions: the number of partitions of each topic.
+        partitions: the number of partitions in each topic.
         wanted: returns whether to requeue a dead letter.
         reported: called with each selected letter and its result.
         dry_run: report the results without sending anything.

@@ -8,10 +8,10 @@ from stream.kafka.client_config import ClientConfig, ClientConfigError
 
 _FAILURES = {
     "wrong version number|record layer failure|unknown protocol": (
-        "the broker has no TLS at this port; check the port, or set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+        "the broker has no TLS on this port; check the port, or set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
     ),
     "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred": (
-        "the broker may require another client certificate ({said}); check ssl.certificate.location and "
+        "the broker may require a different client certificate ({said}); check ssl.certificate.location and "
         "ssl.key.location"
     ),
     "unknown ca|alert.*certificate": (
@@ -19,13 +19,13 @@ _FAILURES = {
     ),
     "": "the TLS handshake failed ({said})",
 }
-"""Reasons for failed handshakes, keyed by patterns of OpenSSL's messages. The first match is used."""
+"""Reasons for failed handshakes, keyed by patterns that match OpenSSL's messages. The first match is used."""
 
 _WAITING = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """Raised during a handshake that waits for the other side. These exceptions are not TLS failures."""
 
 _OTHER_NAME = (
-    "the broker's certificate is for another name ({said}); use an address with the name in the certificate or, if "
+    "the broker's certificate is for a different name ({said}); use an address with the name in the certificate or, if "
     "that is impossible, set ssl.endpoint.identification.algorithm=none"
 )
 _DISTRUSTED = {
@@ -34,7 +34,7 @@ _DISTRUSTED = {
     62: _OTHER_NAME,
     64: _OTHER_NAME,
 }
-"""Reasons why a certificate is not trusted, keyed by OpenSSL's error codes."""
+"""Reasons why a certificate is not trusted, keyed by OpenSSL error code."""
 _UNSIGNED = (
     "the broker's certificate is not trusted: it is not signed by {by} ({said}); set ssl.ca.location to the "
     "certificate of the broker's CA"
@@ -78,7 +78,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
 
 
 def tls_error_of(error: BaseException) -> ssl.SSLError | None:
-    """Return the TLS error that made a connection fail, or None for other failures."""
+    """Return the TLS error that caused a connection to fail, or None for other failures."""
     chain: list[BaseException] = [error]  # the error, followed by its causes
     for one in chain:
         causes = [one.__cause__, one.__context__, *one.args]
@@ -104,7 +104,7 @@ def _require_pem(name: str, path: str, kind: str) -> None:
         raise ClientConfigError(f"{name} {path}: cannot read the file: {error.strerror}") from None
     if not re.search(rb"-----BEGIN [A-Z ]*" + kind.encode() + b"-----", content):
         raise ClientConfigError(
-            f"{name} {path}: expected PEM with -----BEGIN {kind}-----; see docs/security.md for exporting key stores"
+            f"{name} {path}: expected PEM with -----BEGIN {kind}-----; see docs/security.md for exporting keystores"
         )
 
 

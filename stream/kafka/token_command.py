@@ -1,6 +1,6 @@
 """Tokens for OAUTHBEARER, printed by a command.
 
-The command prints a token, or the JSON response of an OAuth server with `access_token` and `expires_in`. A token is
+The command prints a token, or an OAuth server's JSON response with `access_token` and `expires_in`. A token is
 reused for four fifths of its lifetime, or until it expires if the command fails. The expiry time comes from
 `expires_in`, or from the token if it is a JWT. If the expiry time is unknown, each connection gets a new token.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from stream.kafka.port import AccessError
 
 COMMAND_TIMEOUT_S = 9.0
-"""Timeout of the command. confluent-kafka waits ten seconds for a token."""
+"""Timeout for the command. confluent-kafka waits ten seconds for a token."""
 
 _USED_FOR = 0.8  # fraction of a token's lifetime after which the token is renewed
 
@@ -85,7 +85,7 @@ class TokenCommand:
 
 
 def read_token(printed: str, now_s: float) -> Token:
-    """Parse the token in the output of a command. `now_s` is in seconds since 1970.
+    """Parse the token in a command's output. `now_s` is in seconds since 1970.
 
     Raises:
         AccessError: the output contains no token.

@@ -91,7 +91,7 @@ class LogNormal:
     sigma: float
 
     def quantile_ms(self, u: float) -> int:
-        """Return the quantile median · exp(σ Φ⁻¹(u)); u = 0 is replaced by half the smallest step of a draw."""
+        """Return the quantile median · exp(σ Φ⁻¹(u)); u = 0 is replaced with half of a draw's smallest step."""
         return _scaled_exp_ms(self.median_ms, self.sigma * _STANDARD_NORMAL.inv_cdf(u or 2.0**-54))
 
 
@@ -122,14 +122,14 @@ class Empirical:
 
 @dataclass(frozen=True, slots=True)
 class DelayModel:
-    """The delay distribution of each class."""
+    """The delay distribution for each class."""
 
     spec: str  # the original specification
     otherwise: Law  # distribution for classes not in `by_class`
     by_class: Mapping[int, Law] = field(default_factory=dict)  # distribution by true label
 
     def draw_ms(self, label: int | None, u: float) -> int:
-        """Return the delay in milliseconds of an event with this true label, given a uniform draw u from [0, 1).
+        """Return the delay in milliseconds for an event with this true label, given a uniform draw u from [0, 1).
 
         An event without a label uses `otherwise`.
         """
@@ -139,7 +139,7 @@ class DelayModel:
     def quantile_ms(self, u: float) -> int:
         """Return the smallest of the u-quantiles of all classes.
 
-        In every class, at least a fraction 1 - u of the delays is not shorter than this quantile.
+        In every class, at least a fraction 1 - u of the delays are no shorter than this quantile.
         """
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
@@ -159,7 +159,7 @@ NO_DELAY = DelayModel("none", Fixed(0))
 
 
 class FeedbackPlan:
-    """Plans the feedback delays of an event as a function of (seed, event id, label).
+    """Plans an event's feedback delays as a function of (seed, event id, label).
 
     Without a delay model, the delays come from the log, and an event without a logged delay receives no feedback.
 

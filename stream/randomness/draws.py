@@ -29,7 +29,7 @@ SEED_MAX = 2**64 - 1
 class Purpose(StrEnum):
     """The purpose of a draw. An event's draws for different purposes are independent.
 
-    The value of a purpose is an input to the hash, so a change of the value changes all draws for the purpose.
+    A purpose's value is an input to the hash, so changing the value changes all draws for the purpose.
     """
 
     ACTION = "action"  # the action, drawn from the learner's distribution

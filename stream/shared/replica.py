@@ -32,7 +32,7 @@ from stream.wire.updates import (
 
 
 class Place(NamedTuple):
-    """The position of one task in the log, as read so far."""
+    """A task's position in the log, as read so far."""
 
     step: int = 0  # number of the task's last step in the log; 0 if the log has no step of the task
     parts: int = 0  # number of that step's records read so far
@@ -43,28 +43,28 @@ class Replica:
     """A shared model and its position in the log."""
 
     def __init__(self, learner: KernelLearner) -> None:
-        """Start before the first entry of the log."""
+        """Start before the first entry in the log."""
         self.learner = learner
         self.names: list[str] = []  # names of open classes in the order of their indices
         self.version = 0  # number of entries applied
         self.updates = 0  # number of applied bits and corrections that changed the model
         self.offset = 0  # next offset to read
-        self.places: dict[int, Place] = {}  # positions of the tasks, by partition
+        self.places: dict[int, Place] = {}  # the tasks' positions, by partition
         self.foreign = Foreign()  # records from other programs, which are skipped
         self.is_overlaid = False  # whether the model includes a task's own decisions; see `stream.shared.view`
 
     def place_of(self, partition: int) -> Place:
-        """Return the position of a task in the log."""
+        """Return a task's position in the log."""
         return self.places.get(partition, Place())
 
     def read(self, records: Sequence[Record]) -> int:
-        """Apply the next records, and return the number of their entries.
+        """Apply the next records, and return the number of entries in them.
 
         Skips records whose step and part were read before, because a mirror can write a record twice. Also skips
         records from other programs. After an error the replica is unusable.
 
         Args:
-            records: records of the log from `offset` on, in order; some offsets have no record.
+            records: the log's records, starting at `offset`, in order; some offsets have no record.
 
         Raises:
             UpdatesError: records are missing, or a record cannot be decoded or does not fit the model.
@@ -96,7 +96,7 @@ class Replica:
         return entries.kinds.size
 
     def _follows(self, record: Record, update: Update) -> bool:
-        """Return whether a record is the next record of its task. If so, advance the task's position."""
+        """Return whether a record is its task's next record. If so, advance the task's position."""
         place = self.place_of(update.partition)
         is_next_part = (update.step, update.part) == (place.step, place.parts)
         is_next_step = update.step > place.step == update.follows and update.part == 0
@@ -104,7 +104,7 @@ class Replica:
             if (update.step, update.part) < (place.step, place.parts):
                 return False
             raise UpdatesError(
-                f"{place_of(record)}: expected updates of partition {update.partition} after step {place.step}, part "
+                f"{place_of(record)}: expected updates from partition {update.partition} after step {place.step}, part "
                 f"{place.parts - 1}; got step {update.step}, part {update.part}, after step {update.follows}. Records "
                 "are missing; set the topic's retention.ms to -1"
             )

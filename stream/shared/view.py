@@ -71,7 +71,7 @@ class Overlay:
 
 
 def check_room(learner: Learner, x: Features) -> None:
-    """Check that a context's entries fit in a record of the log.
+    """Check that a context's entries fit in one log record.
 
     Raises:
         MalformedError: the entries do not fit.
@@ -80,8 +80,8 @@ def check_room(learner: Learner, x: Features) -> None:
     width = learner.n_classes + learner.logged_size
     if (needed := entry_bytes(x.indices.size, width)) > RECORD_BYTES_MAX:
         raise MalformedError(
-            f"x: expected at most {RECORD_BYTES_MAX} bytes for an entry in the shared model's log; got {needed}, for "
-            f"{x.indices.size} features and {width} numbers per decision"
+            f"x: expected an entry of at most {RECORD_BYTES_MAX} bytes for the shared model's log; got {needed} bytes, "
+            f"with {x.indices.size} features and {width} numbers per decision"
         )
 
 
@@ -95,7 +95,7 @@ class View:
     """The Model of a task that uses a shared model: the replica, and the task's entries for the log."""
 
     def __init__(self, replica: Replica, partition: int) -> None:
-        """Start without decisions. The replica must have read all of the task's earlier decisions from the log."""
+        """Create a view without decisions. The replica must have read all the task's earlier decisions from the log."""
         self._replica = replica
         self._partition = partition
         self._own: deque[tuple[Features, Decision]] = deque()  # the task's own decisions, from number `_first` on
@@ -158,7 +158,7 @@ class View:
         self._add_without_decision(PROMOTED, label=number)
 
     def add_class(self, name: str) -> None:
-        """Add the name of a class to the entries for the log."""
+        """Add a class name to the entries for the log."""
         self._add_without_decision(NAMED, name=name)
 
     def _add_without_decision(self, kind: int, **fields: Any) -> None:
@@ -189,20 +189,20 @@ class View:
 
 
 class Recall:
-    """A Model that returns the published decisions when the steps of a task with a shared model are applied again.
+    """A Model that returns the published decisions when steps are reapplied in a task that uses a shared model.
 
-    A recovery therefore does not need the model versions with which the decisions were made. This class writes no
+    A recovery therefore does not need the model versions that made the decisions. This class writes no
     entries, because the log already contains them.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
-        """Start without decisions; only the learner's kind and sizes are used."""
+        """Create a Recall without decisions; only the learner's kind and sizes are used."""
         self.learner = learner
         self.version = 0
         self._decisions: deque[tuple[str, Decision]] = deque()
 
     def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
-        """Set the model version and the decisions of the next step, with their event ids.
+        """Set the next step's model version, and its decisions with their event ids.
 
         An id can occur twice if the join forgot it between the two decisions.
         """
@@ -211,7 +211,7 @@ class Recall:
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
-        """Return a context manager for a step that is applied again.
+        """Return a context manager for a reapplied step.
 
         Raises:
             RecallError: the step has not made all expected decisions.
@@ -221,7 +221,7 @@ class Recall:
             raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but the replayed step has none")
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
-        """Return the published decision of an event; u and the eligible classes are not used.
+        """Return an event's published decision; u and the eligible classes are not used.
 
         Raises:
             RecallError: the event has no published decision.
@@ -247,4 +247,4 @@ class Recall:
 
 
 class RecallError(Exception):
-    """A step that was applied again did not make the published decisions."""
+    """A reapplied step did not make the published decisions."""

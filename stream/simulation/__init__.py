@@ -3,7 +3,7 @@
 schedule.py       draws a schedule from a seed: contexts and feedback of every kind, and faults
 faulty_broker.py  a process's connection to the embedded broker, with injected faults
 outside.py        other clients, which send contexts, feedback, and unexpected records
-processes.py      starts, ends and restarts learner processes, and applies the broker's timeouts
+processes.py      starts, stops and restarts learner processes, and applies the broker's timeouts
 faults.py         active faults and their effects on calls
 tracing.py        event counts and traces
 world.py          runs a schedule

@@ -1,4 +1,4 @@
-"""Runs and checks many seeds, and shrinks the schedules of failing seeds."""
+"""Runs and checks many seeds, and shrinks the schedules for failing seeds."""
 
 import multiprocessing
 import signal
@@ -36,7 +36,7 @@ from stream.task.settings import Sharing
 
 
 class Result(NamedTuple):
-    """The result of one seed."""
+    """The result for one seed."""
 
     seed: int
     wrong: tuple[str, ...]  # empty if all checks passed
@@ -45,7 +45,7 @@ class Result(NamedTuple):
 
 
 def run_seed(make_learner: MakeLearner, seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
-    """Draw a seed's schedule, run it and check it."""
+    """Draw the schedule for a seed, run it, and check the run."""
     schedule = draw_schedule(seed, events, model)
     wrong, coverage = examine(make_learner, schedule)
     return Result(seed, tuple(wrong), coverage, schedule.timeless)
@@ -101,7 +101,7 @@ COVERED_FROM_SEEDS = 2_000
 
 @dataclass(slots=True)
 class Campaign:
-    """The results of many seeds."""
+    """The results for many seeds."""
 
     model: Sharing = "own"
     seeds: int = 0
@@ -111,7 +111,7 @@ class Campaign:
     seeds_with: Counter[str] = field(default_factory=Counter)  # number of seeds in which each event occurred
 
     def add(self, result: Result) -> None:
-        """Add the result of one seed."""
+        """Add the result for one seed."""
         self.seeds += 1
         self.timeless += result.timeless
         self.coverage.update(result.coverage)
@@ -139,7 +139,7 @@ def run_seeds(
     if jobs == 1:
         yield from map(run, seeds)
         return
-    # A terminal sends Ctrl-C to every process. The worker processes ignore the signal, and this process ends them.
+    # A terminal sends Ctrl-C to every process. The worker processes ignore the signal, and this process stops them.
     with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=max(1, min(50, len(seeds) // (4 * jobs))))
 
@@ -180,7 +180,7 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     """Find a small subset of a failing schedule's items with which a run still fails, and return the items' indices.
 
     The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
-    It removes groups of items, from large groups to single items, as long as a run of the remaining items still
+    It removes groups of items, from large groups to single items, as long as a run with the remaining items still
     fails. The failure of the subset can differ from that of the schedule.
     """
     indices = list(range(len(schedule.items)))

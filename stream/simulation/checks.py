@@ -42,7 +42,7 @@ class _Partition:
         self.is_shared = self.task.model == "shared"
         self.reference = (SharedReference if self.is_shared else OwnReference)(self.task)
         self.steps: list[JournalStep] = []
-        self.decided: list[list[Decided]] = []  # the decisions of each step
+        self.decided: list[list[Decided]] = []  # each step's decisions
         self.events: list[Event] = []
         self.oracle: Oracle | None = None
         self.wrong: list[str] = []
@@ -54,7 +54,7 @@ class _Partition:
         self._audit()
 
     def tp(self, topic: str) -> TopicPartition:
-        """Return the partition of a topic."""
+        """Return this partition of a topic."""
         return TopicPartition(topic, self.number)
 
     def is_tick(self, record: Record) -> bool:
@@ -62,7 +62,7 @@ class _Partition:
         return (record.topic, self.number, record.offset) not in self.world.outside.sent
 
     def _audit(self) -> None:
-        """Run the audit of `onebit verify`. It must find no faults, and must count all records from other programs."""
+        """Run `onebit verify`'s audit. It must find no faults, and must count all records from other programs."""
         finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
         foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
         self.wrong += [f"audit: {fault}" for fault in finding.faults]
@@ -89,7 +89,7 @@ class _Partition:
 
 
 def check(world: World) -> list[str]:
-    """Check a run, and count its overflows and its uses of join table rows as coverage."""
+    """Check a run, and count its overflows and its uses of rows in the join table as coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
@@ -122,7 +122,7 @@ OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained
 
 
 def row_name(state: State, happened: Input) -> str:
-    """Return the name of a row of the join table, for reports."""
+    """Return the name of a row in the join table, for reports."""
     return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
@@ -161,9 +161,9 @@ def _as_sent(partition: _Partition) -> list[str]:
 
 
 def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
-    """Return the eligible classes of each context by offset, with their names; None for a malformed context.
+    """Return each context's eligible classes with their names, keyed by offset; None for a malformed context.
 
-    In a pipeline with open classes, the index of a class depends on the order in which the contexts name the classes.
+    In a pipeline with open classes, a class's index depends on the order in which the contexts name the classes.
     With a shared model, the index depends on the order in the log. A step then knows the names in the journal up to its
     own record.
     """
@@ -201,7 +201,7 @@ def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
 
 
 def _in_order(partition: _Partition) -> list[str]:
-    """Check that records are applied in the order of their append times, unless faults delay their visibility."""
+    """Check that records are applied in append-time order, unless faults delay their visibility."""
     if any(name.startswith(_LATE_TO_SHOW) for name in partition.world.trace.fired) or partition.world.schedule.old_lags:
         return []
     latest_ms = 0
@@ -219,7 +219,7 @@ def _in_order(partition: _Partition) -> list[str]:
 
 
 _LATE_TO_SHOW = (Kind.FOREIGN_BEGIN, Kind.HOLD, Kind.EXPELLED_IN_COMMIT)
-"""Faults that delay the visibility of records. Learners then do not read records in the order of their append times.
+"""Faults that delay the visibility of records. Learners then do not read records in append-time order.
 
 When a learner loses its session, the records after its open transaction are invisible until the broker aborts the
 transaction.
@@ -292,8 +292,8 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
     """Check that the first feedback after a context settles the decision if the feedback was appended in time.
 
-    Feedback for an action other than that of the decision is ignored. The window of a deferred decision begins with the
-    first shown record. The result depends only on append times and offsets, and not on when records were read.
+    Feedback for an action other than the decision's is ignored. A deferred decision's window begins at the first shown
+    record. The result depends only on append times and offsets, and not on when records were read.
     """
     world, sent = partition.world, partition.world.outside.sent
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
@@ -332,7 +332,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             if is_aside:
                 expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
             elif any(record.append_ms <= seen_ms for record in (*judged, *begins)):
-                continue  # the record may have been an orphan, to which other limits apply
+                continue  # the record may have been an orphan, to which different limits apply
             elif judged and judged[0].append_ms <= deadline_ms:
                 expected = (Outcome.MATCHED, judged[0].offset)
             else:
@@ -363,7 +363,7 @@ def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
 
 
 def state_of(task: Task) -> dict[str, object]:
-    """Return the whole state of a task, apart from a shared model, as comparable values."""
+    """Return a task's whole state, apart from a shared model, as comparable values."""
     join = task.join
     return {
         "model": None if task.settings.model == "shared" else state_digest([task.learner.state()]),

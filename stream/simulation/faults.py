@@ -1,4 +1,4 @@
-"""The faults of a run, and their effects on the processes' calls to the broker.
+"""A run's faults, and their effects on the processes' calls to the broker.
 
 A process can pause only within a call to the broker. Before the call returns, it runs the rest of the simulation up to
 the end of the pause.
@@ -21,7 +21,7 @@ from stream.wire.records import TopicPartition
 
 @dataclass(eq=False)
 class Faults:
-    """The faults of a run. A fault happens immediately, or is armed until its process makes a matching call."""
+    """A run's faults. A fault takes effect immediately, or is armed until its process makes a matching call."""
 
     _schedule: Schedule
     _processes: Processes
@@ -82,7 +82,7 @@ class Faults:
     def consult(self, process: Process, call: str) -> Verdict:
         """Return the fault to inject into an operation. Called before each operation; see `faulty_broker.Consult`.
 
-        Also called after each numbered step of a commit. Outages and slow calls do not affect these steps.
+        Also called after each numbered step in a commit. Outages and slow calls do not affect these steps.
         """
         if process.dead:
             raise CrashError
@@ -103,7 +103,7 @@ class Faults:
         return verdict
 
     def hang(self, process: Process, commit: Callable[[], object]) -> None:
-        """End the process whose commit hangs, and complete the commit later."""
+        """Stop the process whose commit hangs, and complete the commit later."""
 
         def finish() -> None:
             try:
@@ -190,7 +190,7 @@ class Faults:
 
 
 _COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.MOVE_IN_SNAPSHOT, Kind.PAUSE)
-"""Faults that occur at the Nth matching call, where N is the `number` of the item."""
+"""Faults that occur at the Nth matching call, where N is the item's `number`."""
 
 _VERDICTS = {
     Kind.COMMIT_UNKNOWN: Verdict.ANSWER_IS_LOST,

@@ -26,7 +26,7 @@ class CrashError(Exception):
 
 
 class Fate(Enum):
-    """The state of a transaction."""
+    """A transaction's state."""
 
     OPEN = auto()
     COMMITTED = auto()
@@ -52,13 +52,13 @@ class Transaction:
     records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # partitions and offsets
 
     def end(self, fate: Fate) -> None:
-        """Set the final state of the transaction, if it is still open."""
+        """Set the transaction's final state, if the transaction is still open."""
         if self.fate is Fate.OPEN:
             self.fate = fate
 
 
 Consult = Callable[[str], Verdict]
-"""A callback invoked before each operation with its name. It can raise CrashError or BrokerUnavailableError."""
+"""A callback that receives an operation's name before it runs. It can raise CrashError or BrokerUnavailableError."""
 
 
 def _forwarded(name: str) -> Any:
@@ -78,7 +78,7 @@ class FaultyBroker:
     broker: EmbeddedBroker
     process: str
     consult: Consult
-    transactions: list[Transaction] = field(default_factory=list)  # the transactions of all processes, in order
+    transactions: list[Transaction] = field(default_factory=list)  # all processes' transactions, in order
     hang: Callable[[Callable[[], object]], None] = lambda commit: None  # called for a hanging commit
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after every acknowledged commit
     lingers: bool = False  # True if records are queued until a flush
@@ -88,7 +88,7 @@ class FaultyBroker:
     polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
-    member: EmbeddedMember | None = None  # the process's member of the group
+    member: EmbeddedMember | None = None  # the process's member in the group
     transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the last transaction
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # (old end, remaining reports)
 
@@ -140,7 +140,7 @@ class FaultyBroker:
         return transaction.fate is Fate.OPEN and any(tp.topic == topic for tp, _ in transaction.records)
 
     def is_ahead_of_followers(self) -> bool:
-        """Return whether the process's transaction has a record at or beyond the high watermark of its partition."""
+        """Return whether the process's transaction has a record at or beyond its partition's high watermark."""
         return any(self.broker.ends([tp])[tp].high_watermark <= offset for tp, offset in self.transaction.records)
 
     def _reported_end(self, tp: TopicPartition, end: Ends) -> Ends:
@@ -200,7 +200,7 @@ class FaultyTransactionalProducer:
     def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer. A crash can occur when half of the records are in the log.
 
-        Waits for followers for at most the schedule's `replication_timeout_ms`.
+        Waits at most the schedule's `replication_timeout_ms` for followers.
         """
         self._drain(len(self._queue) // 2)
         self._broker.consult("flush")
@@ -267,7 +267,7 @@ class FaultyConsumer:
         self.pause = inner.pause
         self.resume = inner.resume
         self.assignment = inner.assignment
-        self._fetched: dict[TopicPartition, int] = {}  # ends of partitions at the last fetch
+        self._fetched: dict[TopicPartition, int] = {}  # the partitions' ends at the last fetch
 
     def lag(self, tp: TopicPartition) -> int:
         """See Consumer."""

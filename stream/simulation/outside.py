@@ -61,8 +61,8 @@ class Sent(NamedTuple):
     event_id: str | None  # None for a malformed record
     bit: int
     action: int | None = None  # action in feedback
-    logged: Logged | None = None  # logged decision of a context
-    eligible: tuple[int, ...] | None = None  # eligible classes of a context; None means all
+    logged: Logged | None = None  # a context's logged decision
+    eligible: tuple[int, ...] | None = None  # a context's eligible classes; None means all
     is_deferred: bool = False  # True if a context defers its decision
     is_shown: bool = False  # True for a shown record, which has no bit
 
@@ -83,7 +83,7 @@ def label_of(event_id: str) -> int:
 
 @dataclass(slots=True)
 class _Foreign:
-    """A transaction of another client."""
+    """A transaction belonging to another client."""
 
     producer: TransactionalProducer
     outputs: list[Place] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Outside:
         self._trace.fired[kind] += 1
 
     def abort_transactions(self) -> None:
-        """Abort the open transactions of other clients."""
+        """Abort other clients' open transactions."""
         for number in list(self._foreign):
             self._end_foreign(number, commits=False)
 

@@ -1,4 +1,4 @@
-"""The learner processes of a run, and the broker's timeouts for them."""
+"""The learner processes in a run, and the broker's timeouts for them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Learner(Program, Protocol):
         """The learner's replica of a shared model."""
 
     def read_log(self) -> None:
-        """Read the log of a shared model to its end."""
+        """Read to the end of a shared model's log."""
 
     def park(self) -> object:
         """Return the state from which the process's next program can resume the tasks."""
@@ -42,7 +42,7 @@ class Learner(Program, Protocol):
 
 
 class LearnerSetup(NamedTuple):
-    """The arguments of a learner program."""
+    """A learner program's arguments."""
 
     broker: Broker
     instance: str
@@ -95,7 +95,7 @@ class UnexpectedError(Exception):
 
 @dataclass(eq=False)
 class Processes:
-    """All learner processes of a run. This class calls their programs, and ends or restarts processes after errors."""
+    """All learner processes in a run. This class calls their programs, and stops or restarts processes after errors."""
 
     _schedule: Schedule
     _make_learner: MakeLearner
@@ -106,7 +106,7 @@ class Processes:
     hang: Callable[[Process, Callable[[], object]], None] = field(init=False)  # handles a hanging commit
     transactions: list[Transaction] = field(default_factory=list)
     outage_until_ms: int = 0  # end of the outage, before which no process starts
-    models: set[SeenModel] = field(default_factory=set)  # all states of replicas that were seen in the run
+    models: set[SeenModel] = field(default_factory=set)  # all replica states that were seen in the run
     _all: list[Process] = field(default_factory=list)
     _names: int = 0
     _starts: int = 0
@@ -125,7 +125,7 @@ class Processes:
         return live[number % len(live)] if live else None
 
     def tasks(self) -> dict[int, Task]:
-        """Return the running tasks of all processes, by partition."""
+        """Return all processes' running tasks, by partition."""
         tasks: dict[int, Task] = {}
         for process in self.live():
             if process.program is not None:
@@ -144,7 +144,7 @@ class Processes:
         return min(dues, default=None)
 
     def poll_all(self) -> None:
-        """Run steps of all processes until no work is left."""
+        """Run steps in all processes until no work is left."""
         for number in range(ROUNDS_MAX):
             done = 0
             for process in list(self._all):
@@ -158,7 +158,7 @@ class Processes:
         raise UnexpectedError(f"the learners did not become idle at {self._clock.now_ms} ms")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
-        """Call a function on behalf of a process, which ends or restarts if the function fails.
+        """Call a function on behalf of a process, which stops or restarts if the function fails.
 
         Returns the amount of work done.
         """
@@ -192,7 +192,7 @@ class Processes:
         return 1
 
     def read_logs(self) -> None:
-        """Let every process read the shared model's log to its end."""
+        """Have every process read to the end of the shared model's log."""
         for process in self.live():
             if process.program is not None:
                 process.program.read_log()
@@ -214,7 +214,7 @@ class Processes:
         self._start(process.name)
 
     def close(self, process: Process) -> None:
-        """Close a process's program. Errors of the broker are noted in the trace."""
+        """Close a process's program. Broker errors are recorded in the trace."""
         process.busy = True
         if process.program is not None:
             try:
@@ -225,7 +225,7 @@ class Processes:
         self._remove(process)
 
     def die(self, process: Process, away_ms: int) -> None:
-        """End a process without closing anything."""
+        """Stop a process without closing anything."""
         if process.dead:
             return
         self._trace.note(process.name, "is dead")
@@ -261,7 +261,7 @@ class Processes:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
     def _start(self, name: str, parked: object = None) -> None:
-        """Start a process. If an error occurs during the start, restart it."""
+        """Start a process. If an error occurs during startup, restart it."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
             raise UnexpectedError(f"{name} was restarted repeatedly, and ended each time")

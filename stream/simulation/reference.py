@@ -83,11 +83,11 @@ class OwnReference:
         self.updates += self.learner.update(x, decision, reward, v, label)
 
     def correct(self, x: Features, decision: Decision, reward: int, v: float) -> None:
-        """Replace the assumed bit 0 with the real bit."""
+        """Replace an assumed bit of 0 with the real bit."""
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
     def promote(self, number: int) -> None:
-        """Make another learner the champion."""
+        """Make a different learner the champion."""
         self.learner.promote(number)
         self.updates += 1
 

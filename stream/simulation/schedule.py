@@ -1,7 +1,7 @@
-"""The schedule of a run as plain data, drawn from a seed.
+"""A run's schedule as plain data, drawn from a seed.
 
 Half of the runs are *timeless*. Their faults take no virtual time, and a learner polls whenever something happens. Such
-a run must equal the same run without faults, bit for bit (see `checks.equal_faultless`).
+a run must be bit-for-bit identical to the same run without faults (see `checks.equal_faultless`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ EVENTS = 20
 
 
 class Kind(StrEnum):
-    """The kind of an item. Its text appears in traces and in the coverage table."""
+    """An item's kind. Its text appears in traces and in the coverage table."""
 
     # Other clients.
     CONTEXT = "context"
@@ -87,15 +87,15 @@ TIMED_FAULTS = (
 SHARED_FAULTS = (
     Kind.LAG, Kind.LAG, Kind.MOVE_IN_SNAPSHOT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.CRASH_IN_COMMIT,
 )  # fmt: skip
-"""Additional faults of a run with a shared model."""
+"""Additional faults in a run with a shared model."""
 IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT)
-"""Faults between two of the numbered steps of a commit."""
+"""Faults that occur between numbered steps in a commit."""
 
 CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
 """Broker operations during which a learner can crash, or which the broker can refuse."""
 
 NUMBERS = {
-    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from the arming of the fault
+    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from when the fault is armed
     Kind.CRASH_IN_SNAPSHOT: (1, 4),
     Kind.MOVE_IN_SNAPSHOT: (1, 4),
     Kind.PAUSE: (1, 30),  # 30 calls cover several steps, or most of a recovery
@@ -131,8 +131,8 @@ class Item(NamedTuple):
     for_ms: int = 0  # duration of the fault, or time until a restart
     polls: bool = True  # True if the learners poll before the next item
     action: int | None = None  # the class to which the feedback applies; None if not given
-    logged: Logged | None = None  # logged decision of a context
-    eligible: tuple[int, ...] | None = None  # eligible classes of a context; None means all
+    logged: Logged | None = None  # a context's logged decision
+    eligible: tuple[int, ...] | None = None  # a context's eligible classes; None means all
     deferred: bool = False  # True if a context defers its decision until it is shown
 
     def text(self) -> str:
@@ -156,7 +156,7 @@ class Item(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The schedule of a run."""
+    """A run's schedule."""
 
     seed: int
     timeless: bool
@@ -184,7 +184,7 @@ class Schedule(NamedTuple):
         return self._replace(items=tuple(self.items[index] for index in indices))
 
     def faultless(self) -> "Schedule":
-        """Return a schedule of the same events, with one process and without faults."""
+        """Return a schedule with the same events, one process, and no faults."""
         return self._replace(members=1, items=tuple(item for item in self.items if item.kind in ENVIRONMENT))
 
 
@@ -224,7 +224,7 @@ N_CLASSES, N_FEATURES = 3, 8
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
 LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
-"""Learners that store values of the logged action with each decision. Only runs that replay a log use them."""
+"""Learners that store values for the logged action with each decision. Only runs that replay a log use them."""
 
 
 _DICE = {
@@ -234,7 +234,7 @@ _DICE = {
     "deferrals": 0x9E3779B97F4A7C15,
     "shared models": 0x2545F4914,
 }
-"""Seeds of separate random streams, so that a new kind of event does not change the other draws of a run."""
+"""Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
 
 
 def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
@@ -306,7 +306,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
-    """Draw limits that some runs reach. The retention of a timeless run is never reached (see `checks`)."""
+    """Draw limits that some runs reach. A timeless run never reaches its retention (see `checks`)."""
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),
@@ -380,7 +380,7 @@ def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[T
 
 
 ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), (0, 0), (), (3,))
-"""Eligible classes of a context. If the classes are not open, the last three lists are malformed; see `name_of`."""
+"""Eligible classes for a context. If the classes are not open, the last three lists are malformed; see `name_of`."""
 
 
 def _with_deferrals(
@@ -439,7 +439,7 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
 
 
 CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
-"""The challengers of each champion. Few pairs are used, because compiling a pair takes longer than many runs."""
+"""Each champion's challengers. Few pairs are used, because compiling a pair takes longer than many runs."""
 
 PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "late-ucb:m=2": {"m": 2, "drift": "off"}}
 
@@ -489,8 +489,8 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
 
 
 _FOREIGN_TO_LOG = 10
-"""Lowest number of a transaction in which another producer writes to the shared model's log. Transactions of other
-kinds have lower numbers."""
+"""Lowest number for a transaction in which another producer writes to the shared model's log. Other kinds of
+transactions have lower numbers."""
 
 _LOG_TOPIC = "updates"
 

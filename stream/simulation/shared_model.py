@@ -1,6 +1,6 @@
-"""Checks of a shared model's log, replicas and decisions.
+"""Checks on a shared model's log, replicas and decisions.
 
-The entries of the log are applied to one learner, one by one. At each version, the learner's state must equal the
+The entries in the log are applied to one learner, one by one. At each version, the learner's state must equal the
 replicas' state, and the learner's decisions must equal the tasks' decisions at this version.
 """
 
@@ -30,15 +30,15 @@ LOG = TopicPartition(TOPICS.updates, 0)
 
 
 class Written(NamedTuple):
-    """The steps of one task, and the entries that it must have written to the log."""
+    """One task's steps, and the entries that the task must have written to the log."""
 
     steps: list[JournalStep]
-    decided: list[list[Decided]]  # the decisions of each step
+    decided: list[list[Decided]]  # each step's decisions
     entries: list[Entry]
 
 
 class _Logged(NamedTuple):
-    """An entry of the log, with its task and step."""
+    """An entry in the log, with its task and step."""
 
     partition: int
     step: int
@@ -47,7 +47,7 @@ class _Logged(NamedTuple):
 
 
 def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
-    """Check the log, the versions, the decisions and the replicas."""
+    """Check a shared model's log, versions, decisions and replicas."""
     task = world.schedule.task
     log = _read_log(world, task.n_classes)
     named = {(logged.partition, logged.entry.name) for logged in log if logged.entry.kind == NAMED}
@@ -63,7 +63,7 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
 
 
 def _audited(world: World, partitions: int, entries: int) -> list[str]:
-    """Check that the audit of `onebit verify` finds no fault."""
+    """Check that the audit that `onebit verify` runs finds no faults."""
     finding = audit_log(world.broker, TOPICS, partitions)
     wrong = [f"audit of the log: {fault}" for fault in finding.faults]
     if finding.version != entries:
@@ -88,7 +88,7 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
 
 
 def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """Check that the log has the entries of each task in order, and that the journal records their number."""
+    """Check that the log has each task's entries in order, and that the journal records their number."""
     got = [_plain(logged.entry) for logged in log if logged.partition == partition]
     expected = [_plain(entry) for entry in written.entries]
     if got != expected:
@@ -132,7 +132,7 @@ def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[
 
 
 def _names(world: World, partition: int, written: Written, log: Sequence[_Logged], n_classes: int) -> list[str]:
-    """Check that each step knows the open classes at its version, and adds only new classes of the next context."""
+    """Check that each step knows the open classes at its version, and adds only new classes from the next context."""
     wrong: list[str] = []
     known: list[str] = []
     contexts = [record.offset for record in read_partition(world.broker, TopicPartition(TOPICS.contexts, partition))]
@@ -217,7 +217,7 @@ def _model_of_the_snapshot(world: World) -> set[SeenModel]:
 
 
 def _read_to_the_end(world: World, version: int) -> list[str]:
-    """Check that each process has read the whole log at the end."""
+    """Check that each process has read the whole log by the end of the run."""
     versions = {
         process.name: process.program.replica.version
         for process in world.processes.live()

@@ -1,4 +1,4 @@
-"""Scheduled actions of a simulated run."""
+"""Scheduled actions in a simulated run."""
 
 import heapq
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Counts the events of a run and, optionally, records a line for each event."""
+"""Counts the events in a run and, optionally, records a line for each event."""
 
 import hashlib
 from collections import Counter
@@ -36,7 +36,7 @@ _COUNTED = {
 
 @dataclass
 class Trace:
-    """Records the events of one run."""
+    """Records the events in one run."""
 
     clock: VirtualClock
     keeps_lines: bool = False

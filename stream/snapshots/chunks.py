@@ -1,16 +1,16 @@
 """Writes snapshots as records of the snapshots topic, and finds the newest complete generation.
 
-The topic is compacted. The key of a record is `KEYS/SLOT/INDEX`. KEYS is the partition of a task, or `0/model` for a
-shared model. Generations alternate between the slots `a` and `b`, so that the previous generation stays complete while
-the next one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is
-the task's last step in the snapshot, or the version of the shared model. The value of a record is a *chunk*:
+The topic is compacted. A record's key is `KEYS/SLOT/INDEX`. KEYS is a task's partition, or `0/model` for a shared
+model. Generations alternate between the slots `a` and `b`, so that the previous generation stays complete while the
+next one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is the
+task's last step in the snapshot, or the shared model's version. A record's value is a *chunk*:
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
     head    {"format": 1, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk also
             {"count": 4, "whole": sha256 over the chunks' sha256 (32 bytes each, in order)}
 
-The concatenated payloads of a generation are the state: see `stream.snapshots.state`. A generation with a missing chunk
+A generation's concatenated payloads form the state: see `stream.snapshots.state`. A generation with a missing chunk
 or a wrong checksum is *torn*, and is ignored.
 """
 
@@ -38,10 +38,10 @@ ROTATING_SLOTS = ("a", "b")
 IMPORT_SLOT = "import"
 
 MODEL_PARTITION = 0
-"""The partition of the task that writes the snapshots of a shared model."""
+"""The partition whose task writes a shared model's snapshots."""
 
 MODEL_KEYS = f"{MODEL_PARTITION}/model"
-"""Key prefix of snapshots of a shared model."""
+"""Key prefix for a shared model's snapshots."""
 
 Pulse = Callable[[], None]
 """A callback that a long operation calls repeatedly. If it raises an exception, the operation ends."""
@@ -52,7 +52,7 @@ Parts = Generator[bool, None, T]
 
 
 def finish(parts: Parts[T], pulse: Pulse = lambda: None) -> T:
-    """Run an operation to its end, and call `pulse` after each part."""
+    """Run an operation to completion, and call `pulse` after each part."""
     while True:
         try:
             next(parts)
@@ -74,7 +74,7 @@ class Message(NamedTuple):
 
 
 class ChunkHead(Struct):
-    """The head of a chunk."""
+    """A chunk's head."""
 
     format: int
     generation: int
@@ -101,7 +101,7 @@ class ChunkWriter:
         self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
-        """Start a generation that replaces an earlier generation of `chunks_before` chunks in a slot."""
+        """Start a generation that replaces an earlier generation with `chunks_before` chunks in a slot."""
         self.slot = slot
         self.count = 0  # number of chunks returned so far
         self.done = False  # whether all chunks were returned
@@ -157,7 +157,7 @@ def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[byte
 
 
 def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
-    """Return the head and payload of a chunk, or None if the value is not a chunk or its checksum is wrong."""
+    """Return a chunk's head and payload, or None if the value is not a chunk or its checksum is wrong."""
     start = 4 + int.from_bytes(chunk[:4], "little")
     try:
         head = convert(orjson.loads(chunk[4:start]), ChunkHead)
@@ -171,24 +171,24 @@ class Stored:
     """The snapshots of a task or of a shared model: the newest complete generation, and the slot for the next one."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
-        """Start a search for the newest generation, optionally limited to numbers up to `number_max`.
+        """Start a search for the newest generation, optionally only among numbers up to `number_max`.
 
         Args:
-            keys: prefix of the keys: the task's partition, or MODEL_KEYS.
+            keys: key prefix: the task's partition, or MODEL_KEYS.
             number_max: greatest generation number; None means no limit.
         """
         self.keys = keys
         self.newest: Generation | None = None
         self.imported: Generation | None = None
         self.next_slot = ROTATING_SLOTS[0]
-        self.taken_ms = -1  # stream time of the newest snapshot or, without a snapshot, at the start; -1 if unknown
+        self.taken_ms = -1  # stream time of the newest snapshot or, if there is none, at the start; -1 if unknown
         self.taken_of: object = None  # ledger or version in the newest snapshot; no snapshot is due until it changes
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
         self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # by slot, with the digests of the chunks
 
     def add(self, record: Record) -> None:
-        """Add the next record of the topic. Records that are not chunks of these snapshots are skipped.
+        """Add the next record from the topic. Records that are not chunks of these snapshots are skipped.
 
         Raises:
             SnapshotError: the chunk is in a different format.
@@ -272,21 +272,21 @@ def read_snapshots(
     *,
     keys: str | None = None,
 ) -> Stored:
-    """Read the snapshots of a task or of a shared model in one call; see `reading_snapshots`."""
+    """Read a task's or a shared model's snapshots in one call; see `reading_snapshots`."""
     return finish(reading_snapshots(broker, topics, partition, number_max, keys=keys), pulse)
 
 
 def reading_snapshots(
     broker: Broker, topics: Topics, partition: int, number_max: int | None = None, *, keys: str | None = None
 ) -> Parts[Stored]:
-    """Read the snapshots of a task or of a shared model, record by record.
+    """Read a task's or a shared model's snapshots, record by record.
 
     Args:
         broker: the broker.
         topics: the pipeline's topics.
         partition: partition of the snapshots topic.
         number_max: greatest generation number; None means no limit.
-        keys: prefix of the keys; None means the prefix of the partition's task.
+        keys: key prefix; None means the prefix for the partition's task.
 
     Raises:
         SnapshotError: a chunk is in a different format.
@@ -299,7 +299,7 @@ def reading_snapshots(
 
 
 def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> Stored:
-    """Read the snapshots of a shared model; see `read_snapshots`."""
+    """Read a shared model's snapshots; see `read_snapshots`."""
     return read_snapshots(broker, topics, MODEL_PARTITION, pulse=pulse, keys=MODEL_KEYS)
 
 

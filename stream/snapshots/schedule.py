@@ -1,8 +1,8 @@
-"""The schedule of snapshots. A learner process writes one snapshot at a time, and one batch of chunks in each step.
+"""The snapshot schedule. A learner process writes one snapshot at a time, and one batch of chunks in each step.
 
 A snapshot is due if the state has changed since the last snapshot, and either stream time has advanced by the interval
-or the task has been idle for the interval. Idle tasks also need a snapshot. When retention has deleted the inputs of a
-task, the task can be recovered only from a snapshot that was taken after the last input.
+or the task has been idle for the interval. Idle tasks also need a snapshot. When retention has deleted a task's inputs,
+the task can be recovered only from a snapshot taken after the last input.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
 
 class SnapshotSchedule:
-    """Schedules the snapshots of all tasks of one process, and of a shared model."""
+    """Schedules the snapshots of all tasks in one process, and of a shared model."""
 
     def __init__(self, interval_ms: int, bytes_max: int, chunk_bytes: int = CHUNK_BYTES) -> None:
         """Create an empty schedule.
@@ -47,11 +47,11 @@ class SnapshotSchedule:
         return any(self._is_due(source, stream_ms, silent_ms) for source in sources)
 
     def portion(self, partition: int, sources: Sequence[Source], stream_ms: int, silent_ms: int) -> list[Message]:
-        """Return the next messages of the snapshot in progress, or of a snapshot that is due now.
+        """Return the next messages for the snapshot in progress, or for a snapshot that is due now.
 
         Args:
-            partition: the partition that makes a step.
-            sources: the sources of the partition's snapshots, after the step was applied.
+            partition: the partition whose task takes a step.
+            sources: the sources of the partition's snapshots, after the step has been applied.
             stream_ms: the partition's stream time.
             silent_ms: time since the partition's previous step.
         """
@@ -75,7 +75,7 @@ class SnapshotSchedule:
             self._writing = None
 
     def abandon(self, partition: int) -> None:
-        """Abort the snapshot of a partition, because its remaining chunks would contain a different state."""
+        """Abort a partition's snapshot, because its remaining chunks would contain a different state."""
         if self._writing is not None and self._writing[0].partition == partition:
             self._writing[0].stored.taken_of = None
             self._writing = None

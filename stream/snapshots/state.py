@@ -1,13 +1,13 @@
-"""Encodes and decodes the content of a snapshot, which is the state of a task or of a shared model.
+"""Encodes and decodes a snapshot's content, which is the state of a task or of a shared model.
 
 A state is a sequence of sections (see `stream.wire.sections`):
 
     state     values: the task's settings, its last step and its times; `model` for a shared model
     learner   one part of `Learner.state()`; one section for each part
     pending   a block of pending decisions, oldest first; as many sections as needed
-    deferred  a block of deferred decisions that wait until they are shown
+    deferred  a block of deferred decisions that are waiting to be shown
     shown     a block of pending decisions that were deferred, in the order in which they were shown
-    orphans   a block of feedback that waits for its context
+    orphans   a block of feedback that is waiting for its context
     retained  a block of settled ids, with the decisions that late feedback can correct
     end       empty, and always last
 
@@ -46,7 +46,7 @@ BLOCK_ENTRIES = 2_000
 """Maximum number of join entries in one section. Encoding a section takes about 4 ms."""
 
 RESTORED_ENTRIES = 20_000
-"""Number of retained ids that are restored between two steps of the running partitions. This takes about 20 ms."""
+"""Number of retained ids that are restored between two steps in the running partitions. This takes about 20 ms."""
 
 Entries = Sequence[Sequence[Any]]
 """Join entries as columns, oldest first. There are no columns if there are no entries."""
@@ -65,7 +65,7 @@ class Snapshot(NamedTuple):
     learner: State  # empty with a shared model
     pending: Entries = ()  # columns: ids, Pending
     orphans: Entries = ()  # columns: ids, Orphan
-    retained: Entries = ()  # columns: ids, Retained, stream times of settlement
+    retained: Entries = ()  # columns: ids, Retained, settlement stream times
     deferred: Entries = ()  # columns: ids, Pending
     shown: Entries = ()  # columns: ids, Pending
 
@@ -83,7 +83,7 @@ class ModelSnapshot(NamedTuple):
 
 
 def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
-    """Copy the state of a task.
+    """Copy a task's state.
 
     Later steps do not change the copy, except for decision times that are still unknown. Unknown times are not encoded.
 
@@ -104,7 +104,7 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
 
 
 def take_model(replica: Replica, settings: TaskSettings, spare: State | None = None) -> ModelSnapshot:
-    """Copy the state of a shared model; see `take`."""
+    """Copy a shared model's state; see `take`."""
     assert not replica.is_overlaid
     return ModelSnapshot(
         model_settings(settings), replica.version, replica.updates, replica.offset, dict(replica.places),
@@ -120,7 +120,7 @@ def _copy(learner: Any, spare: State | None) -> State:
 def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
     """Return the keys and values of a dict of join entries, oldest first.
 
-    The methods of dict are four times as fast as those of OrderedDict. The order is the same, because the join never
+    A dict's methods are four times as fast as an OrderedDict's. The order is the same, because the join never
     moves an entry.
     """
     return list(dict.keys(kept)), list(dict.values(kept))
@@ -176,7 +176,7 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
     """Restore a snapshot into a new replica.
 
     Raises:
-        JournalError: the snapshot belongs to another model.
+        JournalError: the snapshot belongs to a different model.
     """
     if (expected := model_settings(settings)) != snapshot.settings:
         raise JournalError(
@@ -225,12 +225,12 @@ def _learner_sections(state: State) -> Iterator[Section]:
 
 
 def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
-    """Decode the snapshot of a task in one call; see `decoding`."""
+    """Decode a task's snapshot in one call; see `decoding`."""
     return finish(decoding(generation), pulse)
 
 
 def decoding(generation: Generation) -> Parts[Snapshot]:
-    """Decode the snapshot of a task section by section. Each payload of the generation is released once it is read.
+    """Decode a task's snapshot section by section. Each of the generation's payloads is released once it has been read.
 
     Raises:
         SnapshotError: the snapshot cannot be decoded.
@@ -244,7 +244,7 @@ def decoding(generation: Generation) -> Parts[Snapshot]:
 
 
 def decode_model(generation: Generation) -> ModelSnapshot:
-    """Decode the snapshot of a shared model; see `decode`."""
+    """Decode a shared model's snapshot; see `decode`."""
     with _refusing(generation):
         values, learner, _ = finish(_reading(generation))
         places = {partition: Place(*place) for partition, *place in values["places"]}
@@ -263,7 +263,7 @@ def _refusing(generation: Generation) -> Iterator[None]:
 
 
 def _reading(generation: Generation) -> Parts[tuple[Mapping[str, Any], State, dict[str, Any]]]:
-    """Read the values of the first section, the learner's state, and the entries of all blocks as columns."""
+    """Read the first section's values, the learner's state, and the entries in all blocks as columns."""
     reader = SectionReader(generation.payloads)
     values = reader.section().values
     learner: State = {}
@@ -293,10 +293,10 @@ _ROWS: Mapping[str, Any] = {
 
 
 def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) -> bytes:
-    """Encode the entries of a block.
+    """Encode the entries in a block.
 
     Args:
-        name: name of the block.
+        name: the block's name.
         rows: event ids, entries and, for settled ids, the stream times at which they were settled.
         undated: steps whose ticks had not been applied when the snapshot was taken. The ticks can be applied while the
             snapshot is written.
@@ -314,16 +314,16 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
 
 
 def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]:
-    """Return an orphan without headers, and its headers as bytes. The names of headers are not always UTF-8."""
+    """Return an orphan without headers, and its headers as bytes. Header names are not always UTF-8."""
     headers = [(name.encode(errors="surrogateescape"), value) for name, value in orphan.record.headers]
     return orphan._replace(record=orphan.record._replace(headers=())), headers
 
 
 def decode_block(name: str, encoded: bytes | memoryview) -> list[Any]:
-    """Decode the entries of a block; the inverse of `encode_block`. Equal decision times share one object.
+    """Decode the entries in a block; the inverse of `encode_block`. Equal decision times share one object.
 
     Raises:
-        ValueError, TypeError: the bytes are not a block of this name.
+        ValueError, TypeError: the bytes are not a block with this name.
     """
     times: dict[int, DecisionTime] = {}
 

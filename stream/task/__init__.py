@@ -1,1 +1,1 @@
-"""The join of decisions with feedback, and the step of a task as a pure function."""
+"""The join of decisions with feedback, and a task's step as a pure function."""

@@ -1,14 +1,14 @@
 """A frozen model that serves as the holdout policy, encoded as text in a task's settings.
 
 The settings contain the whole model. As with any other policy, a task is therefore a function of its settings and
-inputs. Recovery, audits and replicas of a shared model need no file, and a restart with another model is rejected.
+inputs. Recovery, audits and replicas of a shared model need no file, and a restart with a different model is rejected.
 
     model:DIGEST:BASE64
 
 BASE64 encodes a section. DIGEST is the first 16 hex digits of the SHA-256 digest of the decoded bytes. The section's
 arrays are the parts of the learner's state that determine the greedy class. The section's values are `settings`, on
-which the state depends; `scalars`, the names of the parts that are not arrays; and `class_names` and `features` of the
-model's pipeline, or null.
+which the state depends; `scalars`, the names of the parts that are not arrays; and the model pipeline's `class_names`
+and `features`, or null.
 """
 
 from base64 import b64decode, b64encode
@@ -24,13 +24,14 @@ from stream.wire.sections import Section, SectionReader, encode_section
 MODEL = "model:"
 
 TEXT_MAX = 700_000
-"""Limit on the length of the text. The text must fit in the journal record of a task's first step, at most 1 MB."""
+"""Limit on the length of the text. The text must fit in the journal record for a task's first step, which is limited to
+1 MB."""
 
 
 class Frozen(NamedTuple):
     """A frozen model."""
 
-    settings: dict[str, Any]  # settings on which the state depends, by their names in `TaskSettings`
+    settings: dict[str, Any]  # settings on which the state depends, keyed by their names in `TaskSettings`
     state: State  # the parts that determine the greedy class
     class_names: list[str] | None = None
     features: Mapping[str, Any] | None = None
@@ -69,7 +70,7 @@ class Frozen(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Frozen":
-        """Decode the text of a model; the inverse of `to_text`.
+        """Decode a model's text; the inverse of `to_text`.
 
         Raises:
             ParameterError: the text does not encode a model.

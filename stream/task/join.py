@@ -25,12 +25,12 @@ from stream.wire.records import Decision, DecisionTime, Features, Feedback, Head
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSettings:
-    """The windows and limits of the join. If there are too many entries, the oldest is evicted and counted."""
+    """The join's windows and limits. If there are too many entries, the oldest is evicted and counted."""
 
     window_ms: int = 300_000  # maximum time that a decision waits for its feedback
     activation_ms: int | None = None  # maximum time that a deferred decision waits to be shown; None means window_ms
     orphan_ms: int = 300_000  # maximum time that feedback waits for its context
-    retain_ms: int = 3_600_000  # time for which settled ids are remembered, to recognise duplicates and late feedback
+    retain_ms: int = 3_600_000  # how long settled ids are remembered, to recognise duplicates and late feedback
     pending_max: int = 150_000  # limit on unsettled decisions; see `_evict`
     orphans_max: int = 50_000  # limit on orphans; the oldest orphan is dropped
     retained_max: int = 1_000_000  # limit on settled ids; the oldest id is forgotten
@@ -47,7 +47,7 @@ class JoinSettings:
 
 
 class Pending(NamedTuple):
-    """A decision that waits for its feedback, or a deferred decision that waits until it is shown."""
+    """A decision that is waiting for its feedback, or a deferred decision that is waiting to be shown."""
 
     x: Features
     decision: Decision
@@ -56,12 +56,12 @@ class Pending(NamedTuple):
 
     @property
     def action(self) -> int:
-        """The action of the decision."""
+        """The decision's action."""
         return self.decision.action
 
 
 class Orphan(NamedTuple):
-    """Feedback that waits for its context."""
+    """Feedback that is waiting for its context."""
 
     feedback: Feedback | None  # None for a shown record
     record: Record  # the record as received
@@ -69,7 +69,7 @@ class Orphan(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """A settled decision, stored to recognise further records with its id. Ids with equal values share an entry."""
+    """A settled decision, stored to recognise later records with its id. Ids with equal values share an entry."""
 
     outcome: Outcome
     reward: int | None  # the first bit; None if unmatched, unshown, or expired without an assumed bit
@@ -84,7 +84,7 @@ class Settled(NamedTuple):
     pending: Pending
     outcome: Outcome
     feedback: Feedback | None  # None if expired, unmatched or unshown
-    record: Record | None  # the record of the feedback or, for an unmatched decision, of the orphan
+    record: Record | None  # the feedback's record or, for an unmatched decision, the orphan's
 
 
 class Late(NamedTuple):
@@ -117,7 +117,7 @@ Event = Settled | Late | Mismatched | DroppedOrphan
 
 
 class Overflows(NamedTuple):
-    """The number of evicted entries of each kind."""
+    """The number of entries of each kind that were evicted."""
 
     pending: int = 0
     orphans: int = 0
@@ -126,7 +126,7 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """The entries of all ids in certain states, oldest first, and the limits for these entries."""
+    """The entries for all ids in certain states, oldest first, and the limits on these entries."""
 
     __slots__ = ("counted_as", "entries", "entries_max", "limit_ms", "others", "state")
 
@@ -147,7 +147,7 @@ class _Collection:
 
 
 class _AgeQueue:
-    """A queue of ids and times, oldest first. It uses 17 to 19 bytes per id; an `OrderedDict` uses 70 bytes more."""
+    """A queue of ids and times, oldest first. It uses 17 to 19 bytes per id, 70 bytes less than an `OrderedDict`."""
 
     __slots__ = ("_head", "_ids", "_times_ms")
 
@@ -166,7 +166,7 @@ class _AgeQueue:
         return self._ids[0]
 
     def oldest_ms(self) -> int | None:
-        """Return the time of the oldest id, or None if the queue is empty."""
+        """Return the oldest id's time, or None if the queue is empty."""
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
@@ -180,7 +180,7 @@ class _AgeQueue:
         return True
 
     def times_ms(self) -> "array[int]":
-        """Return a copy of the times, with the oldest first."""
+        """Return a copy of the times, oldest first."""
         return self._times_ms[self._head :]
 
 
@@ -199,14 +199,15 @@ _ledger_counts = itemgetter(*Ledger._fields)
 
 
 class Join:
-    """The state machines of all event ids of one task.
+    """The state machines for all event ids in one task.
 
     The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the returned
-    events. Stream time never decreases, so the oldest entry of each collection is due first. Shown decisions have a
-    separate collection, because their windows begin in the order of the shown records, not of the decisions.
+    events. Stream time never decreases, so the oldest entry in each collection is due first. Shown decisions have a
+    separate collection, because their windows begin in the order of the shown records, not in the order of the
+    decisions.
 
     Unsettled decisions and orphans are removed in any order, so these collections are `OrderedDict`s. Settled ids are
-    the most numerous. They are removed in order of insertion, so they use a plain dict and a queue.
+    the most numerous. They are removed in insertion order, so they use a plain dict and a queue.
     """
 
     def __init__(
@@ -278,7 +279,7 @@ class Join:
         self._is_changed = True
 
     def settle_changed(self) -> Sequence[Event]:
-        """After a change of settings, settle entries that are overdue or exceed the limits."""
+        """After the settings have changed, settle entries that are overdue or exceed the limits."""
         if not self._is_changed:
             return ()
         self._is_changed = False
@@ -295,7 +296,7 @@ class Join:
         deferred: Iterable[tuple[str, Pending]] = (),
         shown: Iterable[tuple[str, Pending]] = (),
     ) -> None:
-        """Add the waiting entries of a stored state, oldest first.
+        """Add the waiting entries from a stored state, oldest first.
 
         Args:
             pending: ids and decisions.
@@ -309,13 +310,13 @@ class Join:
         self.orphans.update(orphans)
 
     def restore_retained(self, retained: Iterable[tuple[str, Retained, int]]) -> None:
-        """Add the settled ids of a stored state, oldest first, with their entries and stream times of settlement."""
+        """Add the settled ids from a stored state, oldest first, with their entries and settlement stream times."""
         for event_id, entry, settled_ms in retained:
             self.retained[event_id] = self._shared(entry)
             self._settled.append(event_id, settled_ms)
 
     def state_of(self, event_id: str) -> State:
-        """Return the state of an id."""
+        """Return an id's state."""
         return self._find(event_id)[0]
 
     def settled_ms(self) -> Sequence[int]:
@@ -335,28 +336,28 @@ class Join:
         return self._counts["contexts"] + self._counts["feedback"]
 
     def overflows(self) -> Overflows:
-        """Return the number of evicted entries of each kind."""
+        """Return the number of entries of each kind that were evicted."""
         return Overflows(**self._overflows)
 
     def restore_counts(self, ledger: Ledger, overflows: Overflows) -> None:
-        """Restore the counts of a stored state."""
+        """Restore the counts from a stored state."""
         self._counts.update(ledger._asdict())
         self._overflows.update(overflows._asdict())
 
     def count(self, *names: str, by: int = 1) -> None:
-        """Increase fields of the ledger. Tasks count malformed records in this way, because no rule applies to them."""
+        """Increment counters in the ledger. Tasks count malformed records this way, because no rule applies to them."""
         for name in names:
             self._counts[name] += by
 
     def receive_context(
         self, event_id: str, decide: Callable[[], tuple[Pending, bool]], is_deferred: bool = False
     ) -> Sequence[Event]:
-        """Apply a context, and return the events for the task, in order.
+        """Apply a context, and return the resulting events for the task, in order.
 
         Args:
             event_id: the context's id.
             decide: returns the decision, and whether feedback is possible. In a replay, feedback is impossible if the
-                log has another action. The function is called only for an id without a decision.
+                log has a different action. The function is called only for an id without a decision.
             is_deferred: whether the decision waits until it is shown.
         """
         self._counts["contexts"] += 1
@@ -411,7 +412,7 @@ class Join:
     def date(self, time: DecisionTime, ms: int) -> None:
         """Set the time of a step's decisions.
 
-        The time is never earlier than that of earlier decisions, even if the clock of a partition's new leader lags.
+        The time is never earlier than that of previous decisions, even if the clock of a partition's new leader lags.
         The task calls this method once for each step. Before the call, the step's decisions are never due.
         """
         time.ms = self.dated_ms = max(ms, self.dated_ms)
@@ -419,7 +420,7 @@ class Join:
         self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + limit_ms)
 
     def _find(self, event_id: str) -> tuple[State, Any]:
-        """Return the state of an id, and its entry: a `Pending`, `Orphan` or `Retained`, or None."""
+        """Return an id's state, and its entry: a `Pending`, `Orphan` or `Retained`, or None."""
         kept: Any = self.pending.get(event_id)
         if kept is not None:
             return State.PENDING, kept
@@ -436,7 +437,7 @@ class Join:
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
-        # Entries that are added later have this stream time or a later one.
+        # Entries added from now on have this stream time or a later one.
         self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
         for collection in self._collections:
             while (due_ms := self._due_ms(collection)) is not None and due_ms < self.stream_ms:
@@ -461,7 +462,7 @@ class Join:
     def _evict(self, collection: _Collection) -> Sequence[Event]:
         """Evict an entry because a collection exceeds its limit.
 
-        The oldest entry of the collection is evicted. Unsettled decisions share one limit: the oldest deferred decision
+        The collection's oldest entry is evicted. Unsettled decisions share one limit: the oldest deferred decision
         is evicted or, without deferred decisions, the decision that is due first.
         """
         if self.deferred and collection.others:
@@ -476,7 +477,7 @@ class Join:
         return inf if due_ms is None else due_ms
 
     def _end_oldest(self, collection: _Collection) -> Sequence[Event]:
-        """Apply the deadline rule to the oldest entry of a collection."""
+        """Apply the deadline rule to a collection's oldest entry."""
         is_settled = collection.state is State.MATCHED
         event_id = self._settled.oldest_id() if is_settled else next(iter(collection.entries))
         state, kept = self._find(event_id)
@@ -504,7 +505,7 @@ class Join:
             event_id: the id.
             kept: the id's entry.
             pending: the id's unsettled decision.
-            feedback: the new feedback or, for a context, the feedback that waited for it.
+            feedback: the new feedback or, for a context, the feedback that was waiting for it.
             record: the feedback's record, or the shown record.
         """
         rule = self._table[state, happened]

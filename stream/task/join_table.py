@@ -14,7 +14,7 @@ from stream.wire.records import Outcome
 
 @unique  # without @unique, members with equal values would be aliases
 class State(Enum):
-    """The state of an event id."""
+    """An event id's state."""
 
     __hash__ = object.__hash__  # faster: each event looks up several rules, and Enum.__hash__ takes 0.1 µs
 
@@ -40,12 +40,12 @@ class Input(Enum):
     __hash__ = object.__hash__
 
     CONTEXT = ("a context",), ()
-    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the feedback names another action
+    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the feedback names a different action
     ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the logged action differs from the chosen one
-    DEFERRED = ("a context", "a deferral"), ("no decision",)  # the decision waits until it is shown
+    DEFERRED = ("a context", "a deferral"), ("no decision",)  # the decision waits to be shown
     DEFERRED_MISMATCH = ("a context", "a deferral", "another action"), ("waiting feedback",)
     FEEDBACK = ("new feedback",), ()
-    MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback is for another action
+    MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback is for a different action
     SHOWN = ("a shown record",), ()
     DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or there are too many entries
 
@@ -99,7 +99,7 @@ class Rule(NamedTuple):
 
     move: Move
     after: State
-    counts: tuple[str, ...] = ()  # fields of `Ledger` that increase by one
+    counts: tuple[str, ...] = ()  # fields of `Ledger` that are incremented
     settles: Outcome | None = None  # outcome of the settled decision
     differing: tuple[str, ...] = ()  # additional counts if the bit differs from the first bit
 
@@ -174,13 +174,13 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
 }
 """The default table.
 
-Feedback for another action is refused in every state with a decision, except UNMATCHED. It neither settles nor corrects
-the decision, and is not a duplicate. If feedback for an id arrives twice before the context, the first feedback counts,
-regardless of the action that the second one names. The action of feedback for an unmatched decision is not checked,
-because such feedback refers to the log's action and is not used for learning.
+Feedback for a different action is refused in every state with a decision, except UNMATCHED. It neither settles nor
+corrects the decision, and is not a duplicate. If feedback for an id arrives twice before the context, the first
+feedback counts, regardless of the action that the second one names. The action of feedback for an unmatched decision is
+not checked, because such feedback refers to the log's action and is not used for learning.
 
-A deferred decision becomes pending when it is shown. PENDING and SHOWN differ only in the time at which the window
-begins: that of the decision or of the shown record. Feedback implies that the decision was shown.
+A deferred decision becomes pending when it is shown. PENDING and SHOWN differ only in when the window begins: at the
+time of the decision, or of the shown record. Feedback implies that the decision was shown.
 """
 
 _LEVELS = {
@@ -202,7 +202,7 @@ def check_table(table: Table) -> None:
     Raises:
         TableError: a rule is missing, or a rule is inconsistent: its input is impossible in its state; the state and
             input do not meet the requirements of its move; its next state or outcome is not that of the move; or its
-            counts violate an equation of the ledger.
+            counts violate one of the ledger's equations.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
     for state, happened in rows ^ table.keys():

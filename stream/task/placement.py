@@ -1,4 +1,4 @@
-"""Counts misplaced records, whose partition does not match their key because the producer uses another partitioner."""
+"""Counts misplaced records: the producer uses a different partitioner, so the partition does not match the key."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ LengthArray = NDArray[np.int64]
 
 
 def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> int:
-    """Count the keys that Kafka's default partitioner would assign to another partition.
+    """Count the keys that Kafka's default partitioner would assign to a different partition.
 
     Compiled code processes all keys of a step at once. This takes 0.3 µs per key; Python code takes 10 µs.
 
@@ -39,7 +39,7 @@ def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, part
 
 @compiled
 def _murmur2(data: ByteArray) -> np.uint32:
-    """Return the 32-bit MurmurHash2 of a key with the seed of Kafka's partitioner, as in `partition_for`."""
+    """Return a key's 32-bit MurmurHash2 with the seed that Kafka's partitioner uses, as in `partition_for`."""
     multiplier = np.uint32(0x5BD1E995)
     h = np.uint32(0x9747B28C) ^ np.uint32(data.size)
     whole = data.size & ~3

@@ -18,7 +18,7 @@ from stream.wire.records import Decision, Features, Logged, Target
 Play = Literal["own", "logged", "match"]
 
 Reward = Literal["exclusive", "any"]
-"""The number of right classes per context: exactly one, or any number. The bit concerns only the played class."""
+"""The number of right classes per context: exactly one, or any number. The bit refers only to the played class."""
 
 UNKNOWN_PROPENSITY = float("nan")
 

@@ -78,19 +78,19 @@ class TaskSettings:
     play: Play = "own"  # how logged decisions are used
     reward: Reward = "exclusive"  # number of right classes per context
     propensity_min: float = 0.0  # minimum to which logged propensities are raised; 0 means no minimum
-    features: Mapping[str, Any] | None = None  # the encoder of named features, as written by `to_plain`
+    features: Mapping[str, Any] | None = None  # the encoder for named features, as written by `to_plain`
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # source of decision times; "context" is for virtual time
-    scale: Scaling = "none"  # scaling of features by the statistics of the contexts so far
+    scale: Scaling = "none"  # scaling of features by statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides instead of the learner, for comparison
-    holdout_policy: str = UNIFORM  # the fixed policy of the holdout; see `make_holdout_policy`
+    holdout_policy: str = UNIFORM  # the holdout's fixed policy; see `make_holdout_policy`
     challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
     open_classes: bool = False  # contexts name their classes; each new name gets the next index, up to n_classes
 
     def resolved(self) -> "TaskSettings":
-        """Return these settings with all parameters of the learners. Parameters that are not set get their defaults.
+        """Return these settings with all of the learners' parameters. Parameters that are not set get their defaults.
 
         Raises:
             ParameterError: the learner or a parameter is unknown, or a value is out of range.
@@ -180,7 +180,7 @@ class TaskSettings:
             raise ParameterError(f"challenger: expected play own; got {self.play}")
 
     def make_holdout_policy(self) -> int | KernelLearner | None:
-        """Create the policy of the holdout; see `Mixture`.
+        """Create the holdout's policy; see `Mixture`.
 
         Raises:
             ParameterError: the policy is unknown, the policy's class does not exist, or the model does not fit these
@@ -221,7 +221,7 @@ class TaskSettings:
         return learner
 
     def arm_of(self, u: float) -> Arm | None:
-        """Return the arm of a decision made with the uniform draw u; None means that the learner decides."""
+        """Return the arm for a decision made with the uniform draw u; None means that the learner decides."""
         return HOLDOUT if u < self.holdout else None
 
     def make_classes(self) -> Classes:
@@ -234,7 +234,7 @@ class TaskSettings:
         )  # fmt: skip
 
     def feature_encoder(self) -> FeatureEncoder | None:
-        """Return the encoder of named features, or None.
+        """Return the encoder for named features, or None.
 
         Raises:
             ParameterError: the encoder is invalid, or its number of features differs from the learner's.
@@ -303,7 +303,7 @@ class TaskSettings:
         return registered()[self.learner].from_logs is FromLogs.PROPENSITY
 
     def warm_up(self) -> None:
-        """Compile or load all kernels of a step, so that the first event is not delayed."""
+        """Compile or load all kernels that a step uses, so that the first event is not delayed."""
         learner = self.make_learner()
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
         decision = learner.predict(x, 0.5)
@@ -315,7 +315,7 @@ class TaskSettings:
 
 
 def learner_of(challenger: str) -> str:
-    """Return the learner of a challenger, whose name is `LEARNER` or `LEARNER:param=value,...`.
+    """Return a challenger's learner. The challenger's name is `LEARNER` or `LEARNER:param=value,...`.
 
     >>> learner_of("late-ucb:m=32"), learner_of("stack-igw")
     ('late-ucb', 'stack-igw')

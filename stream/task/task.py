@@ -1,8 +1,8 @@
-"""The step of a task: a pure function that applies records, in order, and returns the step's output.
+"""A task's step: a pure function that applies records, in order, and returns the step's output.
 
-A task applies the records of one partition of contexts and feedback. It has its own join, and either its own model or a
-view of a shared model. It reads no clock. Stream time is the largest append time of the applied feedback records. The
-same records in the same order therefore produce the same state, bit for bit.
+A task applies the records from one partition of the contexts and feedback topics. It has its own join, and either its
+own model or a view of a shared model. It reads no clock. Stream time is the largest append time of the applied feedback
+records. The same records in the same order therefore produce the same state, bit for bit.
 """
 
 from collections import deque
@@ -123,7 +123,7 @@ class Model(Protocol):
         """Replace a learned reward with a later reward."""
 
     def promote(self, number: int) -> None:
-        """Let another learner decide from now on; see `Learner.promote`."""
+        """Let a different learner decide from now on; see `Learner.promote`."""
 
     def add_class(self, name: str) -> None:
         """Add the name of an open class to a shared model's log."""
@@ -169,7 +169,7 @@ class OwnModel:
 
 
 class Task:
-    """The state of one partition, and the effects of each record on it."""
+    """The state of one partition, and each record's effects on that state."""
 
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
         self.settings = settings = settings.resolved()
@@ -294,7 +294,7 @@ class Task:
         return effects
 
     def _promote(self, name: str, effects: Effects) -> None:
-        """Let another learner decide from now on. An unknown name has no effect."""
+        """Let a different learner decide from now on. An unknown name has no effect."""
         effects.promotions.append(name)
         if name in self._members:
             self.model.promote(self._members.index(name))
@@ -303,7 +303,7 @@ class Task:
         """Set the decision time of the step that wrote a tick.
 
         The time is the tick's append time, or the time of earlier decisions if that is later. The clock can step back
-        when another broker becomes the leader of the partition.
+        when a different broker becomes the partition's leader.
         """
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
@@ -332,7 +332,7 @@ class Task:
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Make a decision for a context, and publish the prediction.
 
-        Return the pending decision, and whether feedback on it is possible.
+        Returns the pending decision, and whether feedback on it is possible.
         """
         event_id, x, logged, unknown, eligible, _ = context
         effects.unknown.extend(unknown)

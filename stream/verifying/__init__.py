@@ -1,1 +1,1 @@
-"""Checks a pipeline from its topics alone, and exports past models."""
+"""Checks a pipeline using only its topics, and exports past models."""

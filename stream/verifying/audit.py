@@ -50,10 +50,10 @@ from stream.wire.topics import Topics, partition_for
 
 
 class Finding(NamedTuple):
-    """The audit of one partition."""
+    """The result of auditing one partition."""
 
     partition: int
-    learner: Ledger  # the learner's counts in the last record of its journal
+    learner: Ledger  # the learner's counts in its journal's last record
     audited: Ledger  # the counts recomputed from the topics
     faults: tuple[str, ...]  # each message names a record or a step
     contexts_behind: int  # number of context offsets that the learner has not applied yet
@@ -61,7 +61,7 @@ class Finding(NamedTuple):
     gone: tuple[str, ...] = ()  # deleted parts of the topics; if not empty, nothing was recomputed
     foreign: tuple[str, ...] = ()  # the first records from other programs in the learner's topics
     foreign_count: int = 0
-    latencies: Sketch = Sketch()  # latencies of the decisions
+    latencies: Sketch = Sketch()  # decision latencies
 
     @property
     def ok(self) -> bool:
@@ -77,7 +77,7 @@ class Finding(NamedTuple):
 
 
 def latencies_of(findings: Iterable[Finding]) -> Sketch:
-    """Return the latencies of the decisions of all partitions."""
+    """Return the decision latencies for all partitions."""
     return total_sketch(finding.latencies for finding in findings)
 
 
@@ -86,7 +86,7 @@ FAULTS_SHOWN_MAX = 20
 
 SETTLED_COUNTS = ("matched", "expired", "unmatched", "unshown")
 LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
-"""Fields of the ledger that count the examples and dead letters of a step."""
+"""Ledger fields that count the examples and dead letters from a step."""
 
 STEPS_AHEAD_MAX = 100
 """Limit on the number of later steps from which the audit buffers records while it searches for a step's records."""
@@ -112,7 +112,7 @@ def audit_partition(
         topics: the pipeline's topics.
         partition: the partition.
         progress: called with each progress message.
-        observe: called after each step with the step and the oracle, whose `events` are then those of the step.
+        observe: called after each step with the step and the oracle; the oracle's `events` are then the step's events.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -125,14 +125,14 @@ def audit_partition(
 
 
 class _Output:
-    """Reads the records of an output topic step by step."""
+    """Reads the records in an output topic step by step."""
 
     def __init__(self, records: Iterator[Record]) -> None:
         self._records = records
-        self._ahead: dict[int, list[Record]] = {}  # records of later steps
+        self._ahead: dict[int, list[Record]] = {}  # records from later steps
 
     def take(self, step: int, count: int) -> list[Record]:
-        """Return the next `count` records of a step, along with any records of earlier steps between them."""
+        """Return the next `count` records from a step, along with any records from earlier steps between them."""
         taken = self._ahead.pop(step, [])
         count -= len(taken)
         while count > 0 and len(self._ahead) < STEPS_AHEAD_MAX and (record := next(self._records, None)) is not None:
@@ -148,7 +148,7 @@ class _Output:
 
 
 class _Audit:
-    """Reads the topics of one partition in parallel, and compares them with the oracle."""
+    """Reads one partition of each topic in parallel, and compares the records with the oracle."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, progress: Progress, observe: Observe) -> None:
         self._broker, self._topics, self._partition = broker, topics, partition
@@ -327,7 +327,7 @@ class _Audit:
             self._fault(f"{place}: expected {played}; got action {own.action} with propensity {propensity}")
 
     def _check_class(self, context: Context, prediction: Prediction, place: str) -> None:
-        """Check that the decided classes are eligible, and that the name of the action is correct."""
+        """Check that the decided classes are eligible, and that the action's name is correct."""
         decision, eligible = prediction.decision, context.eligible
         among = set(range(decision.scores.size) if eligible is None else eligible.tolist())
         scored = set(np.flatnonzero(decision.scores != NOT_ELIGIBLE).tolist())
@@ -376,7 +376,7 @@ class _Audit:
                 oracle.feedback(feedback, record)
 
     def _count_misplaced(self, oracle: Oracle, record: Record, event_id: str | None) -> None:
-        """Count a record whose key belongs to another partition. If a record has no key, its event id is used."""
+        """Count a record whose key belongs to a different partition. If a record has no key, its event id is used."""
         partitions = self._last.partitions
         key = record.key if record.key is not None or event_id is None else event_id.encode()
         if partitions > 1 and key is not None and partition_for(key, partitions) != self._partition:
@@ -384,7 +384,7 @@ class _Audit:
             oracle.counts[f"{name}_misplaced"] += 1
 
     def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
-        """Return the predictions of a step, keyed by the offsets of their contexts.
+        """Return a step's predictions, keyed by their contexts' offsets.
 
         With a shared model, the journal contains the number and digest of the predictions. Any further predictions are
         from other programs.
@@ -440,7 +440,7 @@ class _Audit:
         events: Sequence[Event],
         published: Sequence[tuple[Record, Any]],
     ) -> None:
-        """Report the first difference between the expected and the published records of a step."""
+        """Report the first difference between the expected and the published records for a step."""
         expected = [event for event in events if isinstance(event, kind)]
         for wanted, got in zip_longest(expected, published):
             record, found = got or (None, None)
@@ -452,7 +452,7 @@ class _Audit:
                 return
 
     def _check_rest(self, topic: str, records: Iterable[Record]) -> None:
-        """Report records of an output topic that do not belong to any step."""
+        """Report records in an output topic that do not belong to any step."""
         topics = self._topics
         if topic == topics.predictions and self._last.log is not None:
             for record in records:
@@ -502,9 +502,9 @@ class _Audit:
                 self._fault(f"step {self._published_by} has published records, but the journal ends with step {last}")
 
     def _check_ticks(self, behind: set[int]) -> None:
-        """Check that each step with decisions has a tick, up to the step of the last tick.
+        """Check that each step with decisions has a tick, up to the step that wrote the last tick.
 
-        Without a tick, the decisions of a step would never expire.
+        Without a tick, a step's decisions would never expire.
         """
         if self._oracle is not None:
             newest = max(self._oracle.dated_step, *behind, 0)
@@ -524,7 +524,7 @@ class _Audit:
 
 
 def _is_aside(settings: TaskSettings, context: Context, action: int) -> bool:
-    """Return whether a decision of a replay is unmatched because the log has no bit for its action."""
+    """Return whether a decision in a replay is unmatched because the log has no bit for its action."""
     logged, least = context.logged, settings.propensity_min
     if settings.play != "match" or logged is None:
         return False

@@ -1,7 +1,7 @@
 """Model files and the comparison of models.
 
-A file is a numpy archive without pickles. It contains the arrays of the learner's state as `state.NAME`, and a JSON
-text `meta`. This text contains the learner, its parameters, the model's position in its topics, and the state's digest.
+A file is a numpy archive without pickles. It contains the arrays in the learner's state as `state.NAME`, and JSON text
+as `meta`. The text contains the learner, its parameters, the model's position in its topics, and the state's digest.
 """
 
 import os
@@ -29,7 +29,7 @@ class ModelError(OnebitError, ValueError):
 
 
 class Model(NamedTuple):
-    """A learner's state with its description."""
+    """A learner's state and its description."""
 
     meta: dict[str, Any]
     state: State
@@ -103,7 +103,7 @@ def read_model(path: Path) -> Model:
     except (OSError, BadZipFile, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise ModelError(f"{path}: expected a file written by `onebit model export`; got {error!r}") from error
     if written_format != FILE_FORMAT:
-        raise ModelError(f"{path}: expected a model of format {FILE_FORMAT}; got {written_format!r}")
+        raise ModelError(f"{path}: expected a model in format {FILE_FORMAT}; got {written_format!r}")
     if state_digest([state]) != digest:
         raise ModelError(f"{path}: the digest of its state differs from the digest in meta: the file was changed")
     return Model(meta, state)

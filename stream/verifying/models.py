@@ -1,4 +1,4 @@
-"""Exports the model after any past step, rebuilds a shared model, and imports a model into a new pipeline."""
+"""Exports the model as of any past step, rebuilds a shared model, and imports a model into a new pipeline."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -45,7 +45,7 @@ class TooEarlyError(ModelError):
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
         """Describe the journal, the given time, and the time of the journal's first step."""
-        super().__init__(f"{place}: the task had made no step by {at_ms} ms; its first step was at {first_ms} ms")
+        super().__init__(f"{place}: the task had taken no step by {at_ms} ms; its first step was at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
 
@@ -65,14 +65,14 @@ def export_model(
     version: int | None = None,
     progress: Report = lambda progress: None,
 ) -> Model:
-    """Export the current model of a task, or its model after a given step or at a given broker time.
+    """Export a task's current model, or its model as of a given step or broker time.
 
     A shared model is exported at its newest version, at the version that made a step's decisions, or at the log's
     version at a given time.
 
     Raises:
         ModelError: there is no model.
-        TooEarlyError: the task had made no step by that time.
+        TooEarlyError: the task had not taken a step by that time.
         JournalError: required records have been deleted.
     """
     journal = TopicPartition(topics.journal, partition)
@@ -108,7 +108,7 @@ def _model_of(
     learner: Learner,
     classes: Classes,
 ) -> Model:
-    """Return the model of a learner. If there are challengers, return the model of the current champion alone."""
+    """Return a learner's model. If there are challengers, return only the current champion's model."""
     if settings.challengers:
         name = settings.members[learner.decides]
         parameters = settings.challengers.get(name, settings.parameters)
@@ -163,10 +163,10 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """Return the number of the last step made by a given broker time. `last` is the journal's current last step.
+    """Return the number of the last step taken by a given broker time. `last` is the journal's current last step.
 
     Raises:
-        TooEarlyError: no step had been made by that time.
+        TooEarlyError: no step had been taken by that time.
         BrokerUnavailableError: the broker did not respond.
     """
     offset = offset_at(broker, journal, at_ms + 1)
@@ -180,7 +180,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalS
 
 
 def import_model(broker: Broker, topics: Topics, partition: int, model: Model, transactional_id: str) -> None:
-    """Write a model as the snapshot before the first step of a partition's task.
+    """Write a model as the snapshot that precedes the first step in a partition's task.
 
     The task's journal then contains the model's digest. Recovery and `onebit verify --replay` start from the model.
 
@@ -274,7 +274,7 @@ def fresh_replica(settings: TaskSettings, imported: Generation | None = None) ->
     """Return a replica in its state before the first log entry: an untrained model or, if given, the imported model.
 
     Raises:
-        JournalError: the imported model cannot be read, or belongs to another learner.
+        JournalError: the imported model cannot be read, or belongs to a different learner.
     """
     replica = Replica(settings.make_shareable_learner())
     if imported is not None:
@@ -285,19 +285,19 @@ def fresh_replica(settings: TaskSettings, imported: Generation | None = None) ->
 def replica_at(
     broker: Broker, topics: Topics, settings: TaskSettings, *, offset: int | None = None, version: int | None = None
 ) -> Replica:
-    """Return the shared model of a pipeline at the current end of its log, or at an earlier position.
+    """Return a pipeline's shared model at the current end of its log, or at an earlier position.
 
     Args:
         broker: the broker.
         topics: the pipeline's topics.
-        settings: settings of the tasks.
-        offset: offset in the log before which records are applied; None means the current end.
+        settings: the tasks' settings.
+        offset: only log records before this offset are applied; None means the current end.
         version: number of entries to apply; None means all. The last entry must be at the end of a record.
 
     Raises:
-        ModelError: no record of the log ends at this version.
+        ModelError: no log record ends at this version.
         UpdatesError: the log cannot be read further.
-        JournalError: the newest snapshot cannot be read, or belongs to another model.
+        JournalError: the newest snapshot cannot be read, or belongs to a different model.
     """
     stored = read_model_snapshots(broker, topics)
     replica, newest = fresh_replica(settings, stored.imported), stored.newest

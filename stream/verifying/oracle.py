@@ -73,7 +73,7 @@ class _Pending(NamedTuple):
     id: str
     action: int
     propensity: float
-    date: list[int]  # empty until the step's tick is applied; the decisions of a step share this list
+    date: list[int]  # empty until the step's tick is applied; a step's decisions share this list
 
 
 class _Orphan(NamedTuple):
@@ -95,13 +95,13 @@ class _Known(NamedTuple):
 
 
 class Oracle:
-    """Applies records in the order of the journal, and appends the expected outcomes to `events`."""
+    """Applies records in journal order, and appends the expected outcomes to `events`."""
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
         self.champion = settings.learner  # name of the current champion, if each task has its own model
         self.events: list[Event] = []
-        self.counts: Counter[str] = Counter()  # counts by field of the ledger, and by kind of overflow
+        self.counts: Counter[str] = Counter()  # counts by ledger field, and by kind of overflow
         self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each rule in the join table
         self.undated: dict[int, list[int]] = {}  # decision times of steps whose ticks have not been applied yet
         self.dated_step = 0  # the last step whose tick was applied
@@ -248,7 +248,7 @@ class Oracle:
             self._drop_oldest()
 
     def tick(self, step: int, append_ms: int) -> None:
-        """Set the time of a step's decisions. It is never before the time of earlier decisions."""
+        """Set the time of a step's decisions. It is never earlier than that of previous decisions."""
         date = self.undated.pop(step, None)
         if date is not None:
             self._dated_ms = max(self._dated_ms, append_ms)

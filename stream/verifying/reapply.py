@@ -1,6 +1,6 @@
-"""Applies a whole journal again, and compares the result with the published records and with a recovered task.
+"""Reapplies a whole journal, and compares the result with the published records and with a recovered task.
 
-With a shared model, the model's log is applied again as well.
+With a shared model, the model's log is also reapplied.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from stream.wire.updates import UpdatesError, encode_updates
 
 
 class Replay(NamedTuple):
-    """A comparison of the recovered state with the state after applying the whole journal again, without snapshots."""
+    """A comparison of the recovered state with the state after reapplying the whole journal without snapshots."""
 
     partition: int
     steps: int
@@ -34,9 +34,9 @@ class Replay(NamedTuple):
     replayed: str  # digest of the task's whole state
     recovered: str
     state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
-    fault: str  # the reason for a failure; empty without a failure
+    fault: str  # the reason for a failure; empty if there is none
     version: int | None = None  # version of the shared model whose state is `state`; None without a shared model
-    foreign: str = ""  # message about records of other programs that have step numbers; only with a shared model
+    foreign: str = ""  # message about records from other programs that have step numbers; only with a shared model
 
     @property
     def ok(self) -> bool:
@@ -45,13 +45,13 @@ class Replay(NamedTuple):
 
 
 def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
-    """Apply a task's whole journal again, and compare it with the published records and with a recovery.
+    """Reapply a task's whole journal, and compare the result with the published records and with a recovery.
 
     Every prediction and example must equal the published record byte for byte. The ledger after each step must equal
     the ledger in the journal, and the final state must equal that of a recovery.
 
     With a shared model, every decision is repeated at its version, and the log must contain the steps' entries; see
-    `_LogAgain`. In this case, the journal identifies the predictions of a step. Records from other programs with the
+    `_LogAgain`. In this case, the journal identifies a step's predictions. Records from other programs with the
     step's number are skipped, as in a recovery.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
@@ -88,7 +88,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
 
 
 class _Published:
-    """Compares a task's published records, step by step, with the records of the replay."""
+    """Compares a task's published records, step by step, with the records from the replay."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, *, skips_foreign: bool) -> None:
         """Open the topics.
@@ -97,7 +97,7 @@ class _Published:
             broker: the broker.
             topics: the pipeline's topics.
             partition: the task's partition.
-            skips_foreign: whether to skip unexpected records, which are then treated as records of other programs. If
+            skips_foreign: whether to skip unexpected records, which are then treated as records from other programs. If
                 False, an unexpected record causes an error.
         """
         self.foreign = Foreign()  # skipped records
@@ -117,7 +117,7 @@ class _Published:
             self._compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
 
     def compare_end(self, step: int) -> None:
-        """Check that no further records were published up to a step. Records of later steps are allowed.
+        """Check that no further records were published up to a step. Records from later steps are allowed.
 
         Raises:
             JournalError: there are further records.
@@ -126,9 +126,7 @@ class _Published:
             if (codec.step_of(record) or 0) > step:
                 continue
             if not self._skips_foreign:
-                raise JournalError(
-                    f"{place_of(record)}: this record was not published when the journal was applied again"
-                )
+                raise JournalError(f"{place_of(record)}: this record was not published when the journal was reapplied")
             self.foreign = self.foreign.including(record)
 
     def _compare(self, records: Iterator[Record], step: int, event_id: str, expected: bytes) -> None:
@@ -143,30 +141,30 @@ class _Published:
                 break
             self.foreign = self.foreign.including(record)
         if differing is None:
-            raise JournalError(f"step {step}, applied again, publishes {event_id!r}, but the topic does not contain it")
+            raise JournalError(f"step {step}, when reapplied, publishes {event_id!r}, but the topic does not have it")
         raise JournalError(
-            f"{place_of(differing)}: step {step}, applied again, publishes {expected!r:.200}; got "
+            f"{place_of(differing)}: step {step}, when reapplied, publishes {expected!r:.200}; got "
             f"{differing.value!r:.200}"
         )
 
 
 def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
-    """Return the records of learners' steps. The audit reports all other records."""
+    """Return the records that learners' steps wrote. The audit reports all other records."""
     return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record))
 
 
 class _LogAgain:
-    """A replica that starts at the first entry of the log, for a task that repeats its decisions.
+    """A replica that starts at the first entry in the log, for a task that repeats its decisions.
 
     A step's entries must equal its records in the log byte for byte. Each replica digest in the task's journal, and the
-    digest of the newest snapshot of the model, must equal this replica's digest at the same version.
+    digest of the model's newest snapshot, must equal this replica's digest at the same version.
     """
 
     def __init__(self, broker: Broker, topics: Topics, settings: TaskSettings, partition: int) -> None:
-        """Start before the first entry of the log.
+        """Start before the first entry in the log.
 
         Raises:
-            JournalError: the newest snapshot of the model cannot be read.
+            JournalError: the model's newest snapshot cannot be read.
         """
         stored = read_model_snapshots(broker, topics)
         self.replica = fresh_replica(settings, stored.imported)
@@ -219,7 +217,7 @@ class _LogAgain:
         values = [codec.encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
         if (expected.predictions, expected.sha256) != (len(values), predictions_digest(values)):
             raise JournalError(
-                f"step {number} of partition {self._partition}, applied again: expected {expected.predictions} "
+                f"step {number} of partition {self._partition}, when reapplied: expected {expected.predictions} "
                 f"predictions with digest {expected.sha256[:16]}, as in the journal; got {len(values)} with digest "
                 f"{predictions_digest(values)[:16]}"
             )
@@ -228,17 +226,17 @@ class _LogAgain:
             self._expected += [(number, value) for value in updates]
 
     def read_to_end(self, number: int) -> None:
-        """Apply the remaining records of the log. Records of later steps are not compared.
+        """Apply the remaining records in the log. Records from later steps are not compared.
 
         Raises:
-            JournalError: records of the steps are missing or differ.
+            JournalError: the steps' records are missing or differ.
             UpdatesError: the log cannot be read further.
         """
         for record in self._records:
             self._take(record, number)
         if self._expected:
             raise JournalError(
-                f"step {self._expected[0][0]} of partition {self._partition}, applied again, has updates; "
+                f"step {self._expected[0][0]} of partition {self._partition}, when reapplied, has updates; "
                 f"{self._topics.updates} has none for this step"
             )
 
@@ -258,8 +256,8 @@ class _LogAgain:
             step, value = self._expected.popleft() if self._expected else (0, b"")
             if (step, value) != (place.step, record.value):
                 raise JournalError(
-                    f"{record.topic} offset {record.offset} contains updates of step {place.step} of partition "
-                    f"{self._partition}; applied again, the step has "
+                    f"{record.topic} offset {record.offset} contains updates from step {place.step} of partition "
+                    f"{self._partition}; when reapplied, the step has "
                     f"{'different updates' if step == place.step else 'no updates at this offset'}"
                 )
         snapshot = self._snapshot
@@ -276,6 +274,6 @@ class _LogAgain:
         if (found := state_digest([self.replica.learner.state()])) != expected:
             raise JournalError(
                 f"the log up to version {self.replica.version:,} gives the model {found[:16]}; {owner} has "
-                f"{expected[:16]}; run this check with the processor type and the versions of Onebit, Python and numpy "
-                "of the learners"
+                f"{expected[:16]}; run this check with the same processor type and the same versions of Onebit, "
+                "Python and numpy as the learners"
             )

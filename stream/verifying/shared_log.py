@@ -2,8 +2,7 @@
 
     log        each step has the number of entries stated in its journal record, and no step is missing
     journals   no step made its decisions at a version later than its own record in the log, and every task knows the
-               names of open classes in the order of the log
-    replicas   replicas at the same version are bit-identical
+    names of open classes in log order replicas   replicas at the same version are bit-identical
 
 The model is not recomputed here; see `stream.verifying.reapply`.
 """
@@ -42,11 +41,11 @@ class StepReport(NamedTuple):
 
 
 class LogFinding(NamedTuple):
-    """The audit of a shared model."""
+    """The result of auditing a shared model."""
 
     version: int  # number of entries in the log
     replicas: tuple[ReplicaReport, ...]  # the last report of each process
-    behind: Behind | None  # statistics over the steps that wrote to the log; None without such steps
+    behind: Behind | None  # statistics over the steps that wrote to the log; None if there are none
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -71,7 +70,7 @@ class LogFinding(NamedTuple):
 
 
 def shares_model(broker: Broker, topics: Topics, partitions: int) -> bool:
-    """Return whether the tasks of a pipeline share a model, or False if the pipeline has not started.
+    """Return whether a pipeline's tasks share a model, or False if the pipeline has not started.
 
     Raises:
         JournalError: the journal or the snapshots cannot be read.
@@ -80,7 +79,7 @@ def shares_model(broker: Broker, topics: Topics, partitions: int) -> bool:
 
 
 def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
-    """Compare the log of a shared model with the journals of its tasks.
+    """Compare a shared model's log with its tasks' journals.
 
     Raises:
         JournalError: a journal cannot be read.
@@ -103,7 +102,7 @@ class _Steps:
         self.names: list[str] = []  # open classes that the task knows, in the order of its steps
         self.seen = 0  # number of the last step found in the log so far
         self.parts = 0  # number of parts of that step
-        self.count = 0  # number of entries of that step
+        self.count = 0  # number of entries from that step
 
     @property
     def last(self) -> int:

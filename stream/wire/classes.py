@@ -1,8 +1,8 @@
-"""The classes of a pipeline, and the eligible classes of a context.
+"""A pipeline's classes, and a context's eligible classes.
 
-Classes have indices from 0. They have names if the pipeline replays a data set with names, or if it is *open*. An open
-pipeline accepts up to K classes, and assigns the next index to each new name, in the order of the contexts or, with a
-shared model, in the order of the model's log.
+Classes are indexed from 0. They have names if the pipeline replays a data set with class names, or if it is *open*. An
+open pipeline accepts up to K classes, and assigns the next index to each new name, in context order or, with a shared
+model, in the order of the model's log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class NewClassesError(Exception):
 
 
 class Classes:
-    """The indices and names of a pipeline's classes.
+    """A pipeline's classes, with their indices and names.
 
     >>> classes = Classes(3, is_open=True)
     >>> classes.eligible(["news", "help"]).tolist(), classes.eligible(["offers", "help"]).tolist(), classes.names
@@ -53,10 +53,10 @@ class Classes:
 
         Args:
             n_classes: number of classes K.
-            names: names of the classes; None if the classes have no names, or no names yet.
+            names: class names; None if the classes have no names, or no names yet.
             is_open: whether new names are added.
             from_log: whether new names come from a shared model's log. Otherwise, `eligible` adds them.
-            unsupported: name of the learner if it cannot decide among eligible classes.
+            unsupported: the learner's name, if the learner cannot decide among eligible classes.
         """
         self.n_classes = n_classes
         self.names = list(names or ()) if is_open or names is not None else None
@@ -66,7 +66,7 @@ class Classes:
         self._index = {name: k for k, name in enumerate(self.names or ())}
 
     def name_of(self, index: int) -> str | None:
-        """Return the name of a class, or None if the classes have no names."""
+        """Return a class's name, or None if the classes have no names."""
         return None if self.names is None else self.names[index]
 
     def add(self, names: Iterable[str]) -> None:
@@ -106,7 +106,7 @@ class Classes:
         if (indices[1:] == indices[:-1]).any():
             raise ClassesError(f"expected each class once; got {shown(given)}")
         if action is not None and action not in indices:
-            raise ClassesError(f"expected the class {action} of the logged decision in the list; got {shown(given)}")
+            raise ClassesError(f"expected the logged decision's class {action} in the list; got {shown(given)}")
         if new and self._from_log:
             raise NewClassesError(list(new))
         if new:

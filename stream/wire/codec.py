@@ -1,13 +1,13 @@
 """Encoding and decoding of events. Only this module depends on the wire format.
 
-Values are JSON. Every field is checked; unknown fields are ignored. The version is in a record header. A record without
-the header is read as version 1, so that any producer can write contexts and feedback.
+Values are JSON. Every field is checked; unknown fields are ignored. A record header contains the version. A record
+without this header is read as version 1, so that any producer can write contexts and feedback.
 
 A *tick* is a record that the learner appends to the feedback topic to advance stream time and to timestamp decisions.
 It has no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of the topic
 recognise ticks by the header and skip them, and the ledger does not count them.
 
-A *promotion* is a tick of step 0 with a second header, `onebit-promote`. This header contains the name of the learner
+A *promotion* is a tick for step 0 with a second header, `onebit-promote`. This header contains the name of the learner
 that makes all later decisions. `onebit promote` writes a promotion to each partition.
 """
 
@@ -56,14 +56,14 @@ VERSION_HEADER = ("onebit-version", b"%d" % VERSION)
 HEADERS: Headers = (VERSION_HEADER,)
 
 ID_BYTES_MAX = 256
-"""Maximum size of an id. Ids are record keys, and a task stores the id of every pending and retained event."""
+"""Maximum size of an id. Ids are record keys, and a task stores the ids of all pending and retained events."""
 
 VALUE_BYTES_MAX = 1_000_000
 """Maximum size of a value, close to Kafka's default limit for a record. Larger values are not parsed."""
 
 NUMBERS_MAX = (VALUE_BYTES_MAX - 16_384) // len("-2.2250738585072014e-308,")
-"""Maximum number of scores and logged values in a prediction, so that the prediction fits into a record. 16 KiB remain
-for the other fields: an id, a class name, and names of challengers."""
+"""Maximum number of scores and logged values in a prediction, so that the prediction fits in a record. 16 KiB are left
+for the other fields: an id, a class name, and the challengers' names."""
 
 UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
@@ -79,7 +79,7 @@ pending decision."""
 TICK_HEADER = "onebit-tick"
 PROMOTION_HEADER = "onebit-promote"
 _STEP_HEADER = "onebit-step"
-_HEADER_DIGITS_MAX = 18  # every number of 18 digits fits in 64 bits
+_HEADER_DIGITS_MAX = 18  # every 18-digit number fits in 64 bits
 
 Fields = TypeVar("Fields", bound=EventFields)
 
@@ -97,7 +97,7 @@ class LogReading(NamedTuple):
 
 
 def step_headers(step: int) -> Headers:
-    """Return the headers of a step's output records."""
+    """Return the headers for a step's output records."""
     return (VERSION_HEADER, (_STEP_HEADER, b"%d" % step))
 
 
@@ -110,10 +110,10 @@ def step_of(record: Record) -> int | None:
 
 
 def trace_of(record: Record) -> Headers:
-    """Return the trace headers of a record (W3C Trace Context), or no headers if these are too long."""
+    """Return a record's trace headers (W3C Trace Context), or no headers if these are too long."""
     if record.headers == HEADERS:
         return ()
-    found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # the first of each name
+    found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # first per name
     return tuple(sorted(found.items())) if sum(map(len, found.values())) <= TRACE_BYTES_MAX else ()
 
 
@@ -158,7 +158,7 @@ def decode_context(
         record: the record.
         n_features: the learner's dimension d.
         log: how to read the logged decision; None means that it is ignored.
-        encoder: the encoder of named features, or None.
+        encoder: the encoder for named features, or None.
         classes: the pipeline's classes. New names are added if the classes are open. None means that eligible classes
             are ignored.
 
@@ -322,7 +322,7 @@ def _prediction(record: Record) -> PredictionFields:
 
 
 def encode_feedback(feedback: Feedback | Shown) -> bytes:
-    """Encode the value of a feedback record, or of a shown record."""
+    """Encode the value of a feedback record or a shown record."""
     if isinstance(feedback, Shown):
         return orjson.dumps({"id": feedback.id, "shown": True})
     fields: dict[str, Any] = {"id": feedback.id, "reward": feedback.reward}
@@ -334,10 +334,10 @@ def encode_feedback(feedback: Feedback | Shown) -> bytes:
 
 
 def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False) -> Feedback | Shown:
-    """Decode a feedback record, or a shown record, for a learner with n_classes classes.
+    """Decode a feedback record or a shown record, for a learner with n_classes classes.
 
-    A reward is 0 or 1 as an integer, a float or a boolean. Labels and actions are integers. A null action counts as
-    absent. A record with a reward is feedback, even if it has `shown`.
+    A reward is 0 or 1 as an integer, a float or a boolean. Labels and actions are integers. A null action is treated as
+    missing. A record with a reward is feedback, even if it has `shown`.
 
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
@@ -457,12 +457,12 @@ def _reason(error: ValidationError, value: bytes) -> str:
 
 
 def tick_headers(step: int) -> Headers:
-    """Return the headers of a step's tick."""
+    """Return the headers for a step's tick."""
     return (VERSION_HEADER, (TICK_HEADER, b"%d" % step))
 
 
 def is_tick(record: Record) -> bool:
-    """Return whether a record of the feedback topic is a tick. A promotion is also a tick."""
+    """Return whether a record in the feedback topic is a tick. A promotion is also a tick."""
     return record.value is None and record.key is None and any(name == TICK_HEADER for name, _ in record.headers)
 
 
@@ -472,7 +472,7 @@ def tick_step(record: Record) -> int | None:
 
 
 def promotion_headers(name: str) -> Headers:
-    """Return the headers of a promotion: the headers of a tick of step 0, and the name of the learner to promote.
+    """Return the headers for a promotion: those for a tick of step 0, and the name of the learner to promote.
 
     Readers of feedback therefore skip a promotion like any other tick.
     """

@@ -1,4 +1,4 @@
-"""Dead letters: unusable records, stored unchanged, with their position and the reason in headers."""
+"""Dead letters: unusable records, stored unchanged, with their positions and the reasons in headers."""
 
 import re
 from typing import NamedTuple
@@ -16,8 +16,8 @@ Kafka's limit applies to the compressed size. Dead letters for such records are 
 original size."""
 
 _CONTENT_BYTES_MAX = 1_020_000
-"""Total size limit for the key, the value and the record's own headers: Kafka's default of 1 MiB for a record, minus
-space for Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
+"""Total size limit for the key, the value and the record's own headers: Kafka's default limit of 1 MiB for a record,
+minus space for Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
 
 _REASON_CHARACTERS_MAX = 2_000  # a reason can contain names from the record, which can be long
 _HEADER_OVERHEAD_BYTES = 10  # maximum total size of a header's two length fields
@@ -41,7 +41,7 @@ class DeadLetter(NamedTuple):
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reason: str) -> Headers:
-    """Return the headers of a dead letter: the record's position and the reason."""
+    """Return the headers for a dead letter: the record's position and the reason."""
     return (
         VERSION_HEADER,
         ("onebit-topic", topic.encode()),
@@ -55,8 +55,8 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
     """Encode a record as a dead letter: the record's key and value, Onebit's headers, and then the record's headers.
 
-    If a header of the record has a reserved name, the name gets the prefix `original-`. Headers with reserved names are
-    therefore always Onebit's.
+    If one of the record's headers has a reserved name, the name gets the prefix `original-`. Headers with reserved
+    names are therefore always Onebit's.
     """
     headers = dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
     key, value = record.key, record.value
@@ -80,7 +80,7 @@ def decode_dead_letter(record: Record) -> DeadLetter:
     """Decode a dead letter.
 
     Raises:
-        MalformedError: the record does not have the headers of a dead letter.
+        MalformedError: the record does not have a dead letter's headers.
     """
     ours = {name: content for name, content in record.headers if name.startswith("onebit-")}
     own = tuple(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """An equation of the ledger: a total, and the counts that add up to it."""
+    """One of the ledger's equations: a total, and the counts that add up to it."""
 
     total: str
     parts: tuple[str, ...]
@@ -40,12 +40,12 @@ class Ledger(NamedTuple):
     orphans_dropped: int = 0
     feedback_malformed: int = 0
     mismatched: int = 0  # feedback that names an action other than the decision's action
-    contexts_misplaced: int = 0  # contexts whose key belongs to another partition
+    contexts_misplaced: int = 0  # contexts whose key belongs to a different partition
     feedback_misplaced: int = 0
-    unmatched: int = 0  # decisions without a bit, because the log has another action
+    unmatched: int = 0  # decisions without a bit, because the log has a different action
     feedback_unmatched: int = 0  # feedback for unmatched decisions
     propensities_floored: int = 0  # decisions whose logged propensity was raised to the minimum
-    deferred: int = 0  # deferred decisions that wait until they are shown
+    deferred: int = 0  # deferred decisions that are waiting to be shown
     unshown: int = 0  # deferred decisions that were not shown in time
     shown: int = 0  # shown records that were accepted
 
@@ -69,7 +69,7 @@ class Ledger(NamedTuple):
         return tuple(failed)
 
     def __add__(self, other: object) -> "Ledger":  # adds the counts instead of concatenating them
-        """Return the sum of the ledgers of two partitions.
+        """Return the sum of two partitions' ledgers.
 
         >>> Ledger(contexts=3, decided=3) + Ledger(contexts=2, decided=1, context_duplicates=1)  # doctest: +ELLIPSIS
         Ledger(contexts=5, decided=4, context_duplicates=1, ...)
@@ -80,7 +80,7 @@ class Ledger(NamedTuple):
 
 
 def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
-    """Return the sum of the ledgers of all partitions."""
+    """Return the sum of all partitions' ledgers."""
     return sum(ledgers, start=Ledger())
 
 

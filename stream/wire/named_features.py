@@ -2,11 +2,11 @@
 
 A numeric feature has one index; the entry contains the number. A categorical feature has one index for each distinct
 value; the entry contains 1. A text feature has one index for each lower-case word; the entry contains the number of
-occurrences. Null, an empty text and the number 0 have no entry.
+occurrences. Null, an empty string and the number 0 have no entry.
 
 A feature with a small vocabulary has its own indices, one for each value. A feature with a large vocabulary is hashed:
-its values share 2**hash_bits indices, which follow all other indices. Entries of a row with equal indices are summed.
-An encoder without names hashes all features, including numbers. An encoder can be stored as JSON.
+its values share 2**hash_bits indices, which follow all other indices. Entries in a row that have equal indices are
+summed. An encoder without names hashes all features, including numbers. An encoder can be stored as JSON.
 """
 
 import math
@@ -41,7 +41,7 @@ class NamedFeaturesError(ValueError):
 
 
 class Kind(StrEnum):
-    """The kind of a feature's values."""
+    """The kind of values that a feature has."""
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
@@ -49,8 +49,8 @@ class Kind(StrEnum):
 
 
 Scaling = Literal["none", "standard"]
-"""The scaling of numeric features: none, or to mean 0 and standard deviation 1; see `producers.datasets.scaling` and
-`stream.learners.running_scale`."""
+"""The scaling of numeric features: none, or to a mean of 0 and a standard deviation of 1; see
+`producers.datasets.scaling` and `stream.learners.running_scale`."""
 
 
 class Scale(NamedTuple):
@@ -126,7 +126,7 @@ class FeatureEncoder:
         return Features(indices, values), unknown
 
     def kind_of(self, name: str, given: object) -> Kind:
-        """Return the kind of a feature's values. An encoder without names returns the kind of `given`.
+        """Return the kind of values that a feature has. An encoder without names returns the kind of `given`.
 
         Raises:
             NamedFeaturesError: the name is unknown.
@@ -156,7 +156,7 @@ class FeatureEncoder:
         return int(self._hashed(name, ("",))[0]) if indices is None else indices[""]
 
     def scaled(self, name: str, values: T) -> T:
-        """Scale the values of a numeric feature."""
+        """Scale a numeric feature's values."""
         scale = self.names[name].scale if self.names else None
         return values if scale is None else scale.of(values)
 
@@ -173,11 +173,11 @@ def build(
     unknown: bool = False,
     scales: Mapping[str, Scale] = MappingProxyType({}),
 ) -> FeatureEncoder:
-    """Build an encoder from the kinds and vocabularies of features. Values without a vocabulary are hashed.
+    """Build an encoder from the features' kinds and vocabularies. Values without a vocabulary are hashed.
 
     Args:
         names: the features by name, in the order of their indices.
-        hash_bits: the number of indices for hashed values is 2**hash_bits.
+        hash_bits: hashed values share 2**hash_bits indices.
         unknown: whether to hash values that are not in a vocabulary, even if every feature has a vocabulary.
         scales: the scales of numeric features, by name; values of features without a scale are encoded unchanged.
     """
@@ -228,7 +228,7 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
     """Create an encoder from the output of `to_plain`.
 
     Raises:
-        NamedFeaturesError: the object is invalid, or another version of Onebit wrote it.
+        NamedFeaturesError: the object is invalid, or a different version of Onebit wrote it.
     """
     try:
         plain = convert(fields, _PlainEncoder)
@@ -281,7 +281,7 @@ def number_of(name: str, value: object) -> float:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, in lower case.
+    """Return the words in a text, in lower case.
 
     >>> words_of("Zwölf Boxkämpfer, don't")
     ['zwölf', 'boxkämpfer', 'don', 't']

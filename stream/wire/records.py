@@ -1,7 +1,7 @@
 """Records as read from Kafka, and the events that they contain, as Python objects.
 
 These objects are created for every event, so most classes are NamedTuples: creating a NamedTuple takes 0.3 µs, and
-creating a frozen dataclass takes 1 µs. Objects within the JSON value of an event are msgspec structs, which the decoder
+creating a frozen dataclass takes 1 µs. Objects within an event's JSON value are msgspec structs, which the decoder
 creates and checks. All objects are immutable; do not write to their arrays.
 """
 
@@ -14,14 +14,14 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 Headers = tuple[tuple[str, bytes], ...]
-"""Names and values of headers. Bytes of a name that are not UTF-8 become lone surrogates (`surrogateescape`). A null
+"""Header names and values. Bytes in a name that are not UTF-8 become lone surrogates (`surrogateescape`). A null
 value is read as an empty value."""
 
 
 make = tuple.__new__
 """`make(Record, (topic, ...))` is equivalent to `Record(topic, ...)` with all fields, but takes 0.08 µs instead of 0.21
-µs. Onebit creates about twenty NamedTuples per event. Calling their constructors would take an eighth of the event's
-processing time."""
+µs. Onebit creates about twenty NamedTuples per event. Calling their constructors would account for an eighth of the
+event's processing time."""
 
 
 class TopicPartition(NamedTuple):
@@ -55,17 +55,17 @@ class Foreign(NamedTuple):
     """Counts records in Onebit's topics that other programs wrote. Readers skip these records."""
 
     records: int = 0
-    first: str = ""  # position of the first of these records
+    first: str = ""  # position of the first such record
 
     def including(self, record: Record) -> "Foreign":
-        """Return the counts, including one more record."""
+        """Return the counts after one more record."""
         return Foreign(self.records + 1, self.first or place_of(record))
 
     def describe(self, where: str) -> str:
         """Return a warning about these records."""
         return (
             f"skipped {self.records:,} records in {where} that Onebit did not write; the first is {self.first}. "
-            "Check which other program writes there"
+            "Find out which other program writes there"
         )
 
 
@@ -85,7 +85,7 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Logged(Struct, frozen=True, gc=False):
-    """The logged decision of a context that is replayed from a log."""
+    """The logged decision for a context that is replayed from a log."""
 
     action: Whole  # the class that was played
     propensity: Probability | None = (
@@ -94,7 +94,7 @@ class Logged(Struct, frozen=True, gc=False):
 
 
 class Context(NamedTuple):
-    """The features of an event, and other information that the learner needs for the decision."""
+    """An event's features, and other information that the learner needs for the decision."""
 
     id: str
     x: Features
@@ -117,7 +117,7 @@ class Decision(NamedTuple):
     greedy: int  # the class with the highest score
     propensity: float  # p[action], the probability with which it was played; NaN if the log has no propensities
     scores: FloatArray  # float64[K]; `NOT_ELIGIBLE` for classes that were not eligible
-    logged: FloatArray = NOTHING_LOGGED  # float64[L], further numbers that the learner stores; empty for most learners
+    logged: FloatArray = NOTHING_LOGGED  # float64[L], other numbers that the learner stores; empty for most learners
 
 
 class DecisionTime:
@@ -151,7 +151,7 @@ class Target(Struct, frozen=True, gc=False):
 
 
 Arm = Literal["holdout"]
-"""The arm of decisions that a fixed policy makes for comparison."""
+"""The arm for decisions that a fixed policy makes, for comparison."""
 
 HOLDOUT: Arm = "holdout"
 
@@ -170,10 +170,10 @@ class Prediction(NamedTuple):
     decision: Decision
     model_version: int  # own model: number of applied updates; shared model: number of log entries
     target: Target | None = None  # None if the published decision is not from a log
-    class_name: str | None = None  # name of the action; None if the classes have no names
+    class_name: str | None = None  # the action's name; None if the classes have no names
     logged: FloatArray | None = None  # the decision's logged values; only with a shared model
     arm: Arm | None = None  # None if the learner made the decision
-    trace: Headers = ()  # trace headers of the context
+    trace: Headers = ()  # the context's trace headers
     challenged: Challenged | None = None  # None without challengers
 
 
@@ -183,7 +183,7 @@ class Answer(NamedTuple):
     id: str
     action: int
     greedy: int
-    context_offset: int  # offset of the context, in the partition with the same number
+    context_offset: int  # the context's offset, in the partition with the same number
 
 
 class Feedback(NamedTuple):
@@ -196,7 +196,7 @@ class Feedback(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A shown record, which reports that a deferred decision was shown. The decision's window begins with it."""
+    """A shown record, which reports that a deferred decision was shown. The decision's window begins at this record."""
 
     id: str
 
@@ -206,7 +206,7 @@ class Outcome(StrEnum):
 
     MATCHED = "matched"
     EXPIRED = "expired"
-    UNMATCHED = "unmatched"  # the replayed log has another action, and therefore no bit for this action
+    UNMATCHED = "unmatched"  # the replayed log has a different action, and therefore no bit for this action
     UNSHOWN = "unshown"  # the decision was deferred, and was not shown in time
 
 

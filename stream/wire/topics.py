@@ -9,7 +9,7 @@ DEFAULT_PREFIX = "onebit."
 
 
 class TopicSpec(NamedTuple):
-    """The required settings of a topic."""
+    """A topic's required settings."""
 
     name: str
     partitions: int
@@ -19,7 +19,7 @@ class TopicSpec(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """The actual settings of a topic."""
+    """A topic's actual settings."""
 
     name: str
     partitions: int
@@ -31,7 +31,7 @@ class TopicDescription(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """The topics of a pipeline; all names have the same prefix."""
+    """A pipeline's topics; all names have the same prefix."""
 
     contexts: str
     predictions: str
@@ -49,11 +49,11 @@ class Topics(NamedTuple):
 
     @property
     def updates(self) -> str:
-        """The log of a shared model. The topic exists only with a shared model."""
+        """A shared model's log. The topic exists only with a shared model."""
         return self.journal.removesuffix("journal") + "updates"
 
     def all_of(self, *, shares_model: bool) -> list[str]:
-        """Return all topics, including the log of the shared model if there is one."""
+        """Return all topics, including the shared model's log if there is one."""
         return [*self, self.updates] if shares_model else [*self]
 
     def of_events(self) -> tuple[str, ...]:
@@ -63,10 +63,10 @@ class Topics(NamedTuple):
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """Return the specifications of all topics. All except the log have the same number of partitions.
+        """Return the specifications for all topics. All except the log have the same number of partitions.
 
-        The retention applies to the event topics. The journal and the log of a shared model have unlimited retention,
-        because an idle task cannot be recovered without the step of its newest snapshot.
+        The retention applies to the event topics. The journal and a shared model's log have unlimited retention,
+        because an idle task cannot be recovered without the step at which its newest snapshot was taken.
         """
         log = [TopicSpec(self.updates, 1, replication=replication)] if shares_model else []
         return log + [
@@ -85,8 +85,8 @@ class Topics(NamedTuple):
     ) -> list[str]:
         """Return warnings for topics whose retention can delete records that a recovery needs.
 
-        A recovery needs the records of two snapshot intervals, because the newest snapshot can be torn. It also needs
-        the records of one window, so that a learner that was stopped for a window finds all feedback. With a shared
+        A recovery needs the records from two snapshot intervals, because the newest snapshot can be torn. It also needs
+        the records from one window, so that a learner that was stopped for a window finds all feedback. With a shared
         model, it also needs the predictions and the model's whole log.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
@@ -111,7 +111,7 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 
 def _murmur2(data: bytes) -> int:
-    """Return the 32-bit MurmurHash2 of a key with the seed of Kafka's partitioner."""
+    """Return a key's 32-bit MurmurHash2 with the seed that Kafka's partitioner uses."""
     multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(data)
     whole = len(data) & ~3

@@ -89,7 +89,7 @@ CONTEXT_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
     (True, False): Decoder(ContextFields[Named]).decode,
     (True, True): Decoder(LoggedContextFields[Named]).decode,
 }
-"""Decoders of contexts, by whether features are named and whether a logged decision is required."""
+"""Decoders for contexts, keyed by whether features are named and whether a logged decision is required."""
 
 read_feedback = Decoder(FeedbackFields).decode
 read_prediction = Decoder(PredictionFields).decode

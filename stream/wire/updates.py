@@ -1,6 +1,6 @@
-"""The updates topic, which is the log of a shared model: encoding and decoding of its records.
+"""The updates topic, which is a shared model's log: encoding and decoding of its records.
 
-The *entries* of one step form one record, or several parts if the record would be too large. The value is a section
+The *entries* from one step form one record, or several parts if the record would be too large. The value is a section
 (see `stream.wire.sections`). Its arrays contain the step's entries as columns, in order:
 
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": []}, "arrays": [...]}
@@ -9,13 +9,13 @@ The *entries* of one step form one record, or several parts if the record would 
     action       <i4 [n]        the decision's action
     greedy       <i4 [n]        the decision's greedy class
     propensity   <f8 [n]        the decision's propensity
-    scores       <f8 [n, K+L]   the decision's scores, then further numbers that the learner stores
+    scores       <f8 [n, K+L]   the decision's scores, then additional numbers that the learner stores
     reward       |i1 [n]        the bit; -1 for a decision
     nnz          <i4 [n]        the number of features of x
     x.indices    <i4            the indices of all x, concatenated
     x.values     <f8            the values of all x, concatenated. Absent: all 1
     assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
-    v            <f8 [n]        the draw of a randomised update. Absent: 0
+    v            <f8 [n]        the draw for a randomised update. Absent: 0
     label        <i4 [n]        the true class, or the number of the promoted learner; -1 if none was given. Absent: -1
 
 An entry contains all data that a reader needs to apply the entry, so readers of the log store no pending decisions.
@@ -23,7 +23,7 @@ An entry contains all data that a reader needs to apply the entry, so readers of
 missing and repeated steps. `names` contains a class name for each entry of kind 4, in order. A name that is not in the
 log yet gets the next index.
 
-The header `onebit-version` contains the format version. A record without this header, or without a section called
+The header `onebit-version` contains the format version. A record without this header, or without a section named
 `updates`, was written by another program.
 """
 
@@ -46,7 +46,7 @@ RECORD_BYTES_MAX = 900_000
 
 DECIDED, SETTLED, CORRECTED, PROMOTED, NAMED = 0, 1, 2, 3, 4
 """Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed bit, a promotion, and
-the name of a class. The last two kinds have an empty x, and a decision that consists of zeros."""
+a class name. The last two kinds have an empty x and an all-zero decision."""
 
 NO_BIT, NO_LABEL = -1, -1
 
@@ -55,11 +55,11 @@ _ENTRY_BYTES = 38  # size of an entry without scores and x
 
 
 class UpdatesError(OnebitError):
-    """The log of updates cannot be read further."""
+    """The update log cannot be read any further."""
 
 
 class Entry(NamedTuple):
-    """A step's entry in the log."""
+    """An entry that a step wrote to the log."""
 
     kind: int
     x: Features
@@ -97,7 +97,7 @@ class Entries(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """The storage format of a field of `Entries`."""
+    """The storage format for a field in `Entries`."""
 
     name: str
     dtype: type[np.generic]
@@ -121,18 +121,18 @@ _COLUMNS = (  # in the order of the fields
 
 
 class Update(NamedTuple):
-    """One record of the log."""
+    """One record in the log."""
 
     partition: int  # the task
     step: int  # the task's step
-    part: int  # number of the part, starting at 0
+    part: int  # part number, starting at 0
     follows: int  # the task's previous step in the log; 0 if there is none
     names: tuple[str, ...]  # class names, one for each entry of kind NAMED
     entries: Entries
 
 
 def columns_of(entries: Sequence[Entry]) -> Entries:
-    """Convert one or more entries of the same model to columns."""
+    """Convert one or more entries from the same model's log to columns."""
     kinds, xs, decisions, rewards, assumed, v, labels, _ = zip(*entries, strict=True)
     actions, greedy, propensities, scores, logged = zip(*decisions, strict=True)
     indices, values = zip(*xs, strict=True)
@@ -147,7 +147,7 @@ def columns_of(entries: Sequence[Entry]) -> Entries:
 def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
     """Return the entry at an index, without a class name. `end` is the index after the entry's last feature."""
     part = slice(end - int(entries.sizes[place]), end)
-    row = entries.scores[place].copy()  # scores and logged numbers of one decision share an array
+    row = entries.scores[place].copy()  # a decision's scores and logged numbers share an array
     decision = Decision(
         int(entries.actions[place]), int(entries.greedy[place]), float(entries.propensities[place]),
         row[:n_classes], row[n_classes:],
@@ -159,7 +159,7 @@ def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
-    """Concatenate entries of the same model."""
+    """Concatenate entries from the same model's log."""
     return parts[0] if len(parts) == 1 else Entries(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -184,9 +184,9 @@ def encode_updates(
 
 
 def decode_update(record: Record) -> Update | None:
-    """Decode a record of the log.
+    """Decode a record from the log.
 
-    Returns None for a record of another program, which has no version or no section of updates. Such a record cannot
+    Returns None for a record from another program, which has no version or no section of updates. Such a record cannot
     hide a missing step, because each step contains the number of the task's previous step.
 
     Raises:

@@ -144,7 +144,7 @@ def test_records_around_a_non_utf_8_header_name_are_read(
     assert [record.headers for record in records] == [
         known if number % 3 == 2 else (plain, last) for number in range(100)
     ]
-    omitted = f"omitted 1 of its headers, among them {NOT_UTF_8!r}, because their names are not UTF-8"
+    omitted = f"omitted 1 of the record's headers, including {NOT_UTF_8!r}, because their names are not UTF-8"
     reported = f"{tp.topic}/0, offset 98: {omitted}"
     assert (reported in caplog.messages, len(caplog.messages)) == (
         (True, 33) if drops_header_names(adapted) else (False, 0)

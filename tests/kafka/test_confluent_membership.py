@@ -96,7 +96,7 @@ def test_offset_commit_without_a_response_times_out(
     monkeypatch.setattr(connection, "patience_s", 0.2)
     monkeypatch.setattr(member, "membership", lambda: b"")
     monkeypatch.setattr(member, "_client", SimpleNamespace(commit=lambda offsets, asynchronous: ended.wait(60)))
-    with pytest.raises(BrokerUnavailableError, match=r"could not commit offsets of group learners"):
+    with pytest.raises(BrokerUnavailableError, match=r"could not commit offsets for group learners"):
         member.commit({CONTEXTS: 8})
     ended.set()
     member.on_unknown_member()  # does not fence the member, because the broker has not responded

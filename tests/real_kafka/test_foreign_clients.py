@@ -90,7 +90,7 @@ def test_foreign_records_stop_neither_learner_nor_audit(ours: Pipeline, kafka: L
     latin: Headers = ((NOT_UTF_8.decode(errors="surrogateescape"), b"kept"), plain)
     if client == "confluent":  # confluent-kafka cannot return the header's name
         latin = (plain,)
-        named = f"{topics.contexts}/0, offset 203: omitted 1 of its headers, among them {NOT_UTF_8!r}"
+        named = f"{topics.contexts}/0, offset 203: omitted 1 of the record's headers, including {NOT_UTF_8!r}"
         assert named in learner.said()
     broker = ours.broker()
     letters = list(read_partition(broker, TopicPartition(topics.dead_letter, 0)))

@@ -81,7 +81,7 @@ def test_records_of_other_programs_are_skipped_and_reported() -> None:
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([step(0, 1, 0), step(1, 4, 3)], "offset 1: expected updates of partition 0 after step 1, part 0; got step 4"),
+        ([step(0, 1, 0), step(1, 4, 3)], "offset 1: expected updates from partition 0 after step 1, part 0; got"),
         ([step(0, 4, 3)], "after step 0, part -1; got step 4, part 0, after step 3"),
         ([record(0, encode_updates(0, 1, 0, [settled()] * 2, bytes_max=1)[1])], "got step 1, part 1"),
         ([record(0, b"".join(encode_section(Section("updates"))))], "decoding failed"),

@@ -304,7 +304,7 @@ def test_replay_detects_a_prediction_that_differs_from_the_journal() -> None:
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert not replay.ok
     assert "test.predictions/0 offset 40: " in replay.fault
-    assert "applied again" in replay.fault
+    assert "reapplied" in replay.fault
 
 
 def _right_answer(program: LearnerProgram) -> Any:

@@ -79,7 +79,7 @@ def is_transient(error: Any) -> bool:
 
 
 def is_refusal(error: Any) -> bool:
-    """Return whether an ACL is missing."""
+    """Return whether the error reports a missing ACL."""
     return error.code() in _FORBIDDEN
 
 
@@ -127,7 +127,7 @@ class ConfluentConnection(Connection):
                 client.poll(0)
 
     def call(self, what: str, call: Callable[[], Any]) -> None:
-        """Run a call that may never return, with a timeout.
+        """Run a call with a timeout, because it may never return.
 
         Raises:
             BrokerUnavailableError: the call did not return in time. The client can no longer be used.
@@ -193,8 +193,8 @@ def _security_of(config: ClientConfig) -> dict[str, Any]:
 T = TypeVar("T")
 
 _SLICE_S = 0.1
-"""Length of the slices into which a wait is divided. A pause of the whole process counts as a single slice, so a result
-that becomes available during the pause is still returned."""
+"""Length of the slices into which a wait is divided. If the whole process is paused, the pause counts as a single
+slice, so a result that becomes available during the pause is still returned."""
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:

@@ -4,17 +4,17 @@ Workarounds for librdkafka:
 
 - `consume` waits until it has as many records as requested, or until its timeout. `poll` therefore reads the available
   records first. If there are none, it waits for one record.
-- librdkafka keeps the high watermark of the last fetch response, but not the last stable offset (`lag`).
+- librdkafka keeps the high watermark from the last fetch response, but not the last stable offset (`lag`).
 - The client's position does not advance past transaction markers and aborted records. Here, the event that reports the
   end of a partition sets the position.
 - A partition that is paused in the client loses its fetched records and, once resumed, waits for the pending fetch.
   Here, the events of a paused partition are set aside instead. If there are too many, the partition is also paused in
   the client.
-- The client reports a damaged batch as an event and continues with the next batch. Here, reading of the partition
-  stops.
-- Only the timestamp type of a record shows whether the broker or the sender set the timestamp.
+- The client reports a damaged batch as an event and continues with the next batch. Here, the reader stops reading the
+  partition.
+- Only a record's timestamp type shows whether the broker or the sender set the timestamp.
 - A seek fails just after an assignment. A reader therefore assigns its partitions in its first poll.
-- A seek also fails in a partition that the client has abandoned. The client abandons a partition if the requested
+- A seek also fails on a partition that the client has abandoned. The client abandons a partition if the requested
   offset does not exist. It sometimes also does so after a damaged batch, because it reads the rest of the batch as
   further batches. All partitions are then assigned again.
 - `close` waits for the group without a limit, and may never return. Here, it has a timeout.
@@ -54,7 +54,7 @@ _CLOSED_WITHIN_S = 5.0
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
-"""Time limit for retries of a seek. If seeks still fail then, the client has abandoned the partition. After an
+"""Time limit for retrying a seek. If seeks still fail after that, the client has abandoned the partition. After an
 assignment, seeks fail only for a few milliseconds."""
 
 
@@ -105,7 +105,7 @@ class Reader:
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
         self._is_drained = False  # True if the last poll returned all the records that the client had fetched
         self._has_moved = False  # True if the position advanced without records, past markers or aborted records
-        self._has_lost_its_way = False  # True if the client reads at a different offset than requested
+        self._has_lost_its_way = False  # True if the client reads from a different offset than requested
         self._errors: list[Any] = []  # errors reported by the client and not yet raised by poll
         self._unreadable: dict[TopicPartition, str] = {}  # unreadable partitions, with the reason
         connection.clients.add(self)
@@ -161,7 +161,7 @@ class Reader:
             self._client.resume([_kafka.TopicPartition(*tp)])
 
     def _receive(self, timeout_s: float, count: int) -> list[Any]:
-        """Return the available events, or wait for the first one. Events of paused partitions are set aside."""
+        """Return the available events, or wait for the first one. Events from paused partitions are set aside."""
         try:
             events = self._client.consume(count, 0)
             if not events and timeout_s > 0:
@@ -196,7 +196,7 @@ class Reader:
         records = []
         dated_by_sender: dict[str, Record] = {}
         positions, unreadable = self._positions, self._unreadable
-        # All records of a topic share one string for its name.
+        # All records from a topic share one string for the topic's name.
         known = {tuple(tp): tp for tp in positions}
         for event in events:
             place, error = (event.topic(), event.partition()), event.error()
@@ -237,7 +237,7 @@ class Reader:
     def _on_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
         """Handle a report that an offset does not exist.
 
-        The report may be outdated because of a later seek, or may be the consequence of a damaged batch.
+        The report may be outdated because of a later seek, or may be caused by a damaged batch.
         """
         offset = self._positions.get(tp)
         if offset is None:

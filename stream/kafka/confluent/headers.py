@@ -20,7 +20,7 @@ specializes a direct call that has run several times. The specialized call does 
 
 
 def headers_read(message: Any) -> Headers:
-    """Return the headers of a record that was read. A null value becomes an empty value."""
+    """Return the headers from a record that was read. A null value becomes an empty value."""
     try:
         found = _headers_of(message)
     except SystemError as error:
@@ -68,7 +68,7 @@ def _lenient(message: Any, error: SystemError) -> Headers:
     cause = error.__cause__
     name = cause.object if isinstance(cause, UnicodeDecodeError) else b""
     _logger.warning(
-        "%s/%d, offset %d: omitted %d of its headers, among them %r, because their names are not UTF-8",
+        "%s/%d, offset %d: omitted %d of the record's headers, including %r, because their names are not UTF-8",
         message.topic(), message.partition(), message.offset(), left_out, name,
     )  # fmt: skip
     return tuple(kept)

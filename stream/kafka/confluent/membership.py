@@ -1,8 +1,8 @@
-"""Membership of a consumer group: rebalances, lost partitions, and the loss of the member's place.
+"""Membership in a consumer group: rebalances, lost partitions, and the loss of the member's place.
 
 Workarounds for librdkafka:
 
-- After a disconnection that is longer than the session timeout, the client may report that it is fenced, although no
+- After a disconnection that lasts longer than the session timeout, the client may report that it is fenced, although no
   other process has taken the member's place. If the group confirms this, the program creates a new client, as after any
   outage.
 - A member loses its partitions if the group removes it, or if the group does not respond within the session timeout.
@@ -11,7 +11,7 @@ Workarounds for librdkafka:
 - The client may return the metadata of an earlier or later membership, and the broker accepts it. The generation in the
   metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) does not leave its group when it is closed. `close` removes it.
-- The client does not report the response to a heartbeat. Instead, `check_place` sends a request to the group.
+- The client does not report the responses to heartbeats. Instead, `check_place` sends a request to the group.
 - An offset commit has no timeout, and waits until the broker responds (`commit`).
 """
 
@@ -34,7 +34,7 @@ from stream.wire.records import Record, TopicPartition
 _kafka: Any = confluent_kafka
 _code: Any = confluent_kafka.KafkaError
 
-_POLL_INTERVAL_MS = 300_000  # a member that does not poll for this time leaves the group automatically
+_POLL_INTERVAL_MS = 300_000  # a member that does not poll for this long leaves the group automatically
 _VERDICT_S = 10.0  # limit on waiting for the response to a heartbeat
 _NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
@@ -141,7 +141,7 @@ class GroupConsumer(Reader):
             self._lost = True
             try:
                 self._client.unsubscribe()
-            except RAISED:  # an exception that leaves a callback cannot be caught
+            except RAISED:  # an exception that escapes a callback cannot be caught
                 self._is_broken = True
 
     def _on_error(self, tp: TopicPartition, event: Any, error: Any) -> None:
@@ -168,8 +168,8 @@ class GroupConsumer(Reader):
             return  # the next poll repeats the request
         if self._is_broken:
             raise BrokerUnavailableError(
-                f"the client of {self.subscription.member} in group {self.subscription.group} has failed, and no other "
-                "process has taken its place; create a new client"
+                f"the client for {self.subscription.member} in group {self.subscription.group} has failed, and no "
+                "other process has taken its place; create a new client"
             )
         self._lost = self._was_busy = False
         self._member_id = ""
@@ -193,9 +193,9 @@ class GroupConsumer(Reader):
     def _was_cut_off(self) -> bool:
         """Return whether an outage occurred after the group's last response, and no other member has partitions.
 
-        librdkafka leaves the group when it cannot reach the broker for the session timeout. If this process was only
-        paused, the broker remained reachable. Received records do not prove that the broker was reachable, because they
-        may have arrived before an outage.
+        librdkafka leaves the group when it has not reached the broker for the length of the session timeout. If this
+        process was only paused, the broker remained reachable. Received records do not prove that the broker was
+        reachable, because they may have arrived before an outage.
         """
         members = self._admin.members(self.subscription.group)
         self._connection.listen()
@@ -220,7 +220,7 @@ class GroupConsumer(Reader):
         """See Member."""
         self.membership()
         positions = [_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()]
-        what = f"commit offsets of group {self.subscription.group}"
+        what = f"commit offsets for group {self.subscription.group}"
         commit = partial(self._client.commit, offsets=positions, asynchronous=False)
         with self._connection.translating(what, self.needs()):
             try:
@@ -245,10 +245,10 @@ class GroupConsumer(Reader):
             time.sleep(RETRY_S)  # wait until a heartbeat fails; the next poll then joins again
 
     def _listen(self) -> None:
-        """Let the client report its errors, which it does in a poll. Its events are set aside for the next poll.
+        """Poll the client so that it reports its errors. Its events are set aside for the next poll.
 
-        The producer does not report every outage, because it connects again only to send requests. An outage must have
-        ended when this method is called; before, a stopping broker may not have closed its connections.
+        The producer does not report every outage, because it connects again only to send requests. Call this method
+        only after an outage has ended; until then, a stopping broker may not have closed its connections.
         """
         for event in self._receive(0.0, ASIDE_RECORDS_MAX):
             self._set_aside(event)

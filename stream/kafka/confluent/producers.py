@@ -5,7 +5,7 @@ Workarounds for librdkafka:
 - A record for a topic or a partition that does not exist is queued, and fails after the request timeout. Before the
   first record is sent to a topic, `_look_up` therefore reads the number of partitions. It uses kafka-python, because a
   request from a librdkafka producer makes the broker create the topic.
-- Only delivery callbacks report whether all records of a flush were written, and when. Reading each message in the
+- Only delivery callbacks report whether all records in a flush were written, and when. Reading each message in the
   callback would take 3 µs per record, so the callback keeps only the last message of each partition.
 - If a transaction begins before the previous one's markers are written, librdkafka retries after 20 ms, regardless of
   the settings. `begin` therefore waits briefly (`_MARKERS_S`).
@@ -61,7 +61,7 @@ class ConfluentSink:
     def __init__(self, connection: ConfluentConnection, admin: Admin, **own: Any) -> None:
         self._connection = connection
         self._admin = admin
-        # The last record's headers, as passed to `send` and in the form that the client expects.
+        # The last record's headers, both as passed to `send` and in the form that the client expects.
         self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []
         self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # one callback per partition, by topic
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
@@ -169,7 +169,7 @@ class ConfluentSink:
             self._client = None
 
     def _raise_cause(self, error: Any) -> None:
-        """Raise another error instead of the client's, if that one is not the cause."""
+        """Raise a different error if the client's error is not the cause."""
         if error is CLEARED:  # without transactions, no other process can take over; a new client reports the reason
             raise BrokerUnavailableError(f"could not write records at {self._connection.bootstrap}: {error.str()}")
 
@@ -206,7 +206,7 @@ class ConfluentTransactionSink(ConfluentSink):
         assert isinstance(member, GroupConsumer)
         metadata = member.membership()
         positions = [_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()]
-        what = f"send the offsets of group {member.subscription.group}"
+        what = f"send the offsets for group {member.subscription.group}"
         with self._translating(what, member.needs()):
             send = partial(self._client.send_offsets_to_transaction, positions, metadata)
             try:

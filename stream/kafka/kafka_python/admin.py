@@ -27,13 +27,13 @@ from stream.kafka.refusals import Subscription, check_co_partitioned, check_sett
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
-_ATTEMPT_MS = 2_000  # timeout of one connection attempt, and interval of progress lines
+_ATTEMPT_MS = 2_000  # timeout for one connection attempt, and interval between progress lines
 
 _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
 
 class Admin:
-    """Base class of the Broker implementations: topics, offsets and groups."""
+    """Base class for the Broker implementations: topics, offsets and groups."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         """Connect to the cluster, and wait if no broker is running yet; see `stream.kafka.connection.connect`."""
@@ -111,7 +111,7 @@ class Admin:
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
         """Return the ACLs in `needs` that are missing. All of them must be for the same kind of resource.
 
-        Asks the broker, because an error response does not always name the topic.
+        The method asks the broker, because an error response does not always name the topic.
         """
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
@@ -177,7 +177,7 @@ class Admin:
         return {tp: found[KafkaTopicPartition(*tp)].offset for tp in tps}
 
     def committed(self, group: str, tps: Sequence[TopicPartition], client: Any = None) -> dict[TopicPartition, int]:
-        """See Broker. `client` is a consumer of the group. Without a `client`, a temporary consumer is created."""
+        """See Broker. `client` is a consumer in the group. Without `client`, a temporary consumer is created."""
         if client is None:
             client = self._connection.make_consumer(group_id=group)
             try:
@@ -241,7 +241,7 @@ _SEGMENT_MS = 7 * 24 * 3_600_000  # the default age at which a segment is closed
 
 
 def settings_of(spec: TopicSpec) -> dict[str, str]:
-    """Return the settings of a new topic."""
+    """Return the settings for a new topic."""
     return {
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "compact" if spec.compacted else "delete",

@@ -14,7 +14,7 @@ from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
 
 _RETRY_MS = 20
-"""Interval between the first two requests of a reader for metadata, and between its other repeated requests."""
+"""Interval between a reader's first two metadata requests, and between retries of its other requests."""
 
 
 class KafkaBroker(Admin):

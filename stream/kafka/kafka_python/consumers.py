@@ -7,8 +7,8 @@ Workarounds for kafka-python:
 - The client sets aside the fetched records of a paused partition. After a resume, the client can stop returning and
   fetching records. This happens if its current batch is from another partition and has been read completely
   (`_make_room`).
-- Only the timestamp type of a record shows whether the broker or the sender set the timestamp (`_check_times`).
-- Records of other clients, and batches that cannot be read, are handled in `foreign`.
+- Only a record's timestamp type shows whether the broker or the sender set the timestamp (`_check_times`).
+- Records from other clients, and batches that cannot be read, are handled in `foreign`.
 """
 
 import time
@@ -28,14 +28,14 @@ from stream.kafka.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
 
 _CREATE_TIME = 0
-"""Type of a timestamp that was set by the sender."""
+"""The type of timestamps set by the sender."""
 
 
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
     """Return a mapping with the last stable offset of each partition. Each fetch response updates the mapping.
 
-    The client does not store these offsets. In a fetch session, a response omits partitions without new records whose
-    end has not moved (KIP-227).
+    The client does not store these offsets. In a fetch session, a response omits partitions that have no new records
+    and whose end has not moved (KIP-227).
     """
     ends: dict[tuple[str, int], int] = {}
     handle = fetcher._handle_fetch_response
@@ -91,7 +91,7 @@ class Reader:
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Raise TopicSettingsError if records have their sender's timestamp and their topic uses CreateTime.
+        """Raise TopicSettingsError if records carry their sender's timestamp and their topic uses CreateTime.
 
         Only the last record of each partition is checked.
         """

@@ -6,10 +6,10 @@
 - The value of a header can be null. The Broker interface has no null values, so null is read as an empty value.
 - A record may lack both a key and a value. kafka-python reads such records, but sends them only if its serializer
   returns null (`NullSerializer`).
-- For batches compressed by zstd, kafka-python requires the package zstandard (24 MB). Here, it uses the module of
+- For batches compressed with zstd, kafka-python requires the package zstandard (24 MB). Here, it uses the module in
   Python 3.14 or its backport (0.5 MB).
 - If a batch has a wrong checksum, or its codec is missing, kafka-python raises the codec's error without a position,
-  and the next read never ends. `PartitionRecords` raises an error with the position at each read.
+  and the next read never returns. `PartitionRecords` raises an error with the position on each read.
 """
 
 import sys
@@ -35,7 +35,7 @@ codec.zstd = zstd  # the client checks only whether this name is None
 default_records.zstd_encode, default_records.zstd_decode = zstd.compress, zstd.decompress
 
 NULL = object()
-"""Represents the null value of a record that has neither key nor value."""
+"""Represents the null value in a record that has neither a key nor a value."""
 
 
 class NullSerializer(Serializer):  # type: ignore[misc]
@@ -47,7 +47,7 @@ class NullSerializer(Serializer):  # type: ignore[misc]
 
 
 class HeaderName(str):
-    """The name of a header; kafka-python calls `encode` to get its bytes."""
+    """A header's name; kafka-python calls `encode` to get its bytes."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class UnreadableError(Exception):
 
 
 class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
-    """The fetched records of a partition, read batch by batch."""
+    """A partition's fetched records, read batch by batch."""
 
     def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
         super().__init__(fetch_offset, tp, _Batches(records), **settings)
@@ -93,7 +93,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 class _Batches:
-    """The batches of a fetch. Their header names can be any bytes."""
+    """The batches in a fetch response. Their header names can be any bytes."""
 
     def __init__(self, records: Any) -> None:
         self._records = records

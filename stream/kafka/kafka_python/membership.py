@@ -1,11 +1,11 @@
-"""Membership of a consumer group: rebalances, joins, and the loss of the member's place.
+"""Membership in a consumer group: rebalances, joins, and the loss of the member's place.
 
 Workarounds for kafka-python:
 
 - If the response to a heartbeat reports that another process has taken the member's place, the client stops its
   heartbeats but continues to read. `poll` checks for this case (`GroupConsumer._raise_if_out`).
 - A static member (`group_instance_id`) does not leave its group when it is closed. `close` removes it.
-- A member that was removed joins again automatically, even if it is not allowed to (`_Joins`).
+- A member that was removed rejoins automatically, even if it must not (`_Joins`).
 - A join that completes between two polls is discarded and repeated, and the whole group then joins again. If members
   poll rarely, this never ends. Here, the join is kept until a poll uses it (`_Joins`).
 - If a partition stays with its member in a rebalance, the client continues at its position instead of the committed
@@ -35,7 +35,7 @@ _VERDICT_S = 10.0  # limit on the wait for a heartbeat response, because the gro
 
 
 class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Receives rebalances on the client's network thread, while the user's thread waits in `poll`.
+    """Handles rebalances on the client's network thread, while the user's thread waits in `poll`.
 
     Revoked partitions must be released before the member joins again, so the user's listener is called here. Assigned
     partitions are only stored and paused, because a learner's recovery of a partition may take minutes and would block
@@ -47,7 +47,7 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
         self._listener = listener
         self.assignment: frozenset[TopicPartition] = frozenset()
         self.assigned = False  # True if there is a new assignment that the user's listener has not received
-        self.failure: Exception | None = None  # error of the user's listener
+        self.failure: Exception | None = None  # error raised by the user's listener
         self.closing = False
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
@@ -76,10 +76,10 @@ class _Joins:
     A poll that times out leaves its join in progress, and the next poll waits for this join. If the join completes
     between the two polls, however, the client starts another join and loses the first result.
 
-    This class also replaces the coordinator's method that resets the membership. A reset after an error response with
+    This class also replaces the coordinator's method that resets the membership. A reset after an error response about
     an unknown member id shows that the group has removed the member. A member whose first join was interrupted by a
-    broker restart receives the same error, but was not removed. A completed join survives a broker restart. A
-    member that is too busy to poll resets its own membership, and joins again.
+    broker restart receives the same error, but was not removed. A completed join survives a broker restart. A member
+    that is too busy to poll resets its own membership, and joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -177,7 +177,7 @@ class GroupConsumer(Reader):
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See Member."""
         self.membership()
-        with self._connection.translating(f"commit offsets of group {self._subscription.group}", self.needs()):
+        with self._connection.translating(f"commit offsets for group {self._subscription.group}", self.needs()):
             self._client.commit(offsets_of(offsets), timeout_ms=self._connection.request_timeout_ms)
 
     def check_place(self) -> None:

@@ -7,16 +7,16 @@ Workarounds for kafka-python:
 - If a producer renews its epoch during a transaction (KIP-360), the broker aborts the records sent so far, but a later
   commit reports success. A commit is therefore sent only after every record has been acknowledged (`settle`).
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
-  does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the response to a producer's
-  offsets is UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
-- When the broker does not authorise the offsets of a topic, the client refuses to abort the transaction, although the
+  does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the broker responds to a producer's
+  offsets with UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
+- When the broker does not authorise the offsets for a topic, the client refuses to abort the transaction, although the
   broker would abort it. Other readers would be blocked until the transaction times out (`abort`).
 - When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as
   after a loss of its sequence numbers. A client that receives a new epoch fences its successor. Here, the client
   requests no new epoch.
-- For a topic with CreateTime, the client returns the sender's timestamp as the append time of a record (`settle`).
-- The producer's queue has no limit. If records are unacknowledged, `close` raises an error and leaves the producer's
-  thread running.
+- For a topic with CreateTime, the client returns the sender's timestamp as a record's append time (`settle`).
+- The producer's queue has no limit. If any records are unacknowledged, `close` raises an error and leaves the
+  producer's thread running.
 """
 
 import time
@@ -79,7 +79,7 @@ class KafkaSink:
         futures, self._futures, self._bytes = self._futures, [], 0
         appended_ms, self._appended_ms = self._appended_ms, {}
         deadline_s = time.monotonic() + self._connection.patience_s
-        with suppress(kafka_errors.KafkaTimeoutError):  # the futures below raise the errors of the records
+        with suppress(kafka_errors.KafkaTimeoutError):  # the futures below raise the records' errors
             self._client.flush(self._connection.patience_s)
         errors = []
         undated: TopicPartition | None = None
@@ -149,7 +149,7 @@ class KafkaTransactionSink(KafkaSink):
         """See TransactionSink."""
         assert isinstance(member, GroupConsumer)
         metadata = member.membership()
-        with self._translating(f"send the offsets of group {metadata.group_id}", member.needs()):
+        with self._translating(f"send the offsets for group {metadata.group_id}", member.needs()):
             try:
                 self._wait_for(self._manager.send_offsets_to_transaction(offsets_of(offsets), metadata), "the offsets")
             except kafka_errors.CommitFailedError as error:

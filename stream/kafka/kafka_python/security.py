@@ -1,4 +1,4 @@
-"""Access to a secured Kafka cluster with kafka-python, and the reasons for refused access.
+"""Access to a secured Kafka cluster with kafka-python, and the reasons why access is denied.
 
 Workarounds for kafka-python:
 
@@ -8,7 +8,7 @@ Workarounds for kafka-python:
   the refusal.
 - The client creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here, the
   context is created once, before connecting.
-- The client does not escape the name of a SCRAM user.
+- The client does not escape a SCRAM user's name.
 - The client waits for a TLS handshake without a limit. Here, the limit is the time remaining for the connection.
 """
 
@@ -36,7 +36,7 @@ _TIMEOUTS = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
 
 
 def settings_of(config: ClientConfig) -> dict[str, Any]:
-    """Return the settings of a kafka-python client.
+    """Return the settings for a kafka-python client.
 
     Raises:
         ClientConfigError: a certificate or a key cannot be read.
