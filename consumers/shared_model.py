@@ -1,4 +1,4 @@
-"""A learner process's replica of a shared model. It follows the log, and limits decisions while it is out of date."""
+"""A learner process's replica of a shared model. It follows the log, and limits decisions while it is behind."""
 
 from collections.abc import Callable
 from functools import partial

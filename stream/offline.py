@@ -28,7 +28,7 @@ NEVER = -1
 """The delay of an event whose feedback is lost."""
 
 MATCHED, EXPIRED, LATE = 0, 1, 2
-"""Kinds of outcomes: feedback in time, no feedback in time, and late feedback that corrects the assumed reward."""
+"""Possible outcomes: feedback in time, no feedback in time, and late feedback that corrects the assumed reward."""
 
 
 class Examples(NamedTuple):
@@ -69,7 +69,7 @@ class Run(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The updates in the order in which they are applied, and the number of decisions with each outcome."""
+    """The updates, in the order in which they are applied, and the number of decisions with each outcome."""
 
     rounds: NDArray[np.int64]  # int64[m], non-decreasing
     events: NDArray[np.int64]  # int64[m]

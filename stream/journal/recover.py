@@ -79,7 +79,7 @@ P = ParamSpec("P")
 
 
 def at_once(recovery: Callable[P, Recovery]) -> Callable[P, Recovered]:
-    """Return a function that runs a recovery to its end and returns the result."""
+    """Return a function that runs a recovery to completion and returns the result."""
 
     def recover(*args: P.args, **kwargs: P.kwargs) -> Recovered:
         return finish(recovery(*args, **kwargs))

@@ -43,7 +43,7 @@ class JournalError(OnebitError):
 
 
 class UnrecoverableError(JournalError):
-    """Records that a recovery needs were deleted or changed. A pipeline on these topics cannot continue."""
+    """Records that a recovery needs were deleted or changed. A pipeline that uses these topics cannot continue."""
 
 
 PARAMETER = "parameters."
@@ -97,7 +97,7 @@ class LogStep(NamedTuple):
     follows: int  # the task's previous step that wrote to the log; 0 if there is none
     entries: int  # number of entries written by the step
     predictions: int  # number of predictions published
-    sha256: str  # digest of the concatenated values of the predictions
+    sha256: str  # digest of the predictions' concatenated values
     names: tuple[str, ...] = ()  # open classes added to the log since the task's previous step
     adds: tuple[str, ...] = ()  # open classes that this step writes to the log
 

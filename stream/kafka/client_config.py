@@ -97,7 +97,7 @@ _REFUSED = {
     "ssl.keystore.": _PEM,
     "ssl.truststore.": _PEM,
     "enable.ssl.certificate.verification": (
-        "certificates are always verified; set ssl.ca.location to your own CA certificate; to accept another host "
+        "certificates are always verified; set ssl.ca.location to your own CA certificate; to accept a different host "
         "name, set ssl.endpoint.identification.algorithm=none"
     ),
     "client.dns.lookup": "the client always tries every address that a host name resolves to: remove the line",
@@ -201,7 +201,7 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
-    """Return the user name, password and mechanism from the configuration of a Java login module."""
+    """Return the user name, password and mechanism from a Java login module's configuration."""
     found = _JAAS.fullmatch(text.strip())
     if found is None:
         raise ClientConfigError(

@@ -36,7 +36,7 @@ REASONS = {
 
 
 class ConnectionSettings(NamedTuple):
-    """Address, access and timeouts of a connection."""
+    """A connection's address, access settings and timeouts."""
 
     bootstrap: str  # HOST:PORT[,HOST:PORT]
     config: ClientConfig = ClientConfig()

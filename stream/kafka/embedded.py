@@ -31,12 +31,12 @@ class VirtualClock:
         self.now_ms = now_ms
 
     def advance_to(self, now_ms: int) -> None:
-        """Advance to a later time. An earlier time changes nothing."""
+        """Advance to a later time. An earlier time has no effect."""
         self.now_ms = max(self.now_ms, now_ms)
 
 
 class Program(Protocol):
-    """A program of the pipeline, such as the replay or the learner."""
+    """A program in the pipeline, such as the replay or the learner."""
 
     def step(self, timeout_ms: int) -> int:
         """Do the work that is possible now, and return the amount of work done."""
@@ -82,13 +82,13 @@ _HOLD = object()
 
 
 class _Log:
-    """The log of one partition. It records which offsets belong to open or aborted transactions."""
+    """One partition's log. It records which offsets belong to open or aborted transactions."""
 
     __slots__ = ("aborted", "first", "open", "records")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.first = 0  # offset of the first item of `records`
+        self.first = 0  # offset of the first item in `records`
         self.open: dict[object, int] = {}  # first offsets of open transactions by producer; held high watermark
         self.aborted: set[int] = set()
 
@@ -233,7 +233,7 @@ class EmbeddedBroker:
         """Return a partition's log."""
         log = self._logs.get(tp)
         if log is None:
-            raise BrokerError(f"there is no partition {tp[1]} of topic {tp[0]}; create the topics first")
+            raise BrokerError(f"topic {tp[0]} has no partition {tp[1]}; create the topics first")
         return log
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> _Log:

@@ -38,7 +38,7 @@ class FencedError(BrokerError):
 
 
 class StaleMemberError(BrokerError):
-    """The consumer group has rebalanced, and the partitions of this step belong to a newer generation."""
+    """The consumer group has rebalanced, and this step's partitions belong to a newer generation."""
 
 
 class Acl(NamedTuple):

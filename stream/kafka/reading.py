@@ -129,7 +129,7 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Largest gap between two requested offsets for which the intermediate records are read. Larger gaps are skipped."""
+"""Largest gap between requested offsets for which the records in between are read. Larger gaps are skipped."""
 
 
 class RecordsAt:
@@ -181,7 +181,7 @@ def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Itera
 
     Args:
         broker: the broker.
-        starts: the first offset of each partition.
+        starts: the first offset in each partition.
     """
     # Partitions that have reached their ends stay open until all others have done so, so their fetches wait longer.
     readers = (read_partition(broker, tp, start=start, fetch_wait_ms=FETCH_WAIT_MS) for tp, start in starts.items())

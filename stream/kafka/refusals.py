@@ -98,7 +98,7 @@ class Subscription(NamedTuple):
         }
 
     def needs(self) -> list[Acl]:
-        """Return the ACLs required for reading as a member of the group, and for committing its offsets."""
+        """Return the ACLs required for reading as a group member, and for committing the group's offsets."""
         return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self.topics)]
 
     def check_kept(self, positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, int]) -> None:

@@ -112,7 +112,7 @@ def _headers(letter: DeadLetter, mark: bytes) -> Headers:
 
 
 def _requeued_before(broker: Broker, topics: Topics, partitions: int, since_ms: int) -> set[bytes]:
-    """Return the REQUEUED_HEADER values of all records that have been requeued since this time."""
+    """Return the REQUEUED_HEADER values from all records that have been requeued since this time."""
     inputs = [TopicPartition(topic, n) for topic in (topics.contexts, topics.feedback) for n in range(partitions)]
     return {
         content

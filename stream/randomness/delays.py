@@ -1,8 +1,8 @@
-"""Timing of feedback: delay, loss and duplication, drawn per event id.
+"""Feedback timing: delay, loss and duplication, drawn per event id.
 
 A delay is the quantile of its distribution at a uniform draw. It is therefore a pure function of (seed, event id,
-label). Delays are integer milliseconds from 0 to `DURATION_MS_MAX`. Continuous distributions are rounded to the nearest
-integer.
+label). Delays are integer milliseconds from 0 to `DURATION_MS_MAX`. Values from continuous distributions are rounded to
+the nearest integer.
 
     none                  0 ms: feedback is sent immediately
     fixed:10s             always 10 s

@@ -34,7 +34,7 @@ from stream.wire.updates import (
 class Place(NamedTuple):
     """A task's position in the log, as read so far."""
 
-    step: int = 0  # number of the task's last step in the log; 0 if the log has no step of the task
+    step: int = 0  # number of the task's last step in the log; 0 if the log has no step from the task
     parts: int = 0  # number of that step's records read so far
     decided: int = 0  # number of the task's decisions that the model has observed
 
@@ -45,7 +45,7 @@ class Replica:
     def __init__(self, learner: KernelLearner) -> None:
         """Start before the first entry in the log."""
         self.learner = learner
-        self.names: list[str] = []  # names of open classes in the order of their indices
+        self.names: list[str] = []  # names of open classes, in index order
         self.version = 0  # number of entries applied
         self.updates = 0  # number of applied bits and corrections that changed the model
         self.offset = 0  # next offset to read

@@ -102,7 +102,7 @@ class View:
         self._first = replica.place_of(partition).decided
         self.version = replica.version  # model version at the last step
         self._overlay = Overlay(replica.learner)
-        self._entries: list[Entry] = []  # entries of the current step
+        self._entries: list[Entry] = []  # the current step's entries
 
     @property
     def learner(self) -> KernelLearner:

@@ -64,7 +64,7 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
             faultless = World(schedule.faultless(), make_learner)
             faultless.run()
             wrong += equal_faultless(world, faultless)
-    except Exception as error:  # reported as a finding of this seed, so that the campaign continues
+    except Exception as error:  # reported as a finding for this seed, so that the campaign continues
         wrong = [str(error) if isinstance(error, UnexpectedError) else f"{type(error).__name__}: {error}"]
     return wrong, coverage
 
@@ -73,7 +73,7 @@ CLOCK_PAUSES = "clock is paused"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
-    """Return the events that a long campaign must cover, such as faults, rows of the join table and learners."""
+    """Return the events that a long campaign must cover, such as faults, rows in the join table, and learners."""
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []

@@ -1,4 +1,4 @@
-"""Checks performed after each run of the simulation.
+"""Checks performed after each simulation run.
 
 Each check returns its findings as messages. A check compares the topics with the records that were sent and the
 transactions that were committed in the `World`. From the learners, it uses only their final state.
@@ -386,7 +386,7 @@ def state_of(task: Task) -> dict[str, object]:
 
 
 def _nothing_aborted_is_visible(world: World) -> list[str]:
-    """Check that the visible outputs are exactly the outputs of the committed transactions."""
+    """Check that the visible outputs are exactly those of the committed transactions."""
     wrong: list[str] = []
     written: dict[TopicPartition, list[int]] = {}
     for transaction in world.processes.transactions:
@@ -406,23 +406,23 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
 
 
 def equal_faultless(world: World, faultless: World) -> list[str]:
-    """Return the differences from a run of the same events without faults.
+    """Return the differences from a run with the same events and no faults.
 
-    If the faults of a run take no virtual time, the run publishes the same predictions, examples and dead letters as
-    the run without faults, which has one process. The records are equal byte for byte and in the same order. The final
-    model and join of every partition are also equal. Four conditions apply:
+    If the faults in a run take no virtual time, the run publishes the same predictions, examples and dead letters as
+    the run without faults, which has one process. The records are equal byte for byte and in the same order. Every
+    partition's final model and join are also equal. Four conditions apply:
 
     1. A learner polls whenever a record is appended or an action is due. Otherwise the time of a decision's tick
        differs.
-    2. `idle_ms` is 1, and deadlines pass in milliseconds in which nothing else happens (see `schedule`). Otherwise a
-       learner that has just started detects deadlines later than a running learner.
+    2. `idle_ms` is 1, and deadlines pass in milliseconds during which nothing else happens (see `schedule`). Otherwise
+       a learner that has just started detects deadlines later than a running learner.
     3. `retain_ms` is longer than the run, because ids are forgotten according to stream time, which advances with every
        tick.
     4. No other producer holds a transaction open on contexts or feedback.
 
     Runs with a shared model are not compared, because a decision depends on the position in the log.
 
-    Stream times and offsets of feedback are not compared. Both depend on the number of ticks, and thus on the number of
+    Stream times and feedback offsets are not compared. Both depend on the number of ticks, and thus on the number of
     steps. Faults change which records form a step.
     """
     wrong: list[str] = []

@@ -57,7 +57,7 @@ class Faults:
             self._do_to(process, item)
 
     def _hold(self, item: Item) -> None:
-        """Suspend the replication of a partition temporarily."""
+        """Temporarily suspend a partition's replication."""
         name = PREFIX + item.call
         tp = TopicPartition(name, 0 if name == TOPICS.updates else item.number % self._schedule.partitions)
         if tp not in self._held:

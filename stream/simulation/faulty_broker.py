@@ -1,7 +1,7 @@
 """A process's connection to the embedded broker, with faults from a schedule.
 
 The connection implements the Broker interface, and looks up faults before every operation that uses the network. It
-simulates only failures of the network and of the process. The embedded broker does everything else.
+simulates only network and process failures. The embedded broker does everything else.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -56,7 +56,7 @@ _FEATURES = tuple(
 
 
 class Sent(NamedTuple):
-    """The content of an input record, for checks that do not decode the record."""
+    """An input record's content, for checks that do not decode the record."""
 
     event_id: str | None  # None for a malformed record
     bit: int
@@ -104,7 +104,7 @@ class Outside:
         self._latest_fed = -1
 
     def do(self, item: Item) -> None:
-        """Execute an item of the schedule."""
+        """Execute an item in the schedule."""
         self._trace.note("world", item.text())
         kind = item.kind
         if kind in (Kind.CONTEXT, Kind.CONTEXT_AGAIN, Kind.FOREIGN_CONTEXT):

@@ -80,7 +80,7 @@ class SeenModel(NamedTuple):
 
 
 ROUNDS_MAX = 2_000
-"""Limit on the rounds of polls at a single point in time. Only learners that never become idle reach this limit."""
+"""Limit on polling rounds at a single point in time. Only learners that never become idle reach this limit."""
 
 DRY_ROUNDS_MAX = 8
 """Number of rounds at a single point in time in which a poll may return nothing although records are available."""
@@ -242,7 +242,7 @@ class Processes:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
     def end_faults(self) -> None:
-        """Wake all processes, and report the true ends of partitions to them."""
+        """Wake all processes, and report the partitions' true ends to them."""
         for process in self._all:
             process.asleep_until_ms = 0
             process.broker.end_lag()

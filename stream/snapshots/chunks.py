@@ -185,7 +185,7 @@ class Stored:
         self.taken_of: object = None  # ledger or version in the newest snapshot; no snapshot is due until it changes
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
-        self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # by slot, with the digests of the chunks
+        self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # by slot, with the chunks' digests
 
     def add(self, record: Record) -> None:
         """Add the next record from the topic. Records that are not chunks of these snapshots are skipped.

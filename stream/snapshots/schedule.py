@@ -14,7 +14,7 @@ from stream.snapshots.state import ModelSnapshot, Snapshot, encode
 
 
 class Source(NamedTuple):
-    """A task or a shared model whose snapshots are written in the steps of a partition."""
+    """A task or a shared model whose snapshots are written in a partition's steps."""
 
     partition: int
     stored: Stored

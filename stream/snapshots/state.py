@@ -61,7 +61,7 @@ class Snapshot(NamedTuple):
     undated: Sequence[int]  # steps whose ticks are not applied yet; their decisions may already be settled
     stream_ms: int
     overflows: Overflows
-    classes: list[str]  # names of open classes in the order of their indices; empty unless the classes are open
+    classes: list[str]  # names of open classes, in index order; empty unless the classes are open
     learner: State  # empty with a shared model
     pending: Entries = ()  # columns: ids, Pending
     orphans: Entries = ()  # columns: ids, Orphan
@@ -78,7 +78,7 @@ class ModelSnapshot(NamedTuple):
     updates: int
     offset: int
     places: Mapping[int, Place]
-    classes: list[str]  # names of open classes in the order of their indices
+    classes: list[str]  # names of open classes, in index order
     learner: State
 
 

@@ -63,7 +63,7 @@ class Frozen(NamedTuple):
         text = f"{MODEL}{sha256(data).hexdigest()[:16]}:{b64encode(data).decode()}"
         if len(text) > TEXT_MAX:
             raise ParameterError(
-                f"holdout_policy: the model of {self.settings['learner']} has {len(data):,} bytes; expected at most "
+                f"holdout_policy: the {self.settings['learner']} model has {len(data):,} bytes; expected at most "
                 f"{TEXT_MAX * 3 // 4:,}. Use a learner with a smaller state, such as banditron, or fewer features"
             )
         return text

@@ -52,7 +52,7 @@ class Pending(NamedTuple):
     x: Features
     decision: Decision
     time: DecisionTime  # start of the window: time of the decision or, if deferred, of the shown record
-    trace: Headers = ()  # trace headers of the context
+    trace: Headers = ()  # the context's trace headers
 
     @property
     def action(self) -> int:
@@ -73,7 +73,7 @@ class Retained(NamedTuple):
 
     outcome: Outcome
     reward: int | None  # the first bit; None if unmatched, unshown, or expired without an assumed bit
-    action: int  # the action of the decision
+    action: int  # the decision's action
     pending: Pending | None = None  # stored only if a later bit can correct the decision's bit
 
 
@@ -102,7 +102,7 @@ class Mismatched(NamedTuple):
 
     feedback: Feedback
     record: Record
-    action: int  # the action of the decision
+    action: int  # the decision's action
 
 
 class DroppedOrphan(NamedTuple):
@@ -170,7 +170,7 @@ class _AgeQueue:
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
-        """Remove the oldest id. Return whether the memory of removed ids was freed, which happens at intervals."""
+        """Remove the oldest id. Return whether the memory used by removed ids was freed, which happens at intervals."""
         self._ids.popleft()
         self._head += 1
         if self._head <= len(self._ids) >> 2:
@@ -392,7 +392,7 @@ class Join:
     def pass_time(self, stream_ms: int) -> Sequence[Event]:
         """Advance stream time, settle entries that are due, and return the events for the task, in order.
 
-        An earlier time changes nothing.
+        An earlier time has no effect.
         """
         if stream_ms <= self.stream_ms:
             return ()
@@ -405,7 +405,7 @@ class Join:
         return any(collection.entries for collection in self._waiting)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the next deadline of an unsettled decision or orphan."""
+        """Return the next deadline for an unsettled decision or orphan."""
         due = map(self._due_ms, self._waiting)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
@@ -535,7 +535,8 @@ class Join:
             collection = self._collection_of[state]
             del collection.entries[event_id]
             if collection.state is State.MATCHED and self._settled.popleft():
-                # A dict does not reuse the space of removed ids. Without a copy, the dict would grow to twice its size.
+                # A dict does not reuse the space that removed ids occupied. Without a copy, the dict would grow to
+                # twice its size.
                 self.retained = collection.entries = dict(self.retained)
         if after is State.UNSEEN:
             return events

@@ -56,7 +56,7 @@ class Input(Enum):
 
 @unique
 class Move(Enum):
-    """An action of the join on an event id: its meaning and requirements, the next state, and the outcome."""
+    """An action that the join takes on an event id: meaning, requirements, next state, and outcome."""
 
     DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
     DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
@@ -67,11 +67,11 @@ class Move(Enum):
         ("a context", "a deferral", "waiting feedback", "another action"), State.DEFERRED,
     )  # fmt: skip
     SET_ASIDE = "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED
-    IGNORE_CONTEXT = "ignore the context of an id with a decision", ("a context", "a decision")
+    IGNORE_CONTEXT = "ignore the context for an id with a decision", ("a context", "a decision")
     KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
     KEEP_SHOWN = "the shown record waits for its context", ("a shown record", "nothing waits"), State.SHOWN_ORPHAN
     SHOW = "the window begins", ("a shown record", "a deferred decision"), State.SHOWN
-    IGNORE_SHOWN = "only the first shown record of a deferred decision is used", ("a shown record",)
+    IGNORE_SHOWN = "only the first shown record for a deferred decision is used", ("a shown record",)
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "only the first bit is used", ("new feedback", "a first bit")
     REPLACE = (
@@ -225,7 +225,7 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
     if outcomes != [move.settles] * (move.settles is not None):
         contradictions.append(f"expected the outcome {move.settles} to be counted; got {outcomes}")
     unknown = {*rule.counts} - _OF_RULES | {*rule.differing} - ({*Ledger._fields} - _IN_IDENTITIES)
-    contradictions += [f"{name} is not a count that a rule can increase" for name in sorted(unknown)]
+    contradictions += [f"{name} is not a count that a rule can increment" for name in sorted(unknown)]
     if rule.differing and "a first bit" not in move.needs:
         contradictions.append("expected no counts for differing bits, because this move does not compare bits")
 

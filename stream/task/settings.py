@@ -1,4 +1,4 @@
-"""The settings of a task, and checks that its learner supports them."""
+"""A task's settings, and checks that its learner supports them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -65,7 +65,7 @@ class PolicyError(ParameterError):
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The settings of a task. The settings and the inputs determine the task's state."""
+    """A task's settings. Together with the inputs, they determine the task's state."""
 
     learner: str
     n_classes: int
@@ -79,7 +79,7 @@ class TaskSettings:
     reward: Reward = "exclusive"  # number of right classes per context
     propensity_min: float = 0.0  # minimum to which logged propensities are raised; 0 means no minimum
     features: Mapping[str, Any] | None = None  # the encoder for named features, as written by `to_plain`
-    class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
+    class_names: tuple[str, ...] | None = None  # class names; None if the classes have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # source of decision times; "context" is for virtual time
     scale: Scaling = "none"  # scaling of features by statistics of the contexts so far
@@ -107,7 +107,7 @@ class TaskSettings:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The name of the champion, then the sorted names of the challengers; empty without challengers."""
+        """The name of the champion, then the sorted names of the challengers; empty if there are none."""
         return (self.learner, *sorted(self.challengers)) if self.challengers else ()
 
     def make_shareable_learner(self) -> KernelLearner:

@@ -108,7 +108,7 @@ class Model(Protocol):
         """The underlying learner."""
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """Return a context manager for the calls of a step. It yields the step's entries for a shared model's log."""
+        """Return a context manager for a step's calls. It yields the step's entries for a shared model's log."""
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
         """Make a decision with the uniform draw u, among the eligible classes, without side effects."""
@@ -181,10 +181,10 @@ class Task:
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
         self._contexts_topic = contexts_topic
-        self._time = DecisionTime(0)  # time object shared by the decisions of the current step
+        self._time = DecisionTime(0)  # time object shared by the current step's decisions
         self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks are not applied yet
         self._is_broken = False
-        self._decoded: dict[int, Context] = {}  # contexts of the next step that `new_classes` has decoded, by offset
+        self._decoded: dict[int, Context] = {}  # contexts in the next step that `new_classes` has decoded, by offset
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
         self._draw_log = Draws(settings.seed, Purpose.LOG)
@@ -243,7 +243,7 @@ class Task:
         Args:
             records: contexts and feedback, as returned by `merge`.
             number: the step's number.
-            partitions: the number of partitions of each input topic, to detect misplaced keys.
+            partitions: the number of partitions in each input topic, to detect misplaced keys.
             adds: names of open classes to add to the shared model's log.
 
         Raises:
@@ -373,7 +373,7 @@ class Task:
         """Return the decision for the learner's update. A logged propensity below the minimum is raised to the minimum.
 
         The minimum is 0 for a learner that does not use propensities as weights. For such a learner, a propensity that
-        is missing from the log is replaced by 1.
+        is missing from the log is replaced with 1.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:

@@ -92,7 +92,7 @@ STEPS_AHEAD_MAX = 100
 """Limit on the number of later steps from which the audit buffers records while it searches for a step's records."""
 
 PROGRESS_RECORDS = 100_000
-"""Number of records between two progress reports."""
+"""Number of records between progress reports."""
 
 Progress = Callable[[str], None]
 Observe = Callable[[JournalStep, Oracle], None]

@@ -256,13 +256,13 @@ class Oracle:
             self.dated_step = max(self.dated_step, step)
 
     def promote(self, name: str) -> None:
-        """Apply a promotion. An unknown name changes nothing."""
+        """Apply a promotion. An unknown name has no effect."""
         if name in self.settings.members:
             self.champion = name
             self.events.append(Promoted(self.settings.members.index(name)))
 
     def pass_time(self, stream_ms: int) -> None:
-        """Advance stream time, and settle entries that are due. An earlier time changes nothing."""
+        """Advance stream time, and settle entries that are due. An earlier time has no effect."""
         if stream_ms > self._stream_ms:
             self._stream_ms = stream_ms
             self._settle_due()
@@ -342,6 +342,6 @@ def _first_date(waiting: OrderedDict[str, _Pending]) -> float:
 
 
 def differing(expected: Any, got: Any) -> str:
-    """Return the differing fields of two named tuples of the same type, for messages."""
+    """Return the fields in which two named tuples of the same type differ, for messages."""
     pairs = zip(expected._fields, expected, got, strict=True)
     return ", ".join(f"{name} {one}; got {other}" for name, one, other in pairs if one != other)

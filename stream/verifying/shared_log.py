@@ -44,7 +44,7 @@ class LogFinding(NamedTuple):
     """The result of auditing a shared model."""
 
     version: int  # number of entries in the log
-    replicas: tuple[ReplicaReport, ...]  # the last report of each process
+    replicas: tuple[ReplicaReport, ...]  # the last report from each process
     behind: Behind | None  # statistics over the steps that wrote to the log; None if there are none
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -127,7 +127,7 @@ class _LogAudit:
         self._steps: dict[int, _Steps] = {}
         self._reports: list[StepReport] = []
         self._behind = array("q")
-        self._names: dict[str, None] = {}  # open classes, in the order of the log
+        self._names: dict[str, None] = {}  # open classes, in log order
 
     def read_journal(self, broker: Broker, partition: int) -> None:
         steps = self._steps[partition] = _Steps()

@@ -1,1 +1,1 @@
-"""The contents of the topics: events, records, encodings, topic names, and the ledger."""
+"""Topic contents: events, records, encodings, topic names, and the ledger."""

@@ -130,7 +130,7 @@ def encode_context(
     *,
     deferred: bool = False,
 ) -> bytes:
-    """Encode a context's value. Feature values that are all 1 are omitted, and so are fields that are None or False."""
+    """Encode a context's value. Omit the feature values if all are 1, and fields that are None or False."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
     if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # comparing arrays would be slower
@@ -253,7 +253,7 @@ _ONES = _shared_ones.tobytes()
 
 
 def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
-    """Encode a prediction's value, with the offset of its context."""
+    """Encode a prediction's value, with its context's offset."""
     decision = prediction.decision
     fields = {
         "id": prediction.id,
@@ -278,7 +278,7 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
 
 
 def decode_prediction(record: Record) -> tuple[Prediction, int]:
-    """Decode a prediction and the offset of its context.
+    """Decode a prediction and its context's offset.
 
     Raises:
         MalformedError: the record is not a prediction.
@@ -297,7 +297,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
 
 
 def decode_answer(record: Record) -> Answer:
-    """Decode the fields of a prediction that are needed to send feedback or to count errors, but not its arrays.
+    """Decode the prediction fields that are needed to send feedback or to count errors, but not the arrays.
 
     Raises:
         MalformedError: the record is not a prediction.
@@ -363,7 +363,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
 
 
 def encode_example(example: Example, feedback_offset: int | None) -> bytes:
-    """Encode an example's value, with the offset of its feedback."""
+    """Encode an example's value, with its feedback's offset."""
     fields: dict[str, Any] = {
         "id": example.id,
         "outcome": example.outcome,
@@ -382,7 +382,7 @@ def encode_example(example: Example, feedback_offset: int | None) -> bytes:
 
 
 def decode_example(record: Record) -> tuple[Example, int | None]:
-    """Decode an example and the offset of its feedback.
+    """Decode an example and its feedback's offset.
 
     Raises:
         MalformedError: the record is not an example.

@@ -19,7 +19,7 @@ IDENTITIES = (
         "feedback_malformed", "feedback_unmatched", "shown",
     )),
 )  # fmt: skip
-"""Equations between fields of `Ledger` that are true at every commit."""
+"""Equations between `Ledger` fields that are true at every commit."""
 
 
 class Ledger(NamedTuple):
@@ -85,7 +85,7 @@ def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
 
 
 MISPLACED_REMEDY = (
-    "records whose key belongs to another partition, because their producer uses another partitioner; with librdkafka, "
-    "whose default is CRC32, set partitioner=murmur2_random"
+    "records whose key belongs to a different partition, because their producer uses a different partitioner; with "
+    "librdkafka, whose default is CRC32, set partitioner=murmur2_random"
 )
 """Explanation and remedy for `Ledger.contexts_misplaced` and `Ledger.feedback_misplaced`."""

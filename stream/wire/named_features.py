@@ -95,7 +95,7 @@ class FeatureEncoder:
         A category or word that is not in the vocabulary has no entry if nothing is hashed.
 
         Raises:
-            NamedFeaturesError: a name is unknown, a value is not of its feature's kind, or the sum of numbers that
+            NamedFeaturesError: a name is unknown, a value does not have its feature's kind, or the sum of numbers that
                 share an index is too large.
         """
         entries: dict[int, float] = {}

@@ -52,7 +52,7 @@ def place_of(record: Record) -> str:
 
 
 class Foreign(NamedTuple):
-    """Counts records in Onebit's topics that other programs wrote. Readers skip these records."""
+    """Counts records that other programs wrote to Onebit's topics. Readers skip these records."""
 
     records: int = 0
     first: str = ""  # position of the first such record
@@ -121,7 +121,7 @@ class Decision(NamedTuple):
 
 
 class DecisionTime:
-    """The time of a step's decisions, in ms since 1970. All decisions of the step share one object.
+    """The time of a step's decisions, in ms since 1970. All decisions in the step share one object.
 
     The time is unknown until the task applies the step's tick.
     """

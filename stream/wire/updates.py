@@ -104,7 +104,7 @@ class _Column(NamedTuple):
     absent: float | None = None  # the column is omitted if all values equal this one; None: never omitted
 
 
-_COLUMNS = (  # in the order of the fields
+_COLUMNS = (  # in field order
     _Column("kind", np.int8),
     _Column("action", np.int32),
     _Column("greedy", np.int32),
@@ -204,7 +204,7 @@ def decode_update(record: Record) -> Update | None:
     try:
         return _update(SectionReader([memoryview(record.value or b"")]).section())
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UpdatesError(f"{place}: expected a record of updates; decoding failed: {error!r}") from error
+        raise UpdatesError(f"{place}: expected an update record; decoding failed: {error!r}") from error
 
 
 def entry_bytes(nnz: int, width: int) -> int:

@@ -66,7 +66,7 @@ def test_misplaced_records_are_reported_only_when_their_number_grows() -> None:
     tally = Tally()
     assert tally.misplaced_warning({0: Ledger(), 1: Ledger()}) == ""
     reported = tally.misplaced_warning({0: Ledger(contexts_misplaced=2), 1: Ledger(feedback_misplaced=1)})
-    assert reported.startswith("3 records whose key belongs to another partition")
+    assert reported.startswith("3 records whose key belongs to a different partition")
     assert "partitioner=murmur2_random" in reported
     assert tally.misplaced_warning({0: Ledger(contexts_misplaced=2), 1: Ledger(feedback_misplaced=1)}) == ""
     assert tally.misplaced_warning({1: Ledger(feedback_misplaced=2)}).startswith("2 ")

@@ -284,7 +284,7 @@ def test_unbalanced_ledger_is_marked_with_the_difference() -> None:
 def test_page_shows_misplaced_records_and_warnings() -> None:
     misplaced = run_report().ledger._replace(contexts_misplaced=3, feedback_misplaced=4)
     text = Reader(page([run_report(ledger=misplaced, warnings=("too <late>",))])).text
-    assert "7 records whose key belongs to another partition" in text
+    assert "7 records whose key belongs to a different partition" in text
     assert "Note: too <late>." in text
     assert "Note:" not in page(THREE_REPORTS)
 

@@ -1,4 +1,4 @@
-"""The Broker implemented with confluent-kafka; see the other modules of this package.
+"""The Broker implemented with confluent-kafka; see the other modules in this package.
 
 kafka-python, which every installation includes, handles topics, offsets and groups, because librdkafka's admin client:
 

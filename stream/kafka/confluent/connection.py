@@ -182,7 +182,7 @@ def _security_of(config: ClientConfig) -> dict[str, Any]:
     if config.sasl_mechanism == BY_TOKEN:
         command = TokenCommand(config.sasl_oauthbearer_token_command or "")
 
-        def token(_: str) -> tuple[str, float, str, dict[str, str]]:  # runs on a thread of librdkafka
+        def token(_: str) -> tuple[str, float, str, dict[str, str]]:  # runs on a librdkafka thread
             found = command.token()
             return found.value, found.expires_s or time.time() + _TOKEN_S, "", {}
 

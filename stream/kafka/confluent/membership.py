@@ -101,7 +101,7 @@ class GroupConsumer(Reader):
         self._assign()
 
     def _take_over(self, tps: frozenset[TopicPartition]) -> None:
-        """Start reading at the committed offsets, or at the offsets to which the listener seeks."""
+        """Start reading from the committed offsets, or from the offsets to which the listener seeks."""
         joined_as = self._client.memberid()
         may_continue = self._member_id in ("", joined_as) or self.subscription.rejoins or self._was_cut_off()
         self._known_s = time.monotonic()
@@ -292,7 +292,7 @@ def _generation_of(metadata: bytes) -> int:
     begin = len(_METADATA_TAG)
     if not metadata.startswith(_METADATA_TAG) or len(metadata) < begin + 4:
         raise BrokerError(
-            f"metadata of a consumer group: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}: this "
+            f"consumer group metadata: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}: this "
             "version of confluent-kafka uses a different format; install the version that Onebit requires"
         )
     return int.from_bytes(metadata[begin : begin + 4], "little", signed=True)

@@ -1,4 +1,4 @@
-"""The Broker implemented with kafka-python; see the other modules of this package."""
+"""The Broker implemented with kafka-python; see the other modules in this package."""
 
 from collections.abc import Sequence
 

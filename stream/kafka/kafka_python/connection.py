@@ -79,7 +79,7 @@ class KafkaConnection(Connection):
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
         self._security = settings_of(settings.config)
-        self._failure: BaseException | None = None  # error of the last client that failed to connect
+        self._failure: BaseException | None = None  # error from the last client that failed to connect
         logger = logging.getLogger("kafka")
         if logger.level == logging.NOTSET:  # kafka-python logs errors that it retries; final errors are raised
             logger.setLevel(logging.CRITICAL)

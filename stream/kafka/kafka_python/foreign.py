@@ -52,7 +52,7 @@ class HeaderName(str):
     __slots__ = ()
 
     def encode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> bytes:
-        """Return the original bytes of the name."""
+        """Return the name's original bytes."""
         return super().encode(encoding, errors)
 
 
@@ -86,7 +86,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         except Exception as error:  # every codec has its own exception classes
             reason, remedy = f"{type(error).__name__}: {error}", ""
             if isinstance(error, kafka_errors.UnsupportedCodecError):
-                remedy = "install the Python package for the compression codec of the batch"
+                remedy = "install the Python package for the batch's compression codec"
             message = damaged(self.topic_partition, self.next_fetch_offset, reason, remedy)
             self._unreadable = UnreadableError(message)
             raise self._unreadable from error
