@@ -45,7 +45,7 @@ NAMES_POLL_MS = 5
 """Limit on a poll's duration while a partition waits for the names of new classes."""
 
 BLOCKED_MS = 1_000
-"""Age of an open transaction in the log after which polls are no longer shortened."""
+"""Once an open transaction in the log reaches this age, polls are no longer shortened."""
 
 STANDBY_MS = 10_000
 """Time after which a learner without a partition logs which members have partitions."""

@@ -1,4 +1,4 @@
-"""One partition of a learner process: its inputs, task, journal position and next step."""
+"""One partition in a learner process: its inputs, task, journal position and next step."""
 
 from collections import deque
 from collections.abc import Sequence

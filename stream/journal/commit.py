@@ -39,7 +39,7 @@ def commit(
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
 ) -> int:
-    """Publish the steps of one or more tasks in one transaction. Return the records' latest append time.
+    """Publish steps from one or more tasks in one transaction. Return the records' latest append time.
 
     The crash tests refer to the stages by number. The records are in the log (4) before the offsets are sent (5), and
     only a current member of the group can send offsets. A process that recovers a task waits until no transaction is

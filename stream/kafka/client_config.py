@@ -65,7 +65,7 @@ class ClientConfig:
 
 
 def property_of(field: str) -> str:
-    """Return the name of the property that a field of ClientConfig stores.
+    """Return the name of the property that a ClientConfig field stores.
 
     >>> property_of("ssl_ca_location")
     'ssl.ca.location'

@@ -10,7 +10,7 @@ from stream.wire.records import Headers, TopicPartition
 
 QUEUED_RECORDS_MAX = 20_000
 QUEUED_BYTES_MAX = 32 << 20
-"""Limits on unacknowledged records. At a limit, `send` waits for acknowledgements before it queues more records."""
+"""Limits on unacknowledged records. At the limit, `send` waits for acknowledgements before it queues more records."""
 
 
 class Sink(Protocol):

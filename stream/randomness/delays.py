@@ -91,7 +91,7 @@ class LogNormal:
     sigma: float
 
     def quantile_ms(self, u: float) -> int:
-        """Return the quantile median · exp(σ Φ⁻¹(u)); u = 0 is replaced with half of a draw's smallest step."""
+        """Return the quantile median · exp(σ Φ⁻¹(u)); u = 0 is replaced with half the smallest step between draws."""
         return _scaled_exp_ms(self.median_ms, self.sigma * _STANDARD_NORMAL.inv_cdf(u or 2.0**-54))
 
 

@@ -1,7 +1,7 @@
 """A run's faults, and their effects on the processes' calls to the broker.
 
-A process can pause only within a call to the broker. Before the call returns, it runs the rest of the simulation up to
-the end of the pause.
+A process can pause only within a call to the broker. The call runs the rest of the simulation up to the end of the
+pause, and then returns.
 """
 
 from collections.abc import Callable

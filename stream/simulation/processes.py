@@ -21,7 +21,7 @@ GROUP = "learners"
 
 
 class Learner(Program, Protocol):
-    """The interface that the simulation expects of a learner program."""
+    """The interface that the simulation expects from a learner program."""
 
     @property
     def tasks(self) -> Mapping[int, Task]:

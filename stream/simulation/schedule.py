@@ -306,7 +306,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
-    """Draw limits that some runs reach. A timeless run never reaches its retention (see `checks`)."""
+    """Draw limits that some runs reach. A timeless run never reaches its retention limit (see `checks`)."""
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),
@@ -367,7 +367,7 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
 
 
 def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Restrict the classes of some contexts in a third of the runs. In half of these runs, the classes are open."""
+    """Restrict the classes for some contexts in a third of the runs. In half of these runs, the classes are open."""
     if not luck.chance(33):
         return task, items
     if luck.chance(50):

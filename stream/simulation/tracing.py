@@ -68,7 +68,7 @@ class Trace:
 
 
 def trace_digest(happened: Sequence[Happened]) -> str:
-    """Return the digest of a trace. Equal runs have equal digests on every machine."""
+    """Return the digest of a trace. Identical runs have identical digests on every machine."""
     digest = hashlib.sha256()
     for line in happened:
         digest.update(repr(tuple(line)).encode())

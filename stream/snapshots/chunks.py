@@ -1,4 +1,4 @@
-"""Writes snapshots as records of the snapshots topic, and finds the newest complete generation.
+"""Writes snapshots to the snapshots topic as records, and finds the newest complete generation.
 
 The topic is compacted. A record's key is `KEYS/SLOT/INDEX`. KEYS is a task's partition, or `0/model` for a shared
 model. Generations alternate between the slots `a` and `b`, so that the previous generation stays complete while the
@@ -128,7 +128,7 @@ class ChunkWriter:
 
 
 def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
-    """Yield the chunks of a generation, encoded lazily."""
+    """Yield a generation's chunks, encoded lazily."""
     digests: list[bytes] = []
     for payload, following in pairwise(chain(_cut(state, chunk_bytes), (None,))):
         assert payload is not None

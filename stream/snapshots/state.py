@@ -11,7 +11,7 @@ A state is a sequence of sections (see `stream.wire.sections`):
     retained  a block of settled ids, with the decisions that late feedback can correct
     end       empty, and always last
 
-A *block* contains up to BLOCK_ENTRIES entries of the join, encoded as MessagePack in the array `entries`.
+A *block* contains up to BLOCK_ENTRIES join entries, encoded as MessagePack in the array `entries`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ def _copy(learner: Any, spare: State | None) -> State:
 
 
 def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """Return the keys and values of a dict of join entries, oldest first.
+    """Return the keys and values from a dict of join entries, oldest first.
 
     A dict's methods are four times as fast as an OrderedDict's. The order is the same, because the join never
     moves an entry.

@@ -95,11 +95,11 @@ _MALFORMED_FEEDBACK = ("feedback", "feedback_malformed")
 
 
 class StepFailedError(Exception):
-    """An earlier step of this task raised an error. The task's state is undefined, and the task must be recovered."""
+    """An earlier step in this task raised an error. The task's state is undefined, and the task must be recovered."""
 
 
 class Model(Protocol):
-    """Interface of a task's model. `OwnModel`, and `View` and `Recall` in `stream.shared.view`, implement it."""
+    """The interface for a task's model. `OwnModel`, and `View` and `Recall` in `stream.shared.view`, implement it."""
 
     version: int  # own model: number of updates; shared model: number of log entries at the last step
 
@@ -221,7 +221,7 @@ class Task:
         )
 
     def use_model(self, view: View) -> None:
-        """Use a shared model for new steps. Before this call, the task can only apply earlier steps again."""
+        """Use a shared model for new steps. Before this call, the task can only reapply earlier steps."""
         view.version = self.model.version
         self.model = view
 

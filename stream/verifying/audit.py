@@ -65,7 +65,7 @@ class Finding(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether the two ledgers are equal and balance, and there are no faults."""
+        """Whether the two ledgers are equal and balanced, and there are no faults."""
         return self.learner == self.audited and self.audited.balances and not self.faults and not self.gone
 
     def as_json(self) -> dict[str, object]:

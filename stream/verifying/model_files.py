@@ -152,5 +152,5 @@ def _difference(name: str, first: Any, second: Any) -> Difference:
 
 
 def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the bytes of each entry."""
+    """Return each entry's bytes."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.itemsize)

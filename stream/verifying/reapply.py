@@ -263,11 +263,11 @@ class _LogAgain:
         snapshot = self._snapshot
         if snapshot is not None and snapshot.version == self.replica.version:
             self._snapshot = None
-            self._compare(state_digest([snapshot.learner]), "the newest snapshot of the model")
+            self._compare(state_digest([snapshot.learner]), "the model's newest snapshot")
             if snapshot.classes != self.replica.names:
                 raise JournalError(
                     f"the log up to version {self.replica.version:,} names the classes {self.replica.names}; the "
-                    f"newest snapshot of the model has {snapshot.classes}"
+                    f"model's newest snapshot has {snapshot.classes}"
                 )
 
     def _compare(self, expected: str, owner: str) -> None:

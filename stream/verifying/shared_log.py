@@ -2,7 +2,8 @@
 
     log        each step has the number of entries stated in its journal record, and no step is missing
     journals   no step made its decisions at a version later than its own record in the log, and every task knows the
-    names of open classes in log order replicas   replicas at the same version are bit-identical
+               names of open classes in log order
+    replicas   replicas at the same version are bit-identical
 
 The model is not recomputed here; see `stream.verifying.reapply`.
 """

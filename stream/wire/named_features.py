@@ -95,8 +95,8 @@ class FeatureEncoder:
         A category or word that is not in the vocabulary has no entry if nothing is hashed.
 
         Raises:
-            NamedFeaturesError: a name is unknown, a value does not have its feature's kind, or the sum of numbers that
-                share an index is too large.
+            NamedFeaturesError: a name is unknown, a value has the wrong kind for its feature, or the sum of numbers
+                that share an index is too large.
         """
         entries: dict[int, float] = {}
         unknown: list[str] = []

@@ -123,7 +123,7 @@ _COLUMNS = (  # in field order
 class Update(NamedTuple):
     """One record in the log."""
 
-    partition: int  # the task
+    partition: int  # the task's partition
     step: int  # the task's step
     part: int  # part number, starting at 0
     follows: int  # the task's previous step in the log; 0 if there is none
@@ -169,7 +169,7 @@ def encode_updates(
     """Encode a step's entries as the values of one or more records, each with at least one entry.
 
     Args:
-        partition: the task.
+        partition: the task's partition.
         step: the step's number.
         follows: the number of the task's previous step with entries; 0 if there is none.
         entries: one or more entries.

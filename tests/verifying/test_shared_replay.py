@@ -97,7 +97,7 @@ def test_task_whose_classes_differ_from_the_log_is_a_fault() -> None:
 
 
 def with_snapshot(pipeline: Pipeline, change: Callable[[ModelSnapshot], None]) -> Pipeline:
-    """Copy a pipeline, and apply `change` to the newest snapshot of the model in the copy."""
+    """Copy a pipeline, and apply `change` to the model's newest snapshot in the copy."""
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
     snapshot = decode_model(newest)
@@ -116,7 +116,7 @@ def last_bit(snapshot: ModelSnapshot) -> None:
 
 def test_model_snapshot_that_differs_from_the_log_is_a_fault(pipeline: Pipeline) -> None:
     found = replays(with_snapshot(pipeline, last_bit))
-    assert "the newest snapshot of the model has" in found[0].fault
+    assert "the model's newest snapshot has" in found[0].fault
     assert found[1].ok
     assert all(one.ok for one in replays(with_snapshot(pipeline, lambda state: None)))
 

@@ -41,7 +41,7 @@ _METADATA_TAG = b"CGMDv2:"
 
 
 class GroupConsumer(Reader):
-    """A static member of a group; see Member. The client's callbacks run within `poll`, on the caller's thread."""
+    """A static group member; see Member. The client's callbacks run within `poll`, on the caller's thread."""
 
     _ignored: ClassVar[frozenset[int]] = frozenset()
 

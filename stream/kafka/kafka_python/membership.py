@@ -117,7 +117,7 @@ class _Joins:
 
 
 class GroupConsumer(Reader):
-    """A static member of a group; see Member."""
+    """A static group member; see Member."""
 
     def __init__(self, connection: KafkaConnection, admin: Admin, subscription: Subscription) -> None:
         client = connection.make_consumer(
