@@ -41,9 +41,9 @@ WITH_KAFKA_PYTHON = tuple(f"tests/real_kafka/test_{name}.py" for name in ("local
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """In a parallel run, assigns each group of tests to one process.
 
-    The tests that require a real Kafka form two groups of about equal duration, each with its own broker. One group
-    contains the tests of kafka-python and the files in `WITH_KAFKA_PYTHON`; the other contains the rest. All tests with
-    the same learner's name in their parameters form a group, because they use the same kernels.
+    The tests that require a real Kafka broker form two groups of about equal duration, each with its own broker. One
+    group contains the kafka-python tests and the files in `WITH_KAFKA_PYTHON`; the other contains the rest. All tests
+    with the same learner name in their parameters form a group, because they use the same kernels.
     """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -74,11 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select one client for each test, mark the tests that require a real Kafka as slow, and run slow tests first.
+    """Select one client for each test, mark the tests that require a real broker as slow, and run slow tests first.
 
     If slow tests ran last, most processes would be idle at the end of the run. A hash of the test's name selects the
-    client. A test with the mark `each_client` runs with every client. One client is enough for other tests, because
-    the contract tests cover every client. A test requires a real Kafka if it is in one of KAFKA_FOLDERS or uses one
+    client. A test marked `each_client` runs with every client. One client is enough for other tests, because
+    the contract tests cover every client. A test requires a real broker if it is in one of KAFKA_FOLDERS or uses one
     of KAFKA_FIXTURES.
     """
     others = {item for item in items if not _is_its_client(item)}
@@ -111,7 +111,7 @@ def frozen_modules() -> Iterator[None]:
     """Exclude the imported modules from garbage collection during the whole test run.
 
     Otherwise, each tested command would unfreeze and collect the modules of all tests, which would take a quarter of
-    the time of the command tests. `tests/cli/test_garbage_collection.py` tests the freezing itself.
+    the command tests' time. `tests/cli/test_garbage_collection.py` tests the freezing itself.
     """
     gc.collect()
     gc.freeze()
@@ -146,13 +146,13 @@ def prefix() -> str:
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
-    """The name of a Kafka client. Each test runs with one client, or with all if it has the mark `each_client`."""
+    """The name of a Kafka client. Each test runs with one client, or with all clients if it is marked `each_client`."""
     return str(request.param)
 
 
 @pytest.fixture(params=["embedded", *ADAPTERS])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """The embedded broker, then a real Kafka broker through each of the clients."""
+    """The embedded broker, then a real Kafka broker through each client."""
     if request.param == "embedded":
         yield EmbeddedBroker(VirtualClock(1_000))
         return
@@ -164,7 +164,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture(params=ADAPTERS)
 def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
-    """A real Kafka broker through each of the clients."""
+    """A real Kafka broker through each client."""
     made = connect(kafka.bootstrap, client=request.param)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Runs `onebit serve` as a process on a real Kafka, and sends requests to the process."""
+"""Runs `onebit serve` as a process against a real Kafka broker, and sends requests to the process."""
 
 import json
 import urllib.request

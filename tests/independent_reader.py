@@ -13,7 +13,7 @@ READ_S = 120.0
 
 
 def committed(bootstrap: str, topic: str) -> Iterator[Message]:
-    """Read all committed records of a topic, partition by partition."""
+    """Read all committed records in a topic, partition by partition."""
     reader = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -82,7 +82,7 @@ class Deadlines(NamedTuple):
 def judge_deadlines(bootstrap: str, prefix: str, window_ms: int) -> Deadlines:
     """Compare the append time of each decision's first feedback with the decision's deadline.
 
-    The time of a decision is the append time of its step's tick. Append times can decrease when another broker becomes
+    A decision's time is the append time of its step's tick. Append times can decrease when a different broker becomes
     the partition's leader. This function therefore uses the largest append time so far.
     """
     steps = {value(one)["id"]: header(one, "onebit-step") for one in committed(bootstrap, f"{prefix}predictions")}

@@ -1,6 +1,6 @@
 """Mutation testing with mutmut: runs the fast tests on a random sample of mutants (`make mutants`).
 
-A mutant is one small change to one function: `<` instead of `<=`, `and` instead of `or`, another number, or None
+A mutant is one small change to one function: `<` instead of `<=`, `and` instead of `or`, a different number, or None
 instead of an argument. The tests catch a mutant if a test that calls the function fails or times out. The section
 [tool.mutmut] in pyproject.toml names the tests and the files to mutate.
 
@@ -130,7 +130,7 @@ def is_of_text(before: str, after: str) -> bool:
 
 
 def is_crude(before: str, after: str) -> bool:
-    """Whether a mutant replaces an expression with None or omits an argument. Most tests catch such a mutant.
+    """Whether a mutant replaces an expression with None or omits an argument. Tests nearly always catch these.
 
     >>> is_crude("f(a, b)", "f(a, None)"), is_crude("f(a, b)", "f(b)"), is_crude("f(a < b)", "f(a <= b)")
     (True, True, False)

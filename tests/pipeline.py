@@ -50,7 +50,7 @@ def small_task(learner: str = "banditron", **changes: Any) -> TaskSettings:
 
 @dataclass
 class Inputs:
-    """Records of the two input topics of one partition, with the offsets that a broker would assign."""
+    """Records in one partition of the two input topics, with the offsets that a broker would assign."""
 
     records: list[Record] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Inputs:
         return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label, action))
 
     def tick(self, step: int, append_ms: int) -> Record:
-        """Add the tick of a step. Because there is no step 0, a tick of step 0 only advances stream time."""
+        """Add a step's tick. Because there is no step 0, a tick for step 0 only advances stream time."""
         record = self.add(TOPICS.feedback, append_ms, None)
         self.records[-1] = record._replace(headers=tick_headers(step))
         return self.records[-1]
@@ -83,7 +83,7 @@ class Inputs:
 
 
 class CrashError(Exception):
-    """A simulated crash of the process. A crash does not close any resources."""
+    """A simulated process crash. A crash does not close any resources."""
 
 
 @dataclass
@@ -212,7 +212,7 @@ class Pipeline:
         return list(map(decode_step, self.records(TOPICS.journal, partition)))
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The high watermark of every partition, which includes records of open transactions."""
+        """The high watermark of every partition. Records in open transactions lie below it."""
         tps = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(self.partitions)]
         return {tp: end.high_watermark for tp, end in self.broker.ends(tps).items()}
 
@@ -235,7 +235,7 @@ def run_until_idle(*programs: Program) -> None:
 
 
 def digest(*learners: LearnerProgram) -> str:
-    """The digest of the learner states of all tasks in these programs."""
+    """The digest of the learner states for all tasks in these programs."""
     tasks = {partition: task for learner in learners for partition, task in learner.tasks.items()}
     return state_digest(task.learner.state() for _, task in sorted(tasks.items()))
 

@@ -1,4 +1,4 @@
-"""Helpers for tests on a real Kafka. They extend `stream.testing` with pipelines whose programs run as processes.
+"""Helpers for tests against a real Kafka broker. They extend `stream.testing` with pipelines of processes.
 
 The helpers read output topics with a plain Kafka client, not with Onebit's reader.
 """
@@ -31,9 +31,9 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", ",".join(reversed(ADAPTERS))).split(","))
-"""The Kafka clients for tests other than the contract tests. A test with the fixture `client` runs with one client, or
-with every client if the test has the mark `each_client`. Every other test runs with the first client. To select the
-clients, set ONEBIT_TEST_CLIENTS."""
+"""The Kafka clients for tests other than the contract tests. A test with the `client` fixture runs with one client, or
+with every client if it is marked `each_client`. Every other test runs with the first client. To select the clients, set
+ONEBIT_TEST_CLIENTS."""
 
 
 def free_port() -> int:
@@ -66,7 +66,7 @@ def kill_broker(kafka: LocalKafka, down_s: float = 0.0) -> None:
 
 
 class Pipeline:
-    """A pipeline on a real Kafka: its topics and programs."""
+    """A pipeline on a real Kafka broker: its topics and programs."""
 
     def __init__(self, bootstrap: str, prefix: str, directory: Path, **settings: object) -> None:
         """Pass `settings` to every program as environment variables."""
@@ -114,7 +114,7 @@ class Pipeline:
         return found
 
     def committed_records(self, topic: str) -> list[Any]:
-        """All committed records of a topic, read with a plain Kafka client."""
+        """All committed records in a topic, read with a plain Kafka client."""
         consumer = KafkaConsumer(
             bootstrap_servers=self._bootstrap,
             isolation_level="read_committed",
@@ -147,7 +147,7 @@ class Pipeline:
         assert self.committed_ids(self.topics.examples) == once
 
     def assert_model_equals_replay(self) -> None:
-        """Check that a replay of the whole journal, without snapshots, results in the current model."""
+        """Check that a replay of the whole journal, without snapshots, produces the current model."""
         found = self.verify("--replay", timeout_s=300)
         assert found["ok"], found
 
@@ -203,7 +203,7 @@ class Watch:
         return {name.removeprefix("learner-"): partitions for name, partitions in held.items()}
 
     def open_transactions(self) -> list[TopicPartition]:
-        """The partitions that contain records of an open transaction of a learner."""
+        """The partitions that contain records from a learner's open transaction."""
         topics = self._topics
         written = (topics.predictions, topics.examples, topics.dead_letter, topics.journal, topics.snapshots)
         tps = [TopicPartition(topic, number) for topic in written for number in range(self._partitions)]

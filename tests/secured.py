@@ -1,4 +1,4 @@
-"""Helpers for tests on a secured Kafka: users, and the ACLs in docs/security.md."""
+"""Helpers for tests against a secured Kafka broker: users, and the ACLs in docs/security.md."""
 
 import re
 import shlex
@@ -50,7 +50,7 @@ disable the deletion of topics."""
 
 
 class Allowed(NamedTuple):
-    """An ACL that allows one operation on one resource to one user."""
+    """An ACL that allows one user to perform one operation on one resource."""
 
     user: str
     operation: str
@@ -87,7 +87,7 @@ def read_command(command: str) -> Iterator[Allowed]:
 
 
 class Secured:
-    """A secured Kafka and its admin client."""
+    """A secured Kafka broker and its admin client."""
 
     def __init__(self, kafka: LocalKafka, folder: Path) -> None:
         assert kafka.client_config is not None
@@ -99,7 +99,7 @@ class Secured:
         )
 
     def add_users(self, *names: str) -> None:
-        """Add users that authenticate with PASSWORD, with SCRAM-SHA-256 or SCRAM-SHA-512."""
+        """Add users that authenticate with PASSWORD, using SCRAM-SHA-256 or SCRAM-SHA-512."""
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             wanted = [UserScramCredentialUpsertion(name, mechanism, PASSWORD.encode()) for name in names]
             assert self.admin.alter_user_scram_credentials(wanted) == dict.fromkeys(names)

@@ -1,4 +1,4 @@
-"""All paths, tests and links that the documentation names exist."""
+"""All paths, tests and links named in the documentation exist."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ def is_placeholder(name: str) -> bool:
 
 
 def paths_in(document: str) -> Iterator[str]:
-    """The repository paths that a document names. The path of a test can be relative to tests/."""
+    """The repository paths that a document names. A test's path can be relative to tests/."""
     top = {path.name for path in ROOT.iterdir()} - {"reports"}
     for name in quoted(document):
         if is_placeholder(name):
@@ -53,7 +53,7 @@ def paths_in(document: str) -> Iterator[str]:
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading.
+    """A heading's anchor.
 
     >>> slug("Docker compose: a `finite` run")
     'docker-compose-a-finite-run'

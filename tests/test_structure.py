@@ -55,7 +55,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "river": "onebit.adapters.river",
     "rich": "stream.cli",
 }
-"""Third-party packages, each with the only modules or packages that may import the third-party package."""
+"""Third-party packages, each with the only modules or packages that may import it."""
 
 CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio", "threading", "subprocess"}
 """Modules that the core must not import. Functions of the core receive the time and random numbers as arguments."""

@@ -74,7 +74,7 @@ class FeedbackSender(threading.Thread):
         return time.time() * 1_000 + self._ahead_ms
 
     def _read(self, message: Message) -> None:
-        """Process a prediction or a tick. The tick of a step contains the time of the step's decisions."""
+        """Process a prediction or a tick. A tick's append time is the time of its step's decisions."""
         assert message.error() is None, message.error()
         if message.topic() == self._feedback:
             step = header(message, "onebit-tick")

@@ -86,7 +86,7 @@ def settled(broker: Broker, tp: TopicPartition) -> None:
 
 
 def joined(*consumers: Consumer, partitions: int) -> list[Record]:
-    """Poll the members of a group until all partitions are assigned. Return the records of these polls."""
+    """Poll the members of a group until all partitions are assigned. Return the polled records."""
     records: list[Record] = []
 
     def is_assigned() -> bool:

@@ -1,4 +1,4 @@
-"""Contract of the Broker interface, tested with every implementation: consumer groups, rebalances and membership."""
+"""Contract tests for the Broker interface, run on every implementation: consumer groups, rebalances and membership."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Contract of the Broker interface, tested with every implementation: topics, records and reading."""
+"""Contract tests for the Broker interface, run on every implementation: topics, records and reading."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Contract of the Broker interface, tested with every implementation: transactions and fencing."""
+"""Contract tests for the Broker interface, run on every implementation: transactions and fencing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The image omits only parts of libraries that Onebit does not use."""
+"""The image omits only those parts of its libraries that Onebit does not use."""
 
 import re
 from pathlib import Path

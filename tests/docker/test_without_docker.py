@@ -1,4 +1,4 @@
-"""Messages of `make test-compose` and `make test-cluster` if Docker is not installed or not running."""
+"""Messages from `make test-compose` and `make test-cluster` when Docker is not installed or not running."""
 
 import shutil
 import subprocess

@@ -58,7 +58,7 @@ class World(NamedTuple):
     floor: float = 0.4  # weight of the uniform policy in the mixture
 
     def rewards(self, x: FloatArray) -> FloatArray:
-        """The probability of reward 1 for each class, float64[n, K]."""
+        """The probability of a reward of 1 for each class, float64[n, K]."""
         chances: FloatArray = 1.0 / (1.0 + np.exp(1.0 - x @ self.of_reward))
         return chances
 
@@ -70,7 +70,7 @@ class World(NamedTuple):
         return played
 
     def value(self, policy: str, n: int = 400_000) -> float:
-        """The true value of the policy `uniform` or `logged`, or of a constant class; the error is below 0.001."""
+        """The true value of the `uniform` or `logged` policy, or of a constant class; the error is below 0.001."""
         x = np.random.default_rng(99).normal(size=(n, N_FEATURES))
         chances = self.rewards(x)
         if policy == "logged":
@@ -105,7 +105,7 @@ def rows_of(
 
 
 def a_log(n: int, seed: int = 0, world: World | None = None) -> LogBatch:
-    """A log of `n` decisions of the world's logging policy, with their rewards."""
+    """A log of `n` decisions by the world's logging policy, with their rewards."""
     world = world or a_world()
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, N_FEATURES))

@@ -64,7 +64,7 @@ def test_estimates_and_interval_equal_vw_estimators() -> None:
 
 
 def among_some(n: int) -> LogBatch:
-    """A log of a uniform policy that has one to four eligible classes per decision."""
+    """A log from a uniform policy with one to four eligible classes per decision."""
     rows, rng = a_log(n), np.random.default_rng(5)
     sets = [np.sort(rng.choice(N_CLASSES, rng.integers(1, N_CLASSES + 1), replace=False)).tolist() for _ in range(n)]
     actions = np.array([rng.choice(one) for one in sets])
@@ -111,7 +111,7 @@ def test_replay_estimator_uses_the_rows_in_which_policy_and_log_agree() -> None:
 
 
 def test_doubly_robust_estimate_is_unbiased_even_if_the_reward_model_is_wrong() -> None:
-    """All contexts are equal, so the reward model can learn only the mean reward of each action."""
+    """All contexts are identical, so the reward model can learn only the mean reward of each action."""
     world = a_world(floor=0.2)
     rows = a_log(20_000, world=world)
     blind = rows._replace(values=np.zeros_like(rows.values))

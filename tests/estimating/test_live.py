@@ -1,4 +1,4 @@
-"""Live estimates of the learner's own policy during the replay of a log."""
+"""Live estimates of the learner's own policy during a log replay."""
 
 import math
 from itertools import product
@@ -33,7 +33,7 @@ def expired(event_id: str, assumed: int | None = None) -> Example:
 
 
 def agreeing(*ids: str) -> list[Prediction]:
-    """Decisions with weight 2, in which the learner's action equals the logged action."""
+    """Decisions with a weight of 2, in which the learner's action equals the logged action."""
     return [decided(event_id, 1, 0.5, 1) for event_id in ids]
 
 
@@ -189,7 +189,7 @@ def test_live_estimates_equal_the_offline_estimates_of_the_same_log() -> None:
 
 
 def test_snips_interval_has_about_the_nominal_coverage() -> None:
-    """Uses 200 uniform logs of 400 rows and two classes. The evaluated policy plays class 0 with probability 0.7."""
+    """Uses 200 uniform two-class logs of 400 rows. The evaluated policy plays class 0 with probability 0.7."""
     rng = np.random.default_rng(1)
     shape, truth, held = (200, 400), 0.7 * 0.2 + 0.3 * 0.6, 0
     actions, targets = (rng.random(shape) < 0.5).astype(int), (rng.random(shape) < 0.3).astype(int)

@@ -1,4 +1,4 @@
-"""The action probabilities that each policy assigns in a log. A learner first applies the feedback already due."""
+"""The action probabilities that each policy assigns to log rows. A learner first applies the feedback already due."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def probabilities(policy: Policy, rows: LogBatch, rows_max: int = 1_024) -> Floa
 
 
 def naive_probabilities(rows: LogBatch, delays_ms: list[int]) -> FloatArray:
-    """The action probabilities of late-ucb. For each row, a new learner first replays all earlier rows."""
+    """The action probabilities for late-ucb. For each row, a new learner first replays all earlier rows."""
     chunk = all_chunks(rows)[0]
     n = len(chunk.ids)
     p = np.zeros((n, N_CLASSES))

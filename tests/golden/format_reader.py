@@ -38,7 +38,7 @@ FORMAT = 1
 """The version of all formats that this module reads."""
 
 CODES = {"<f8": "d", "<i8": "q", "<i4": "i", "|i1": "b", "|u1": "B", "|b1": "?"}
-"""The type codes of array entries, with the equivalent format characters of Python's struct module."""
+"""The type codes of array entries, with the equivalent format characters from Python's struct module."""
 
 
 class UnknownError(ValueError):
@@ -58,13 +58,13 @@ def known_format(number: int) -> None:
 
 
 def counts(stored: Mapping[str, int]) -> dict[str, int]:
-    """All counts of a ledger. Counts that the record omits are 0."""
+    """All counts in a ledger. Counts that the record omits are 0."""
     known(stored, LEDGER)
     return {name: stored.get(name, 0) for name in LEDGER}
 
 
 def settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a task, keyed by name."""
+    """A task's settings, keyed by name."""
     parameters = {name: value for name, value in stored.items() if name.startswith(PARAMETER)}
     known(stored.keys() - parameters.keys(), SETTINGS)
     return {name: stored[name] for name in SETTINGS} | parameters
@@ -94,7 +94,7 @@ class Journal(NamedTuple):
 
 
 def journal(records: Iterable[tuple[bytes, bytes]]) -> Journal:
-    """The journal of a task. Each record is a pair: the `onebit-version` header and the value."""
+    """A task's journal. Each record is a pair: the `onebit-version` header and the value."""
     imported = None
     steps: list[Step] = []
     for version, value in records:
@@ -214,7 +214,7 @@ class Generation(NamedTuple):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The settings, offsets and counts of the task."""
+        """The task's settings, offsets and counts."""
         return self.sections[0].values
 
     def learner(self) -> dict[str, Part]:
@@ -229,7 +229,7 @@ class Generation(NamedTuple):
         return parts
 
     def of(self, name: str) -> list["Entry"]:
-        """The entries of all blocks with this name."""
+        """The entries in all blocks with this name."""
         return [entry for section in self.sections if section.name == name for entry in entries(section)]
 
 
@@ -287,7 +287,7 @@ def sections(payload: bytes) -> Iterator[Section]:
 
 
 Entry = dict[str, Any]
-"""An entry of a block as a flat dict: nested fields are also keys."""
+"""An entry in a block as a flat dict: nested fields are also keys."""
 
 DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace")
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
@@ -302,7 +302,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def entries(section: Section) -> list[Entry]:
-    """The entries of a block."""
+    """The entries in a block."""
     known(section.arrays, ("entries",))
     return [_ENTRY[section.name](*row) for row in msgspec.msgpack.decode(section.arrays["entries"].content)]
 

@@ -10,7 +10,7 @@ NEEDED = object()
 
 
 class UpdateColumn(NamedTuple):
-    """A column of update records: the function that reads it, and the value of all entries if the column is absent."""
+    """A column of update records: the function that reads it, and the value for all entries if the column is absent."""
 
     read: Callable[[Array], list[Any]]
     absent: Any = NEEDED
@@ -32,7 +32,7 @@ UPDATE_COLUMNS: Mapping[str, UpdateColumn] = {
 
 
 def update(value: bytes) -> tuple[dict[str, Any], list[Entry]]:
-    """Read an update record. Returns the fields of the head, and the entries; each entry has a field `x`."""
+    """Read an update record. Returns the head's fields, and the entries; each entry has a field `x`."""
     (section,) = sections(value)
     assert section.name == "updates"
     known(section.arrays, {*UPDATE_COLUMNS, "x.indices", "x.values"})

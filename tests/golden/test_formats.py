@@ -48,9 +48,9 @@ PAGE = HERE.parent.parent / "docs" / "formats.md"
 
 
 def write_golden_files() -> None:
-    """Rewrite all golden files except `runs.format1.json`. The values come from the tests of each format.
+    """Rewrite all golden files except `runs.format1.json`. The values come from each format's tests.
 
-    Run this function only after an intended change of a format:
+    Run this function only after intentionally changing a format:
 
         python -c "from tests.golden.test_formats import write_golden_files; write_golden_files()"
     """
@@ -270,7 +270,7 @@ def test_block_entry_without_a_required_field_is_rejected() -> None:
 
 
 def pipeline_of(settings: TaskSettings) -> Pipeline:
-    """A pipeline that has decisions in every state, orphans, a change of settings, and snapshots."""
+    """A pipeline that has decisions in every state, orphans, a settings change, and snapshots."""
     pipeline = Pipeline(settings)
     changed = replace(settings, join=replace(settings.join, window_ms=settings.join.window_ms + 1))
     for first, wanted in enumerate((settings, changed)):

@@ -1,4 +1,4 @@
-"""A confluent-kafka member that its group no longer knows after the member was paused or the broker was down."""
+"""A confluent-kafka member that its group no longer recognises after a pause or a broker outage."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A reader based on confluent-kafka, without a broker."""
+"""The reader based on confluent-kafka, tested without a broker."""
 
 from collections.abc import Iterator
 from contextlib import closing

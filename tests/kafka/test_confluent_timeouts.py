@@ -1,4 +1,4 @@
-"""Calls to confluent-kafka that do not return, or that fail without a reason."""
+"""Calls to confluent-kafka that do not return, or that fail without giving a reason."""
 
 import time
 from threading import Event

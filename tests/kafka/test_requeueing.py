@@ -19,7 +19,7 @@ def run_learner(pipeline: Pipeline) -> None:
 
 
 def pipeline_with_dead_letters() -> Pipeline:
-    """Return a pipeline with two dead letters: the dropped orphan of event `late`, and the invalid context `bad`."""
+    """Return a pipeline with two dead letters: the dropped orphan for event `late`, and the invalid context `bad`."""
     pipeline = Pipeline(small_task())
     pipeline.send(TOPICS.contexts, BAD, key=b"bad")
     pipeline.answer("late", 1)

@@ -1,4 +1,4 @@
-"""The documented rules for choosing the default learner from the size of the data."""
+"""The documented rules for choosing the default learner based on the size of the data."""
 
 from typing import Any
 

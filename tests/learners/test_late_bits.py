@@ -136,7 +136,7 @@ def test_learner_agrees_with_the_transcription_when_classes_are_renamed(name: st
 
 
 def texts(size: int, d: int, seed: int = 12) -> list[Round]:
-    """Return word counts of texts from 2·K topics, two for each class. Some words are frequent in all topics."""
+    """Return word counts for texts from 2·K topics, two for each class. Some words are frequent in all topics."""
     rng = np.random.default_rng(seed)
     topics = rng.gamma(0.1, size=(2 * K, d)) + 0.02 * rng.gamma(0.5, size=d)
     topics /= topics.sum(axis=1, keepdims=True)

@@ -95,7 +95,7 @@ def test_classes_are_played_with_their_propensities(name: str, parameters: dict[
 
 
 def trained(name: str) -> KernelLearner:
-    """Return a trained learner, whose greedy class depends on x."""
+    """Return a trained learner whose greedy class depends on x."""
     learner = bare(name, {})
     train(learner, name)
     return learner

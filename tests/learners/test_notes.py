@@ -1,4 +1,4 @@
-"""Learners of "Bandit Multiclass Classification" (the Notes), compared to naive transcriptions and proved bounds."""
+"""Learners from "Bandit Multiclass Classification" (the Notes), compared to naive transcriptions and proven bounds."""
 
 from collections.abc import Callable
 from math import log

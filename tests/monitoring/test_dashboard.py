@@ -1,4 +1,4 @@
-"""The data of the monitor's page: the pipeline's condition (such as alive or stuck), the ledger and the backlog."""
+"""The data for the monitor's page: the pipeline's condition (such as alive or stuck), the ledger and the backlog."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from tests.pipeline import TOPICS
 
 
 class Monitored:
-    """The dashboard of a pipeline with one partition. The test controls the dashboard's clock."""
+    """The dashboard for a pipeline with one partition. The test controls the dashboard's clock."""
 
     def __init__(self) -> None:
         self.ms = 0

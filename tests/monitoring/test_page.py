@@ -33,7 +33,7 @@ WINDOWS = 40
 
 
 def busy_dashboard() -> Dashboard:
-    """The dashboard of a running pipeline with two partitions and many decisions."""
+    """The dashboard for a running pipeline with two partitions and many decisions."""
     now_ms = count(0, 40)
     dashboard = Dashboard(TOPICS, 2, lambda: next(now_ms))
     named = [

@@ -23,7 +23,7 @@ class Decided(NamedTuple):
         return Prediction(str(self.number), Decision(self.action, 1, self.propensity, np.zeros(4)), 0)
 
     def weights(self) -> tuple[float, ...]:
-        """The weights under greedy, uniform and the learner's policy, which has a weight only in replays of a log."""
+        """The weights under the greedy policy, the uniform policy and, only in log replays, the learner's policy."""
         return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
 
     def add_to(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:

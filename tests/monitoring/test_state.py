@@ -1,4 +1,4 @@
-"""The monitor's state of a partition counts each record once, even after restarts."""
+"""The monitor's state for a partition counts each record once, even after restarts."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Banditron in plain numpy, with the full update matrix of the paper."""
+"""Banditron in plain numpy, with the paper's full update matrix."""
 
 import numpy as np
 

@@ -7,7 +7,7 @@ from tests.oracles.logged import Eligible, Logged, among
 
 
 class NaiveConfidit:
-    """Fig. 1 of the paper, with the options of Table 2 and equations (9), (10) and (11)."""
+    """Fig. 1 of the paper, with the options in Table 2 and equations (9), (10) and (11)."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ class NaivePerceptron:
         return Logged(greedy, greedy, 1.0, scores)
 
     def held_against(self, x: FloatArray, logged: Logged) -> FloatArray:
-        """Return the scores to compare with the label: those of the decision, or the current scores."""
+        """Return the scores to compare with the label: the decision's scores, or the current scores."""
         now = np.where(logged.scores > -np.inf, self.W @ x, -np.inf)
         return now if self.margin == "feedback" else logged.scores
 

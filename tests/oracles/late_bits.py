@@ -1,4 +1,4 @@
-"""The learners late-ucb, igw-logistic and stack-igw in plain numpy, and the drift detection that they share."""
+"""The late-ucb, igw-logistic and stack-igw learners in plain numpy, and the drift detection that they share."""
 
 from math import exp, log, sqrt
 
@@ -84,7 +84,7 @@ def closest_of(values: NDArray[np.float64]) -> float:
 
 
 class NaiveLateUcb:
-    """The learner late-ucb. Every round solves linear systems with full matrices."""
+    """The late-ucb learner. Every round solves linear systems with full matrices."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class NaiveLateUcb:
 
 
 class NaiveIgwLogistic:
-    """The learner igw-logistic: one logistic regression per class, updated entry by entry."""
+    """The igw-logistic learner: one logistic regression per class, updated entry by entry."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class NaiveWordVectors:
         return np.array([c, mar(c), t, mar(t)])
 
     def observe(self, x: FloatArray, df: FloatArray, n: int, C: FloatArray) -> None:
-        """Add the context x of a decision. The counts df and n already include this decision."""
+        """Add a decision's context x. This decision has already been added to the counts df and n."""
         self.G += np.outer(x * self.has_row, self.embed(x))
         for i in np.flatnonzero((df == 3) & (x != 0)):
             if self.has_row.sum() < self.rows_max:
@@ -334,7 +334,7 @@ class NaiveWordVectors:
 
 
 class NaiveStackIgw:
-    """The learner stack-igw with dense sums, updated entry by entry."""
+    """The stack-igw learner with dense sums, updated entry by entry."""
 
     def __init__(self, K: int, d: int, *, vectors: int = 64, drift: str = "off") -> None:
         self.K, self.d = K, d

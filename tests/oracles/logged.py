@@ -1,4 +1,4 @@
-"""The interface of the test oracles, which are naive transcriptions of the papers' pseudocode."""
+"""The interface for the test oracles, which are naive transcriptions of the papers' pseudocode."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ def among(scores: FloatArray, eligible: Eligible) -> FloatArray:
 
 
 class Logged(NamedTuple):
-    """A decision of an oracle."""
+    """A decision made by an oracle."""
 
     action: int
     greedy: int
@@ -59,7 +59,7 @@ class ObservingOracle(Protocol):
 
 @runtime_checkable
 class LabelledOracle(Protocol):
-    """The pseudocode of an algorithm with full information in plain numpy, on dense vectors."""
+    """The pseudocode of a full-information algorithm in plain numpy, on dense vectors."""
 
     def predict(self, x: FloatArray, u: float) -> Logged:
         """Return a decision for x."""

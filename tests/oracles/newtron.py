@@ -27,7 +27,7 @@ def projected(A: FloatArray, W: NDArray[np.floating[Any]], D: float) -> NDArray[
 
 
 class NaiveNewtron:
-    """Algorithm 1 of the paper with the closed form of section 4. `diagonal` selects PNewtron."""
+    """Algorithm 1 of the paper with the closed form from section 4. `diagonal` selects PNewtron."""
 
     def __init__(
         self, K: int, d: int, *, gamma: float, alpha: float, beta: float, radius: float, diagonal: bool = False

@@ -1,4 +1,4 @@
-"""SOBA in plain numpy, with the full matrix A of the paper. Solves one linear system per round."""
+"""SOBA in plain numpy, with the paper's full matrix A. Solves one linear system per round."""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ class MemoryLog(LogRows):
 
 
 def log_of(outcomes: Sequence[LoggedOutcome]) -> LogDataset:
-    """Return a data set of three classes with these outcomes."""
+    """Return a data set with three classes and these outcomes."""
     return log_dataset(MemoryLog(outcomes), len(outcomes), 4, ("a", "b", "c"), "visits")
 
 

@@ -1,4 +1,4 @@
-"""Data sets selected by name or by file, including the bundled data set."""
+"""Data sets loaded by name or from a file, including the bundled data set."""
 
 import hashlib
 import re

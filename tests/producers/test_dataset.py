@@ -1,4 +1,4 @@
-"""Event ids, order and schedule of a data set."""
+"""A data set's event ids, order and schedule."""
 
 import re
 from dataclasses import replace

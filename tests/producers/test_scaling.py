@@ -1,4 +1,4 @@
-"""The scale of columns: the warning about a column that varies much more than the others, and `--scale standard`."""
+"""Column scaling: the warning about a column that varies much more than the others, and `--scale standard`."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_t
 BEFORE = 63
 AFTER = {"global": 42, "off": 42, "class": 21}
 """Number of events without a right class until each detector raises one alarm, after BEFORE events of class 0. The
-class detector raises its alarm before the global detector."""
+class detector raises its alarm before the global detector does."""
 
 
 CASES = [
@@ -36,7 +36,7 @@ def send(pipeline: Pipeline, right: list[int], program: LearnerProgram) -> None:
 
     Args:
         pipeline: the pipeline to send to.
-        right: the right class of each context, or -1 if no class is right.
+        right: the right class for each context, or -1 if no class is right.
         program: the learner program.
     """
     for start in range(0, len(right), 7):
@@ -51,7 +51,7 @@ def send(pipeline: Pipeline, right: list[int], program: LearnerProgram) -> None:
 
 
 def drifting(learner: str = "late-ucb", drift: str = "global", **options: Any) -> tuple[Pipeline, LearnerProgram]:
-    """A pipeline whose reward rate drops once and permanently, with its learner program."""
+    """A pipeline whose reward rate drops once and stays low, and its learner program."""
     pipeline = Pipeline(small_task(learner, parameters={"drift": drift} | PLAIN[learner]))
     program = pipeline.learner(**options)
     send(pipeline, [0] * BEFORE + [-1] * AFTER[drift], program)

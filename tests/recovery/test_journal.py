@@ -382,7 +382,7 @@ def journal_step(number: int, ids: list[str]) -> JournalStep:
 
 
 def written() -> EmbeddedBroker:
-    """Return a broker with the predictions of all steps."""
+    """Return a broker with the predictions from all steps."""
     broker = EmbeddedBroker()
     broker.create_topics(TOPICS.specs(1, shares_model=True))
     for number, ids in PUBLISHED_STEPS.items():

@@ -30,7 +30,7 @@ def ids_of(partition: int, partitions: int) -> Iterator[str]:
 
 
 class PollLog:
-    """The timeouts and the records of all polls of a learner's consumer."""
+    """Logs every poll by a learner's consumer: the timeout and the returned records."""
 
     def __init__(self, learner: LearnerProgram) -> None:
         self._poll = learner._consumer.poll
@@ -63,7 +63,7 @@ class PauseLog:
 
 
 def leave_transaction_open(pipeline: Pipeline, topic: str, partition: int) -> Any:
-    """Open a transaction, as if the previous learner of the partition had died in a step."""
+    """Open a transaction, as if the partition's previous learner had died during a step."""
     producer = pipeline.broker.transactional_producer("before")
     producer.begin()
     producer.send(topic, partition, None, b"", HEADERS)

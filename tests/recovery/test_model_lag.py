@@ -1,4 +1,4 @@
-"""An open transaction blocks the log of a shared model. Until it ends, decisions continue or stop, as configured."""
+"""An open transaction blocks a shared model's log. Meanwhile, decisions continue or stop, as configured."""
 
 import pytest
 
@@ -13,7 +13,7 @@ AFTER_FLUSH = 4
 
 
 def blocked_pipeline(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
-    """Return a pipeline and its running learner. Another learner has died in a step and left a transaction open."""
+    """Return a pipeline and its running learner. Another learner has died during a step and left a transaction open."""
     pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
     commits = 0
 

@@ -1,4 +1,4 @@
-"""A learner that reads the log of a shared model: its waits, its work during a wait, and the logs that it rejects."""
+"""A learner that reads the log of a shared model: its waits, its work while waiting, and the logs it rejects."""
 
 from typing import Any
 
@@ -180,7 +180,7 @@ def test_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> None:
 
 
 class SlowToRead:
-    """A learner whose reads of the log are slow."""
+    """A learner that reads the log slowly."""
 
     def __init__(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, for_ms: int, **options: Any) -> None:
         monkeypatch.setattr(shared_model, "_RECORDS_MAX", 1)
@@ -229,7 +229,7 @@ def test_running_learner_limits_log_reading_per_step_and_keeps_deciding(monkeypa
 
 
 def write_to_log(pipeline: Pipeline, steps: int) -> None:
-    """Write the updates of another task, for partition 9, with one decision per step."""
+    """Write updates from another task, that of partition 9, with one decision per step."""
     learner = pipeline.settings.make_learner()
     x = Features(np.array([0, 2], np.int32), np.ones(2))
     entry = Entry(DECIDED, x, learner.predict(x, 0.5))

@@ -38,7 +38,7 @@ JOURNAL = TopicPartition(TOPICS.journal, 0)
 
 
 def with_frequent_snapshots(pipeline: Pipeline, **options: Any) -> Callable[[Callable[[int], None]], LearnerProgram]:
-    """Return a factory of learners that write a snapshot every 20 ms, in portions of one chunk."""
+    """Return a factory for learners that write a snapshot every 20 ms, in portions of one chunk."""
     options = {"snapshot_interval_ms": 20, "snapshot_bytes_max": 1, **options}
     return lambda crash_point: pipeline.learner(crash_point=crash_point, **options)
 
@@ -59,7 +59,7 @@ def digests(task: Task) -> tuple[str, Ledger]:
 
 
 def generations(pipeline: Pipeline, partition: int = 0) -> list[int]:
-    """Return the numbers of the complete generations, in the order of their completion."""
+    """Return the numbers of the complete generations, in order of completion."""
     found, numbers = Stored(str(partition)), []
     for record in pipeline.records(TOPICS.snapshots, partition):
         before = found.newest
@@ -475,7 +475,7 @@ def test_journal_may_be_deleted_up_to_the_snapshot() -> None:
 
 
 def idle_with_snapshot() -> Pipeline:
-    """An idle pipeline with a snapshot of its last step."""
+    """An idle pipeline with a snapshot taken after its last step."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=60_000)
     pipeline.context("a")

@@ -1,4 +1,4 @@
-"""Changed settings take effect at one step, in the learner and in every program that reads the journal."""
+"""Changed settings take effect at the same step in the learner and in every program that reads the journal."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -353,7 +353,7 @@ def test_unsupported_policy_is_rejected_before_any_write() -> None:
 
 
 def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
-    """Return settings of a task that dates decisions by the append times of their contexts."""
+    """Return settings for a task that dates decisions by the append times of their contexts."""
     return small_task(learner, dated_by="context", **changes)
 
 

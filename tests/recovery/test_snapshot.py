@@ -168,7 +168,7 @@ def test_snapshot_round_trips(snapshot: Snapshot) -> None:
 def used_task(settings: TaskSettings, events: int = 40) -> Task:
     """Return a task with decisions in every state, late and orphaned feedback, and malformed and undated contexts.
 
-    Each event has its own step. The tick of a step arrives two steps later.
+    Each event has its own step. A step's tick arrives two steps later.
     """
     task = Task(settings, TOPICS.contexts)
     for number in range(events):
@@ -502,7 +502,7 @@ def test_block_with_wrong_field_count_or_truncated_bytes_is_rejected(name: str) 
 
 
 def rewritten(old: bytes, new: bytes) -> Generation:
-    """Return a generation of the current format with some bytes of its state replaced and the length adjusted."""
+    """Return a generation in the current format with some bytes of its state replaced and the length adjusted."""
     state = b"".join(encode(taken(used_task(small_task()))))
     assert state.count(old) == 1
     length = int.from_bytes(state[:4], "little") + len(new) - len(old)

@@ -1,4 +1,4 @@
-"""The progressive error and the report of a run."""
+"""A run's progressive error and report."""
 
 import doctest
 import json

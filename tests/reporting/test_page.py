@@ -1,4 +1,4 @@
-"""The HTML report of runs is complete, self-contained, reproducible and accessible."""
+"""The HTML run report is complete, self-contained, reproducible and accessible."""
 
 import base64
 import hashlib
@@ -246,7 +246,7 @@ def palettes(content: str) -> list[dict[str, str]]:
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours according to WCAG 2, from 1 to 21."""
+    """The contrast ratio between two colours according to WCAG 2, from 1 to 21."""
 
     def luminance(color: str) -> float:
         parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]

@@ -1,4 +1,4 @@
-"""Charts of runs. Runs that differ only in the seed are drawn as one line with a band."""
+"""Run charts. Runs that differ only in the seed are drawn as one line with a band."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from tests.reporting.test_page import Reader, run_report
 
 
 def of_seed(seed: int, error: float = 0.5, learner: str = "banditron") -> RunReport:
-    """The report of a run with a given seed and a constant error rate."""
+    """The report for a run with a given seed and a constant error rate."""
     report = run_report(learner, seed=seed, settings={"seed": seed, "command": f"--seed {seed}", "window": "10s"})
     points = [point._replace(error_rate=error, window_error_rate=error) for point in report.errors.points]
     return replace(report, errors=report.errors._replace(error_rate=error, points=tuple(points)))

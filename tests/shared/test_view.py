@@ -1,4 +1,4 @@
-"""Decisions of tasks that share a model, compared with the reference implementation `tests.oracles.shared_model`."""
+"""Decisions by tasks that share a model, compared with the reference implementation `tests.oracles.shared_model`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

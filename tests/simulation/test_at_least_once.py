@@ -147,7 +147,7 @@ class FlushFailingBroker(EmbeddedBroker):
 
 
 class FlushFailingProducer(PlainProducer):
-    """A producer of a `FlushFailingBroker`."""
+    """A producer for a `FlushFailingBroker`."""
 
     def __init__(self, broker: FlushFailingBroker) -> None:
         super().__init__(lambda: EmbeddedSink(broker), set())

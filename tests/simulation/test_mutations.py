@@ -63,7 +63,7 @@ def table(name: str, row: tuple[State, Input], rule: Rule) -> Mutation:
 
 
 class Skipping:
-    """A producer that skips one step of each commit."""
+    """A producer that skips one step in each commit."""
 
     def __init__(self, producer: Any, topics: Any, step: int) -> None:
         self._producer, self._topics, self._step = producer, topics, step
@@ -212,7 +212,7 @@ _decode_feedback = codec.decode_feedback
 
 
 def expires_by_the_host(self: Join, stream_ms: int, original: Any = Join.pass_time) -> Any:
-    """Advance stream time with the clock of the learner's host. This clock is 5 ms ahead of the broker's clock."""
+    """Advance stream time with the learner host's clock, which is 5 ms ahead of the broker's clock."""
     return original(self, stream_ms + 5)
 
 
@@ -257,7 +257,7 @@ def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recove
 
 
 def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module.restoring) -> Any:
-    """Use the stream time of the snapshot as the time of decisions whose tick has not been read."""
+    """Use the snapshot's stream time as the time of decisions whose tick has not been read."""
     task = yield from original(snapshot, *rest)
     for time in task.undated.values():
         time.ms = snapshot.stream_ms
@@ -279,7 +279,7 @@ def snapshot_of_the_next_step(*arguments: Any) -> Any:
 
 
 def snapshot_that_shares_the_model(task: Task, step: JournalStep, spare: Any = None) -> Any:
-    """Take a snapshot without a copy of the model's arrays. Later updates therefore change the snapshot."""
+    """Take a snapshot without copying the model's arrays. Later updates therefore change the snapshot."""
     return snapshot_module.take(task, step)._replace(learner=vars(task.learner)["arrays"])
 
 

@@ -1,4 +1,4 @@
-"""The simulation itself: seeds are reproducible, and no seed of a campaign fails."""
+"""The simulation itself: seeds are reproducible, and no seed in a campaign fails."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A frozen model as the holdout policy in the settings of a task."""
+"""A frozen model as the holdout policy in a task's settings."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace

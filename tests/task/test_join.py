@@ -1,4 +1,4 @@
-"""The join: every transition of its table, its limits, and comparisons with a simple oracle on random inputs."""
+"""The join: every transition in its table, its limits, and comparisons with a simple oracle on random inputs."""
 
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ RECORD = Record("feedback", 0, 0, 0, None, None, ())
 
 
 class Driver:
-    """Calls the methods of a join as the task does. Returns a description of each effect, such as `matched a 1`."""
+    """Calls a join's methods as the task does. Returns a description of each effect, such as `matched a 1`."""
 
     def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
         self.join = Join(limits, assumes_negative=negative, corrects=corrects)

@@ -1,4 +1,4 @@
-"""Contexts with named features. The feature encoder in the settings of a task defines the names."""
+"""Contexts with named features. The feature encoder in the task's settings defines the names."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Replays of logged decisions: the action, counts and updates of each `play` setting, and the supported learners."""
+"""Replays of logged decisions: the action, counts and updates for each `play` setting, and the supported learners."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The task: the merge order of its inputs, the times of decisions, and results that do not depend on batch sizes."""
+"""The task: the merge order of its inputs, decision times, and results that do not depend on batch sizes."""
 
 from collections import deque
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_merge_returns_at_most_the_given_number_of_records_in_order(records_max:
 
 
 def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
-    """Return settings with `dated_by="context"`: the time of a decision is the append time of its context."""
+    """Return settings with `dated_by="context"`: a decision's time is the append time of its context."""
     return small_task(learner, dated_by="context", **changes)
 
 
@@ -504,7 +504,7 @@ def test_merge_order_does_not_depend_on_read_sizes(records: list[Record], portio
 
 @pytest.mark.parametrize("learner", ["banditron", "soba-diag"])
 def test_first_step_compiles_nothing_after_warm_up(learner: str) -> None:
-    """After the warm-up, the first step must not compile a kernel for another signature."""
+    """After the warm-up, the first step must not compile a kernel for a new signature."""
     small_task(learner).warm_up()
     before = _compiled()
     inputs = Inputs()

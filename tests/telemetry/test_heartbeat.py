@@ -1,4 +1,4 @@
-"""A program's readiness and liveness, and the responses of its HTTP server."""
+"""A program's readiness and liveness, and its HTTP server's responses."""
 
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -13,7 +13,7 @@ from stream.telemetry.serving import HealthServer, Page, Site
 
 
 class Host:
-    """The heartbeat of a program. The test advances the heartbeat's clock."""
+    """A program's heartbeat. The test advances the heartbeat's clock."""
 
     def __init__(self) -> None:
         self.ms = 0

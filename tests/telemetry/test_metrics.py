@@ -1,4 +1,4 @@
-"""The names and the documentation of the metrics, and the samples that are computed from counts."""
+"""The metrics' names and documentation, and the samples that are computed from counts."""
 
 import re
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ WAIT_S = 10.0
 
 @contextmanager
 def served(request_s: float = WAIT_S) -> Iterator[int]:
-    """Run a server on 127.0.0.1. Yields the port of the server."""
+    """Run a server on 127.0.0.1. Yields the server's port."""
     server = HealthServer(Heartbeat("monitor", "1.2.3", lambda: 0), "127.0.0.1", 0, SITE, request_s)
     with closing(server):
         yield server.port

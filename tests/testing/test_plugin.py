@@ -34,7 +34,7 @@ def test_with_a_setting_that_there_is_not(onebit_embedded):
 
 @pytest.fixture
 def reported(pytester: pytest.Pytester) -> list[str]:
-    """The output lines of pytest for TESTS."""
+    """Pytest's output lines for TESTS."""
     pytester.makepyfile(TESTS)
     return pytester.runpytest_inprocess(
         "-p", "onebit.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"

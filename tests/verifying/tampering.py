@@ -1,4 +1,4 @@
-"""A valid run of a learner, and functions that edit the topics of a run."""
+"""A valid learner run, and functions that edit a run's topics."""
 
 from collections.abc import Callable
 from typing import Any

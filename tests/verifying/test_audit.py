@@ -1,4 +1,4 @@
-"""The audit detects every change to the topics of a valid run, and names the location of the change."""
+"""The audit detects every change to a valid run's topics, and names the location of the change."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -40,7 +40,7 @@ OTHER = (1, 2, 0)
 
 @pytest.fixture(scope="module")
 def mismatched() -> Pipeline:
-    """A run in which feedback names a different action than the decision, for ids in every state."""
+    """A run in which feedback names a different action from the decision's, for ids in every state."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 
@@ -153,7 +153,7 @@ def test_audit_detects_a_wrong_value_of_every_count(good: Pipeline, field: str) 
 
 
 class Tampering(NamedTuple):
-    """An edit of one topic, and the location that the audit must report."""
+    """An edit to one topic, and the location that the audit must report."""
 
     claim: str
     topic: str

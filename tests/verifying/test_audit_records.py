@@ -1,4 +1,4 @@
-"""Audits of topics that contain records of other programs, or from which Kafka has deleted old records."""
+"""Audits of topics that contain records from other programs, or from which Kafka has deleted old records."""
 
 from typing import Any
 

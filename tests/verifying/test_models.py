@@ -1,4 +1,4 @@
-"""Models of earlier steps: export to files, comparison, replay, and import into a new pipeline."""
+"""Models as of earlier steps: export to files, comparison, replay, and import into a new pipeline."""
 
 import errno
 import itertools

@@ -14,7 +14,7 @@ LIMITS = JoinSettings(window_ms=1_000, activation_ms=700, orphan_ms=500, retain_
 X = Features(np.zeros(1, np.int32), np.ones(1))
 
 Line = tuple[Any, ...]
-"""An input of the oracle. Each context has its own step; the first step is step 1. Possible inputs:
+"""An input to the oracle. Each context has its own step; the first step is step 1. Possible inputs:
 
 - `("context", id, at_ms)`, optionally with an action, "deferred" or "aside"
 - `("feedback", id, at_ms)`, optionally with a reward and an action
@@ -63,7 +63,7 @@ def played(*lines: Line, **changes: Any) -> Oracle:
 
 
 def counts(oracle: Oracle) -> dict[str, int]:
-    """Return the nonzero counts of the ledger. Omits the numbers of contexts, feedback records and decisions."""
+    """Return the nonzero counts in the ledger. Omits the numbers of contexts, feedback records and decisions."""
     omitted = ("contexts", "feedback", "decided")
     return {name: n for name, n in oracle.ledger()._asdict().items() if n and name not in omitted}
 

@@ -22,7 +22,7 @@ TASK = synsep_task("late-ucb", parameters={"project": 8}, model="shared")
 
 
 def continue_run(pipeline: Pipeline, start: int, events: int, **options: Any) -> None:
-    """Run learners a and b on events of the data set, with feedback."""
+    """Run learners a and b on events from the data set, with feedback."""
     dataset = small_synsep()
     learners = [pipeline.learner(name, **{"snapshot_interval_ms": 0, **options}) for name in "ab"]
     sources = pipeline.replay(dataset, start + events, rate=200, start=start), pipeline.feedback(dataset, plan())

@@ -1,4 +1,4 @@
-"""The audit compares the log of a shared model with the journals. It detects missing records and unequal replicas."""
+"""The audit compares a shared model's log with the journals. It detects missing records and unequal replicas."""
 
 import orjson
 import pytest
@@ -26,7 +26,7 @@ def pipeline() -> Pipeline:
 
 
 def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, Headers]]]) -> LogFinding:
-    """Copy the topics, replace the records of partition 0 in the topics of `change`, and audit the copy."""
+    """Copy the topics, replace the records in partition 0 of the topics in `change`, and audit the copy."""
     other = Pipeline(pipeline.settings, PARTITIONS)
     producer = other.broker.producer()
     for topic, partitions in ((TOPICS.journal, PARTITIONS), (TOPICS.updates, 1)):

@@ -555,7 +555,7 @@ HEADER_TUPLES = st.lists(
 
 
 def refusals(given_record: Record) -> list[str]:
-    """Return the messages of the decoders that reject a record. Decoders must raise only MalformedError."""
+    """Return the messages from the decoders that reject a record. Decoders must raise only MalformedError."""
     messages = []
     for decode in (*DECODERS.values(), decode_dead_letter):
         try:

@@ -26,7 +26,7 @@ def test_dead_letter_identifies_its_record(topic: str, partition: int, offset: i
 
 
 def letter_of(wrong: Record, kind: str = "malformed", reason: str = "why") -> Record:
-    """Return the dead letter of a record in the form that a consumer reads."""
+    """Return the dead letter for a record in the form that a consumer reads."""
     key, value, headers = encode_dead_letter(wrong, kind, reason)
     return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
 
@@ -110,7 +110,7 @@ def lines_of(headers: Headers) -> str:
 
 
 def cut_letter() -> Record:
-    """Return the dead letter of a record whose key, value and headers exceed the limits."""
+    """Return the dead letter for a record whose key, value and headers exceed the limits."""
     own = (
         ("onebit-version", b"1"), ("large", b"x" * 10**6), ("onebit-offset", b"5"), ("original-onebit-offset", b"6"),
         ("original-x", b"7"), ("trace", b"8"),

@@ -1,4 +1,4 @@
-"""The cache reads a log once, and stores its columns under a key derived from all that affects them."""
+"""The cache reads a log once, and stores its columns under a key derived from everything that affects them."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""The format of a file is detected from its content, regardless of its name."""
+"""A file's format is detected from its content, regardless of its name."""
 
 import contextlib
 import gzip

@@ -1,4 +1,4 @@
-"""The bundled log of offers is the output of its script, and matches the probabilities that the script defines."""
+"""The bundled offers log is the output of its script, and matches the probabilities that the script defines."""
 
 import gzip
 from importlib.resources import as_file, files

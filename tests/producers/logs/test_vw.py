@@ -1,4 +1,4 @@
-"""The formats of Vowpal Wabbit."""
+"""Vowpal Wabbit's log formats."""
 
 from pathlib import Path
 from typing import Any
