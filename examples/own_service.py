@@ -45,13 +45,13 @@ class Service:
     def __init__(self, bootstrap: str, prefix: str, timeout_s: float) -> None:
         self._prefix = prefix
         # The client must choose the partition by the murmur2 hash of the key, like Kafka's Java client, so that all
-        # records of an event have the same partition number. kafka-python does so by default. librdkafka
+        # of an event's records have the same partition number. kafka-python does so by default. librdkafka
         # (confluent-kafka and others) defaults to CRC32; it needs {"partitioner": "murmur2_random"}.
         self._producer = KafkaProducer(bootstrap_servers=bootstrap, bootstrap_timeout_ms=1_000 * timeout_s, linger_ms=0)
         self._predictions = KafkaConsumer(
             bootstrap_servers=bootstrap,
             bootstrap_timeout_ms=1_000 * timeout_s,
-            isolation_level="read_committed",  # skip predictions of aborted transactions
+            isolation_level="read_committed",  # skip predictions in aborted transactions
             enable_auto_commit=False,
         )
         topic = f"{prefix}predictions"

@@ -5,7 +5,7 @@
 >>> report["banditron"].ledger.decided, report.ok
 (300, True)
 
-Each public name is loaded on first use, so that `import onebit` is fast. Notices are logged by the logger `onebit`.
+Each public name is loaded on first use, so that `import onebit` is fast. Notices are logged by the `onebit` logger.
 """
 
 import sys
@@ -89,7 +89,7 @@ _HOMES = {
     "run": "onebit.runs:run",
     "verify": "onebit.verification:verify",
 }
-"""Maps each public name to its place, in the form of `pkgutil.resolve_name`."""
+"""Maps each public name to its location, in the form that `pkgutil.resolve_name` accepts."""
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ def check_packages() -> None:
     """Check that Python finds Onebit's own packages.
 
     Raises:
-        CollisionError: Python finds another package of the same name, or none.
+        CollisionError: Python finds another package with the same name, or none.
     """
     home = Path(__file__).resolve().parent.parent
     for name in FILES:

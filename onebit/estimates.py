@@ -90,7 +90,7 @@ def estimate(
     resamples: int = 500,
     seed: int = 0,
 ) -> EstimateReport:
-    """Estimate the mean reward of other policies from a log of decisions.
+    """Estimate the mean rewards of other policies from a log of decisions.
 
     Args:
         data: Log file in CSV, JSON lines, Parquet, or a Vowpal Wabbit format.
@@ -105,7 +105,7 @@ def estimate(
             propensity in the log.
         clip: Maximum weight in clipped-ips; √n by default.
         interval: Kind of interval to report in `low` and `high`.
-        confidence: Confidence level of the intervals.
+        confidence: Confidence level for the intervals.
         resamples: Number of bootstrap samples.
         seed: Seed for resampling, folds, rejection sampling and delays.
 

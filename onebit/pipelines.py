@@ -61,7 +61,7 @@ class Pipeline:
         """Write a context, and return the decision for it.
 
         Args:
-            event_id: Id of the event. Only one decision is made per id.
+            event_id: The event's id. Only one decision is made per id.
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
             eligible: Names or indices of the eligible classes; None means all.
             deferred: Whether the window for feedback begins only when the decision is shown; see `shown`.
@@ -88,7 +88,7 @@ class Pipeline:
         )
 
     def _why_rejected(self, event_id: str) -> str | None:
-        """Return the reason of the newest dead letter with this id, or None if there is none."""
+        """Return the reason given in the newest dead letter with this id, or None if there is none."""
         partition = partition_for(event_id.encode(), self.test.partitions)
         letters = map(decode_dead_letter, reversed(self.test.records(self.test.topics.dead_letter, partition)))
         return next((letter.reason for letter in letters if letter.key == event_id.encode()), None)
@@ -97,7 +97,7 @@ class Pipeline:
         """Write feedback now, or after a virtual delay; see `advance`.
 
         Args:
-            event_id: Id of the decision.
+            event_id: The decision's id.
             reward: 1 if the decision's action was right, otherwise 0.
             after: Virtual delay, such as 30s.
             fields: Optional fields `action` and `label`; see docs/topics.md.
@@ -108,7 +108,7 @@ class Pipeline:
         """Report, now or after a virtual delay, that a deferred decision was shown.
 
         Args:
-            event_id: Id of the decision.
+            event_id: The decision's id.
             after: Virtual delay, such as 5s.
         """
         self._send(partial(self.test.shown, event_id), after)
@@ -139,7 +139,7 @@ class Pipeline:
         self.test.advance(format_duration(duration_ms))
 
     def example(self, event_id: str) -> Mapping[str, Any]:
-        """Return the record of a settled decision in the examples topic."""
+        """Return a settled decision's record from the examples topic."""
         return MappingProxyType(self.test.example(event_id))
 
     @property
@@ -162,14 +162,14 @@ class Pipeline:
 def embedded(
     *, n_classes: int | None = None, n_features: int, learner: str = "auto", window: str = "5m", **settings: Any
 ) -> Iterator[Pipeline]:
-    """Create an in-process pipeline in virtual time. It needs no Kafka, never sleeps, and gives reproducible results.
+    """Create an in-process pipeline in virtual time. It does not need Kafka, never sleeps, and is reproducible.
 
     At the end of the `with` block, all delayed feedback is delivered, and the ledger is verified.
 
     Args:
-        n_classes: Number of classes K; None if the setting `classes_max` is used.
+        n_classes: Number of classes K; None if the `classes_max` setting is used.
         n_features: Number of features d.
-        learner: Name of the learner; `auto` chooses it based on the numbers of classes and features.
+        learner: Name of the learner; `auto` chooses one based on the numbers of classes and features.
         window: Time to wait for feedback before a decision expires.
         settings: Other settings from docs/settings.md, by name.
 

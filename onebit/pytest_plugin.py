@@ -32,14 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--onebit-kafka",
         metavar="HOST:PORT",
-        help="address of a Kafka broker for the fixture onebit_kafka; by default, a local broker is started",
+        help="address of a Kafka broker for the onebit_kafka fixture; by default, a local broker is started",
     )
     group.addoption("--onebit-client-config", metavar="FILE", help="client properties file for a secured Kafka broker")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Add the ledger and the records of recent events to the report of a failed test."""
+    """Add the ledger and the records of recent events to the report for a failed test."""
     report: pytest.TestReport = yield
     if report.failed:
         item.stash[_failed] = True
@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """Return the session's Kafka broker: the address in --onebit-kafka, or a local broker started by this fixture."""
+    """Return the session's Kafka broker: the address in --onebit-kafka, or a local broker that this fixture starts."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka
@@ -94,7 +94,7 @@ def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., E
 
 
 def _making(item: pytest.Item, make: Callable[..., Any], pipelines: "list[PipelineUnderTest]") -> Iterator[Any]:
-    """Yield a factory of pipelines. At the end of the test, verify and close the pipelines."""
+    """Yield a pipeline factory. At the end of the test, verify and close the pipelines."""
 
     def create(**settings: object) -> Any:
         pipelines.append(make(**settings))

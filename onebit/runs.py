@@ -29,7 +29,7 @@ Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
 
 
 class Curve(NamedTuple):
-    """The progressive error of a run at up to 400 points."""
+    """A run's progressive error at up to 400 points."""
 
     events: NDArray[np.int64]  # [n] number of decisions so far
     error: NDArray[np.float64]  # [n] fraction of wrong actions
@@ -40,7 +40,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnerRun:
-    """The run of one learner on one stream of events."""
+    """One learner's run on one stream of events."""
 
     report: Report
 
@@ -56,7 +56,7 @@ class LearnerRun:
 
     @property
     def parameters(self) -> dict[str, float | int | str]:
-        """The parameters of the learner, including defaults."""
+        """The learner's parameters, including defaults."""
         return dict(self.report.params)
 
     @property
@@ -92,7 +92,7 @@ class LearnerRun:
 
     @property
     def challengers(self) -> "ChallengerComparison | None":
-        """The estimates of the challengers, or None without challengers."""
+        """The challengers' estimates, or None without challengers."""
         return self.report.challengers
 
     @property
@@ -137,17 +137,17 @@ class RunReport:
         return len(self.runs)
 
     def keys(self) -> list[str]:
-        """Return the names of the learners."""
+        """Return the learners' names."""
         return list(dict.fromkeys(run.learner for run in self.runs))
 
     @property
     def ledger(self) -> Ledger:
-        """The sum of the ledgers of all runs."""
+        """The sum of all runs' ledgers."""
         return total_ledger(run.ledger for run in self.runs)
 
     @property
     def ok(self) -> bool:
-        """Whether the ledgers of all runs are correct; see `LearnerRun.ok`."""
+        """Whether all runs' ledgers are correct; see `LearnerRun.ok`."""
         return all(run.ok for run in self.runs)
 
     def to_dicts(self) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""`onebit.verify`: recompute the ledger of a pipeline from its topics."""
+"""`onebit.verify`: recompute a pipeline's ledger from its topics."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,17 +21,17 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the recomputed ledgers and all other compared values equal those of the learner."""
+        """Whether the recomputed ledgers and all other compared values equal the learner's."""
         return self.found.ok
 
     @property
     def error(self) -> float:
-        """The fraction of decisions with reward 0 among those with feedback in time; nan if there are none."""
+        """The fraction of decisions with a reward of 0 among those with feedback in time; nan if there are none."""
         return self.found.error.error_rate
 
     @property
     def ledger(self) -> Ledger:
-        """The sum of the recomputed ledgers of all partitions."""
+        """The sum of all partitions' recomputed ledgers."""
         return total_ledger(finding.audited for finding in self.found.findings)
 
     @property
@@ -71,11 +71,11 @@ def verify(
     replay: bool = False,
     **settings: Any,
 ) -> VerifyReport:
-    """Recompute the ledger of a pipeline from its topics, and compare it with the learner's ledger.
+    """Recompute a pipeline's ledger from its topics, and compare it with the learner's ledger.
 
     Args:
         bootstrap: Address of a Kafka broker, HOST:PORT.
-        topic_prefix: Prefix of the topics.
+        topic_prefix: The topics' prefix.
         wait_events: Number of events to wait for. Verification starts when all of them have decisions and no decision
             is pending.
         timeout: Maximum time to wait for these events.

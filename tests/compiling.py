@@ -1,4 +1,4 @@
-"""Compilation of kernels in a parallel test run."""
+"""Kernel compilation in a parallel test run."""
 
 import fcntl
 from pathlib import Path
@@ -14,8 +14,8 @@ from stream.learners.kernels import CACHE_DIRECTORY
 def compile_once() -> None:
     """Compile each kernel in one process only. Other processes wait, and then load the kernel from the cache.
 
-    Without a lock, each process would compile every kernel that is not in the cache yet. A process that waits for a
-    kernel has locked only kernels that call it, so deadlocks are impossible.
+    Without a lock, each process would compile every kernel that is not in the cache yet. A process that is waiting for
+    a kernel has locked only kernels that call it, so deadlocks are impossible.
     """
     if not CACHE_DIRECTORY:
         return

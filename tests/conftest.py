@@ -42,8 +42,8 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """In a parallel run, assigns each group of tests to one process.
 
     The tests that require a real Kafka broker form two groups of about equal duration, each with its own broker. One
-    group contains the kafka-python tests and the files in `WITH_KAFKA_PYTHON`; the other contains the rest. All tests
-    with the same learner name in their parameters form a group, because they use the same kernels.
+    group contains the tests for kafka-python and the files in `WITH_KAFKA_PYTHON`; the other contains the rest. All
+    tests with the same learner name in their parameters form a group, because they use the same kernels.
     """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -59,7 +59,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Return the scheduler of a parallel run (pytest-xdist hook)."""
+    """Return the scheduler for a parallel run (pytest-xdist hook)."""
     return Groups(config, log)
 
 
@@ -74,11 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select one client for each test, mark the tests that require a real broker as slow, and run slow tests first.
+    """Select one client per test, mark the tests that require a real Kafka broker as slow, and run slow tests first.
 
     If slow tests ran last, most processes would be idle at the end of the run. A hash of the test's name selects the
-    client. A test marked `each_client` runs with every client. One client is enough for other tests, because
-    the contract tests cover every client. A test requires a real broker if it is in one of KAFKA_FOLDERS or uses one
+    client. A test with the `each_client` mark runs with every client. One client is enough for other tests, because the
+    contract tests cover every client. A test requires a real Kafka broker if it is in one of KAFKA_FOLDERS or uses one
     of KAFKA_FIXTURES.
     """
     others = {item for item in items if not _is_its_client(item)}
@@ -110,7 +110,7 @@ def _parameters(item: pytest.Item) -> dict[str, str]:
 def frozen_modules() -> Iterator[None]:
     """Exclude the imported modules from garbage collection during the whole test run.
 
-    Otherwise, each tested command would unfreeze and collect the modules of all tests, which would take a quarter of
+    Otherwise, each tested command would unfreeze and collect all tests' modules, which would take a quarter of
     the command tests' time. `tests/cli/test_garbage_collection.py` tests the freezing itself.
     """
     gc.collect()
@@ -146,7 +146,7 @@ def prefix() -> str:
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
-    """The name of a Kafka client. Each test runs with one client, or with all clients if it is marked `each_client`."""
+    """The name of a Kafka client. Each test runs with one client, or with all if it has the `each_client` mark."""
     return str(request.param)
 
 

@@ -1,4 +1,4 @@
-"""Runs `onebit serve` as a process against a real Kafka broker, and sends requests to the process."""
+"""Runs `onebit serve` as a process with a real Kafka broker, and sends requests to the process."""
 
 import json
 import urllib.request
@@ -18,7 +18,7 @@ class Gateway:
         self.program.wait_until(lambda: self.status("/readyz") == 200, "the gateway is ready")
 
     def status(self, path: str) -> int:
-        """Return the HTTP status of a path, or 0 if the gateway is not listening."""
+        """Return the HTTP status for a path, or 0 if the gateway is not listening."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as got:
                 return int(got.status)

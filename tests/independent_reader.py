@@ -1,4 +1,4 @@
-"""A reader of a pipeline's topics. The reader shares no code with Onebit and uses only the documented formats."""
+"""A reader for a pipeline's topics. It shares no code with Onebit and uses only the documented formats."""
 
 import json
 import sys
@@ -55,7 +55,7 @@ def value(message: Message) -> dict[str, Any]:
 
 
 class Deadlines(NamedTuple):
-    """The outcome of each decision, and the append time of its feedback."""
+    """Each decision's outcome, and its feedback's append time."""
 
     lateness_ms: dict[str, int]  # append time of the feedback minus deadline; at most 0 if in time
     appended_ms: dict[str, int]  # append time of the feedback; decisions without feedback are in neither dict
@@ -72,7 +72,7 @@ class Deadlines(NamedTuple):
         }
 
     def in_time_between(self, from_ms: int, to_ms: int) -> int:
-        """Number of decisions whose feedback was in time, and was appended between `from_ms` and `to_ms`."""
+        """Number of decisions whose feedback was in time and was appended between `from_ms` and `to_ms`."""
         return sum(
             late_ms <= 0 and from_ms <= self.appended_ms[event_id] <= to_ms
             for event_id, late_ms in self.lateness_ms.items()

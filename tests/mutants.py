@@ -33,7 +33,7 @@ CAUGHT_SHARE = 0.95
 
 
 class Change(NamedTuple):
-    """The source of a function before and after a mutation."""
+    """A function's source before and after a mutation."""
 
     path: Path
     before: str
@@ -144,7 +144,7 @@ def is_crude(before: str, after: str) -> bool:
 
 
 def outcomes(names: Iterable[str], changes: Mapping[str, Change]) -> dict[str, str]:
-    """The mutmut status of each mutant."""
+    """Each mutant's mutmut status."""
     from mutmut.mutation.data import SourceFileMutationData
     from mutmut.stats import status_by_exit_code
 

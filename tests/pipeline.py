@@ -36,7 +36,7 @@ def context_value(event_id: str, *indices: int, **fields: Any) -> bytes:
 
 
 def feedback_value(event_id: str, reward: float, label: int | None = None, action: int | None = None) -> bytes:
-    """The value of a feedback record."""
+    """A feedback record's value."""
     optional = {"label": label, "action": action}
     given = {name: value for name, value in optional.items() if value is not None}
     return orjson.dumps({"id": event_id, "reward": reward, **given})
@@ -50,7 +50,7 @@ def small_task(learner: str = "banditron", **changes: Any) -> TaskSettings:
 
 @dataclass
 class Inputs:
-    """Records in one partition of the two input topics, with the offsets that a broker would assign."""
+    """The records in one partition of the two input topics, with the offsets that a broker would assign."""
 
     records: list[Record] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class Pipeline:
         return list(map(decode_step, self.records(TOPICS.journal, partition)))
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The high watermark of every partition. Records in open transactions lie below it."""
+        """The high watermark of every partition. Records in open transactions have lower offsets."""
         tps = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(self.partitions)]
         return {tp: end.high_watermark for tp, end in self.broker.ends(tps).items()}
 
@@ -227,7 +227,7 @@ STEPS_MAX = 1_000
 
 
 def run_until_idle(*programs: Program) -> None:
-    """Run steps of all programs until no program has work left. Raises an error after STEPS_MAX rounds."""
+    """Run all programs step by step until none has work left. Raises an error after STEPS_MAX rounds."""
     for _ in range(STEPS_MAX):
         if not sum(program.step(0) for program in programs):
             return

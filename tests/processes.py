@@ -1,4 +1,4 @@
-"""Helpers for tests against a real Kafka broker. They extend `stream.testing` with pipelines of processes.
+"""Helpers for tests against a real Kafka broker: `stream.testing` pipelines whose programs run as processes.
 
 The helpers read output topics with a plain Kafka client, not with Onebit's reader.
 """
@@ -31,9 +31,9 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", ",".join(reversed(ADAPTERS))).split(","))
-"""The Kafka clients for tests other than the contract tests. A test with the `client` fixture runs with one client, or
-with every client if it is marked `each_client`. Every other test runs with the first client. To select the clients, set
-ONEBIT_TEST_CLIENTS."""
+"""The Kafka clients for tests other than the contract tests. A test that uses the `client` fixture runs with one
+client, or with every client if it has the `each_client` mark. Every other test runs with the first client. To select
+the clients, set ONEBIT_TEST_CLIENTS."""
 
 
 def free_port() -> int:
@@ -94,7 +94,7 @@ class Pipeline:
 
     @contextmanager
     def watch(self) -> Iterator["Watch"]:
-        """Return a context manager that follows the journals of all tasks."""
+        """Return a context manager that follows all tasks' journals."""
         broker = self.broker()
         try:
             yield Watch(broker, self.topics, self.partitions, self._programs.said)
@@ -203,7 +203,7 @@ class Watch:
         return {name.removeprefix("learner-"): partitions for name, partitions in held.items()}
 
     def open_transactions(self) -> list[TopicPartition]:
-        """The partitions that contain records from a learner's open transaction."""
+        """The partitions that contain records in a learner's open transaction."""
         topics = self._topics
         written = (topics.predictions, topics.examples, topics.dead_letter, topics.journal, topics.snapshots)
         tps = [TopicPartition(topic, number) for topic in written for number in range(self._partitions)]

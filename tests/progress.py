@@ -1,4 +1,4 @@
-"""Prints the progress of a parallel test run: each failure when it occurs, and one line per minute."""
+"""Prints a parallel test run's progress: each failure when it occurs, and one line per minute."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ INTERVAL_S = 60.0
 
 
 class Progress:
-    """Reports on the tests of all xdist workers. Runs in the process that starts the workers."""
+    """Reports on the tests from all xdist workers. Runs in the process that starts the workers."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter

@@ -28,7 +28,7 @@ TEST = re.compile(r"test_\w+…?")
 
 @cache
 def text_of(document: str) -> str:
-    """The text of a document without its code blocks."""
+    """A document's text without its code blocks."""
     return CODE_BLOCK.sub("", (ROOT / document).read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""The layers of the code: the imports allowed between modules, and the only importers of each third-party package."""
+"""The code's layers: the imports allowed between modules, and the only importers of each third-party package."""
 
 import ast
 import re
@@ -58,7 +58,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
 """Third-party packages, each with the only modules or packages that may import it."""
 
 CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio", "threading", "subprocess"}
-"""Modules that the core must not import. Functions of the core receive the time and random numbers as arguments."""
+"""Modules that the core must not import. Core functions receive the time and random numbers as arguments."""
 
 CORE = frozenset(
     ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.wire", "stream.task",
@@ -70,7 +70,7 @@ CORE = frozenset(
      "stream.telemetry.metrics", "stream.telemetry.samples",
      "stream.telemetry.sketch", "stream.telemetry.heartbeat", "stream.telemetry.exposition")
 )  # fmt: skip
-"""Modules that read no clock, open no socket and draw no unseeded random numbers."""
+"""Modules that do not read a clock, open a socket or draw unseeded random numbers."""
 
 
 def module_name(path: Path) -> str:

@@ -55,7 +55,7 @@ class BitLogistic(onebit.KernelLearner):
     paper: ClassVar[str] = "-"
     parameters: ClassVar[tuple[onebit.Parameter, ...]] = (
         onebit.Parameter("epsilon", 0.1, "probability of uniform exploration", low=0.0, high=1.0),
-        onebit.Parameter("step", 0.5, "step size of the gradient descent", low=0.0, high=1e6),
+        onebit.Parameter("step", 0.5, "step size for the gradient descent", low=0.0, high=1e6),
     )
     supports_eligible: ClassVar[bool] = True
     predict_kernel = staticmethod(predict)

@@ -27,7 +27,7 @@ class Learner:
         learner: A learner's name. The default depends on the numbers of classes and features.
         n_features: The maximum number of features. The default is the length of the first context.
         seed: The seed for all random draws.
-        parameters: Parameters of the learner.
+        parameters: The learner's parameters.
 
     Raises:
         ParameterError: the learner or a parameter is unknown.
@@ -66,7 +66,7 @@ class Learner:
         """Learn from the reward of an action. `probability` is the probability with which the action was played.
 
         Raises:
-            ValueError: the reward is not 0 or 1, neither `predict` nor `score` was called before, or the action is from
+            ValueError: the reward is not 0 or 1, neither `predict` nor `score` has been called, or the action is from
                 a log and the learner cannot learn from logs.
         """
         if reward not in (0, 1):
@@ -83,7 +83,7 @@ class Learner:
         self._updates += 1
 
     def _prepared(self, context: Any, actions: Sequence[Any]) -> tuple[OnebitLearner, Features]:
-        """Return the learner and the features of the context. The first call creates the learner."""
+        """Return the learner and the context's features. The first call creates the learner."""
         named = _named(context)
         if self._model is None:
             if len(actions) < 2:

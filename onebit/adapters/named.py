@@ -30,7 +30,7 @@ class Names:
             self.index(name)
 
     def index(self, name: Hashable) -> int:
-        """Return the index of a name. A new name gets the next index.
+        """Return a name's index. A new name gets the next index.
 
         Raises:
             ValueError: the limit is reached.
@@ -48,10 +48,10 @@ class Names:
         return index
 
     def features(self, x: Mapping[Hashable, object]) -> Features:
-        """Return a mapping from names to values as a sparse vector. The order of the mapping has no effect.
+        """Convert a mapping from names to values to a sparse vector. The order of the mapping has no effect.
 
         A number becomes the value of the entry for its name. A string is a category: the pair (name, string) gets an
-        entry with the value 1. None adds no entry.
+        entry with the value 1. None does not add an entry.
 
         Raises:
             ValueError: a value is not finite, or there are more names than the learner has features.

@@ -37,7 +37,7 @@ class Classifier(base.Classifier):
 
     Transformers in a pipeline, such as StandardScaler, may change x between the two calls. In that case, give each
     event an id by using rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision
-    with that id, and the learner uses the x of that decision.
+    with that id, and the learner uses that decision's x.
 
     Features and classes are assigned indices when they first appear, up to `n_features` and `n_classes`. String values
     are categories. If the labels are known, list all of them in `classes`. If the predicted class has no label yet,
@@ -50,7 +50,7 @@ class Classifier(base.Classifier):
         classes: Labels that are known in advance.
         seed: The seed for all random draws.
         pending_max: The maximum number of stored decisions. The oldest is evicted first.
-        parameters: Parameters of the learner.
+        parameters: The learner's parameters.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Classifier(base.Classifier):
         return names[action] if action < len(names) else None
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
-        """Return the probability of each known label for x. Stores no decision."""
+        """Return each known label's probability for x. Does not store a decision."""
         names = self._labels.names
         played = self._model.distribution(self._features.features(x))[: len(names)]
         total = float(played.sum())

@@ -1,4 +1,4 @@
-"""The use cases of the application. Each one receives resolved settings and returns a report; none prints."""
+"""The application's use cases. Each one receives resolved settings and returns a report; none of them prints."""
 
 import os
 

@@ -29,7 +29,7 @@ from stream.kafka.port import (
 )
 from stream.wire.topics import TopicDescription, Topics
 
-NEW_PIPELINE = "start a new pipeline with another prefix and copy the model (onebit model export, import)"
+NEW_PIPELINE = "start a new pipeline with a different prefix and copy the model (onebit model export, import)"
 
 WATCH_INTERVAL_MS = 30_000
 """Interval between checks of a running program's topics."""
@@ -89,7 +89,7 @@ def connect(
 
 
 def by_client(settings: KafkaSettings) -> str:
-    """Return the name of the Kafka client, for a program's first log line."""
+    """Return the Kafka client's name, for a program's first log line."""
     return f"client {chosen(settings.client)}"
 
 
@@ -154,11 +154,11 @@ def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapp
 def watch_topics(
     broker: Broker, settings: Settings, partitions: int, *, shares_model: bool = False
 ) -> Callable[[], None]:
-    """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if so.
+    """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if they have.
 
-    If the number of partitions changes, later records of an event may be in a different partition. Without
-    LogAppendTime, records have no order. Compaction deletes records that recovery and audit need. A recreated topic has
-    different records at the stored offsets.
+    If the number of partitions changes, an event's later records may be in a different partition. Without
+    LogAppendTime, records are not ordered. Compaction deletes records that recovery and the audit need. A recreated
+    topic has different records at the stored offsets.
     """
     began = _required(broker, settings, shares_model=shares_model)
 
@@ -177,7 +177,7 @@ def _require_unchanged(
     *,
     shares_model: bool = False,
 ) -> None:
-    """Check that the topics are valid and the same as before; `began` describes the topics at the start."""
+    """Check that the topics are valid and unchanged; `began` describes the topics at the start."""
     try:
         found = _required(broker, settings, shares_model=shares_model)
     except SettingsError as error:
@@ -206,7 +206,7 @@ def _altered(how: object) -> SettingsError:
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[Connected]:
-    """Open a connection for the duration of a command, and check the topics."""
+    """Open a connection while a command runs, and check the topics."""
     with closing(connect(settings)) as broker:
         yield Connected(broker, settings.topics, require_topics(broker, settings))
 
@@ -227,7 +227,7 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
 
     Raises:
         SettingsError: a topic has an invalid configuration or has changed, or the metrics port cannot be used.
-        AccessError: the broker refused authentication or authorisation.
+        AccessError: authentication or authorisation failed.
         FencedError: another process took over, or the group removed this process.
         BrokerUnavailableError: no broker responded within the connection timeout.
         StoppedError: the program was stopped while waiting for a broker.
@@ -254,7 +254,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
         except FencedError as error:
             error.hint = (
                 "no uncommitted step was written. Restart the process to continue from its last commit. Concurrent "
-                "processes require different values of --instance"
+                "processes require different values for --instance"
             )
             raise
         except AccessError:

@@ -49,7 +49,7 @@ class Answers(NamedTuple):
 
 
 def answers(examples: Iterable[Example]) -> Answers:
-    """Summarise the settled decisions of a run.
+    """Summarise a run's settled decisions.
 
     >>> from stream.wire.records import Outcome
     >>> settled = [Example("a", Outcome.MATCHED, 0, 1.0, 1, 5, 15), Example("b", Outcome.MATCHED, 0, 1.0, 1, 2, 22)]
@@ -66,7 +66,7 @@ def answers(examples: Iterable[Example]) -> Answers:
 
 
 def feedback_warnings(found: Answers, events: int, rate_per_s: float) -> tuple[str, ...]:
-    """If much feedback arrived after the last decision, return a warning that suggests a better --rate."""
+    """Return a warning that suggests a better --rate if much of the feedback arrived after the last decision."""
     if not found.after_end > AFTER_END_MAX:
         return ()
     mean_s = sum(found.delays_ms) / len(found.delays_ms) / 1_000
@@ -116,7 +116,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedPipeline:
-    """The programs of one run on an embedded broker."""
+    """One run's programs on an embedded broker."""
 
     run: Run
     clock: VirtualClock
@@ -128,7 +128,7 @@ class EmbeddedPipeline:
     poll_ms: int  # the learner's poll interval
 
     def run_to_end(self, progress: Callable[[], None] = lambda: None) -> LatencyCounts | None:
-        """Run until every decision is settled. Return the latency of the learner's steps."""
+        """Run until every decision is settled. Return the latencies of the learner's steps."""
         learner = _Watched(self.learner, progress)
         with gc_disabled():
             run_until_settled(self.clock, (self.replay, self.feedback), learner, self.poll_ms)
@@ -136,7 +136,7 @@ class EmbeddedPipeline:
 
     @property
     def pending(self) -> int:
-        """The number of decisions that are not settled."""
+        """The number of unsettled decisions."""
         ledgers = [task.join.ledger() for task in self.learner.tasks.values()]
         return sum(ledger.pending + ledger.deferred for ledger in ledgers)
 
@@ -144,7 +144,7 @@ class EmbeddedPipeline:
 class _Watched:
     """Measures the duration of a learner's steps.
 
-    Also reports progress, because the updates that are due at one virtual time can take minutes.
+    It also reports progress, because the updates due at a single virtual time can take minutes.
     """
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
@@ -163,7 +163,7 @@ class _Watched:
         return done
 
     def latency(self) -> LatencyCounts | None:
-        """Return the latency of the steps, or None before the first step."""
+        """Return the step latencies, or None before the first step."""
         return LatencyCounts("step", Sketch.of(self._steps_ms)) if self._steps_ms else None
 
 
@@ -207,7 +207,7 @@ def prepare_embedded(run: Run) -> EmbeddedPipeline:
 
 
 class RunInterruptedError(OnebitError):
-    """Ctrl-C interrupted a run. The message contains the name and the progress of the run."""
+    """Ctrl-C interrupted a run. The message contains the run's name and progress."""
 
     exit_code = ExitCode.INTERRUPTED
     hint = "no page was written"
@@ -218,7 +218,7 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
 
     Args:
         run: The run.
-        show: Called with the progress at intervals.
+        show: Called at intervals with the progress.
 
     Raises:
         RunInterruptedError: Ctrl-C interrupted the run.
@@ -234,7 +234,7 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
 
 
 def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
-    """Return the results that depend on the final models. A replica is final only after reading the whole log."""
+    """Return the results that depend on the final models. A replica is final only after it has read the whole log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
     replica = learner.replica
@@ -251,7 +251,7 @@ def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | 
 
 
 def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts | None]:
-    """Run the pipeline and report its progress. Return the run time in seconds and the latency of the steps."""
+    """Run the pipeline and report its progress. Return the run time in seconds and the step latencies."""
     curve = pipeline.judge.curve
 
     def show() -> None:
@@ -265,7 +265,7 @@ def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts
 
 
 def _reached(pipeline: EmbeddedPipeline) -> str:
-    """Describe the progress of an interrupted run."""
+    """Describe an interrupted run's progress."""
     judge, events = pipeline.judge, pipeline.run.events
     error = f", error {percent(judge.curve.error_rate)}" if len(judge.curve) else ""
     return f"after {len(judge.decided_ms):,} of {events:,} events{error}, {pipeline.pending:,} pending"
@@ -273,11 +273,11 @@ def _reached(pipeline: EmbeddedPipeline) -> str:
 
 POLL_MS_MAX = 100
 """Maximum virtual time between two polls. Each poll is one transaction. Any interval up to the shortest delay gives
-the same result, so a longer interval is reduced to the shortest delay. A higher maximum would hardly be faster."""
+the same result, so a longer interval is reduced to the shortest delay. A higher maximum would hardly be any faster."""
 
 
 class RunEnd(NamedTuple):
-    """The results of a run that are not stored in its topics."""
+    """A run's results that are not stored in its topics."""
 
     updates: int
     drift_alarms: int

@@ -1,4 +1,4 @@
-"""Off-policy estimates of the mean reward of policies, from a log of decisions."""
+"""Off-policy estimates of policies' mean rewards, from a log of decisions."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -32,14 +32,14 @@ class Log(NamedTuple):
 class Learning(NamedTuple):
     """Training options for learners that are evaluated as policies."""
 
-    delay: str | None = None  # the delay of feedback that has no logged delay
+    delay: str | None = None  # the delay for feedback without a logged delay
     reward: Reward = "exclusive"
 
 
 def estimate_policies(
     source: Log, specs: Sequence[str], options: Options, learning: Learning
 ) -> tuple[Estimates, Training]:
-    """Estimate the mean reward of policies.
+    """Estimate the policies' mean rewards.
 
     Args:
         source: The log.

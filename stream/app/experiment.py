@@ -16,11 +16,11 @@ from stream.learners import registered
 from stream.parsing import close_matches
 
 AS_RUN = "experiment.json"
-"""File in the results folder with a copy of the definition; reports use this copy."""
+"""Name of the file in the results folder that contains a copy of the definition, for reports."""
 
 
 class Sizes(NamedTuple):
-    """Options that override the definition of an experiment."""
+    """Options that override an experiment's definition."""
 
     events: int | None = None  # maximum number of events per run
     seeds: int | None = None
@@ -28,14 +28,14 @@ class Sizes(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The report of an experiment."""
+    """An experiment's report."""
 
     page: Path
     files: int  # number of files, excluding the page and its Markdown version
 
 
 class Experimented(NamedTuple):
-    """The result of an experiment."""
+    """An experiment's result."""
 
     report: Written
     refused: list[Refused]
@@ -82,7 +82,7 @@ def run(
     show: Callable[[Progress], None],
     sweeps: Sequence[str] = (),
 ) -> Experimented:
-    """Execute the runs that have no result yet, and write the report of the experiment to a folder in `results`."""
+    """Execute the runs that have no results yet, and write the experiment's report to a folder in `results`."""
     folder = results / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / AS_RUN).write_text(experiment.model_dump_json(indent=1), encoding="utf-8")
@@ -91,7 +91,7 @@ def run(
 
 
 def report(name: str, results: Path, data_dir: Path | None) -> Written:
-    """Recreate the report of an experiment from its stored result rows.
+    """Recreate an experiment's report from its stored result rows.
 
     Raises:
         ExperimentError: no rows are stored.

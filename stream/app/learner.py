@@ -44,9 +44,9 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     """Run a learner until stopped. Reconnect if the connection is lost.
 
     Args:
-        settings: Settings of the learner. Those that the user did not set are taken from the pipeline.
+        settings: The learner's settings. Settings that the user did not set are taken from the pipeline.
         stop: Returns whether to stop.
-        change_settings: Whether the user's settings replace those of the pipeline from the next step on.
+        change_settings: Whether the user's settings replace the pipeline's settings from the next step on.
 
     Raises:
         SettingsError: a setting is invalid, or differs from the pipeline's setting.
@@ -176,7 +176,7 @@ def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: in
 def model_notice(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
     """Return a log line that says whether the partitions share a model.
 
-    If they do not because a topic is missing, the line gives this reason.
+    If they share no model because a topic is missing, the line says so.
     """
     if model == "shared":
         return f"{partitions} partitions share a model (log: {topics.updates})"
@@ -185,7 +185,7 @@ def model_notice(model: Sharing, topics: Topics, partitions: int, *, has_no_log:
 
 
 def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
-    """Return lines that describe the state of every partition, and the fraction of decisions with reward 1."""
+    """Return lines that describe every partition's state and the fraction of decisions with a reward of 1."""
     replica = program.replica
     lines = [
         f"partition {partition}: {ledger_line(running.join.ledger())}"
@@ -226,8 +226,8 @@ def check_given(settings: Settings) -> None:
 
 
 RENEWAL_MS = 1_000
-"""Interval between updates of the ready file. Health checks should accept a file up to ten times as old, because a step
-may be slow."""
+"""Interval between updates to the ready file. Health checks should accept a file up to ten times this old, because a
+step may be slow."""
 
 
 class ReadyFile:
@@ -277,11 +277,12 @@ REPORTED_AFTER_MS = 5_000
 """Age at which a blocking transaction is reported. A normal step's transaction ends sooner."""
 
 OVERDUE_MS = 30_000
-"""Time added to the transaction timeout, because the broker checks for expired ones only about every ten seconds."""
+"""Time added to the transaction timeout, because the broker checks for expired transactions only about every ten
+seconds."""
 
 
 def model_line(version: int, updates: int, hold: Hold | None) -> str:
-    """Format a status line with the version and the number of updates of a process's replica.
+    """Format a status line with the version and update count of a process's replica.
 
     >>> model_line(12_000, 5_800, None)
     'shared model: version 12,000, 5,800 updates'
@@ -301,7 +302,7 @@ class LagWarnings:
         """Set the thresholds for the warnings.
 
         Args:
-            topic: The topic with the log of the model.
+            topic: The topic that contains the model's log.
             bootstrap: Address of a Kafka broker.
             lag_max_ms: See `ModelLag`.
             transaction_timeout_ms: The learner's transaction timeout.

@@ -18,14 +18,14 @@ PART_S = 0.01
 learner."""
 
 PARTS = 4
-"""Number of parts per measurement. The result is the time of the fastest part, because other programs on the machine
+"""Number of parts per measurement. The result is the fastest part's time, because other programs on the machine
 can only slow a part down."""
 
 SEED = 1
 
 
 class Event(NamedTuple):
-    """A row's features and known outcome, and the uniform draws of its event."""
+    """A row's features and known outcome, and the uniform draws for its event."""
 
     x: Features
     known: Known
@@ -48,7 +48,7 @@ def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] =
         events: The events, repeated as often as necessary.
         clock: Returns seconds; CPU time by default, to reduce the influence of other programs.
     """
-    _learn(learner, events, 0, 1)  # compiles the kernels, which can take seconds
+    _learn(learner, events, 0, 1)  # compiles the kernels, which can take several seconds
     done, size = 1, 1
     while (spent_s := _part_s(learner, events, done, size, clock)) < PART_S:
         done, size = done + size, 2 * size
@@ -96,7 +96,7 @@ class Row(NamedTuple):
     cost: Cost
     event_us: float | None  # None if not measured
     unmeasured: str  # why the learner was not measured
-    auto: str  # why auto chooses this learner; empty for other learners
+    auto: str  # why auto chooses this learner; empty for all others
 
 
 USUAL = Size(9, 400, 25)
@@ -112,7 +112,7 @@ class Survey(NamedTuple):
 
 
 def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Dataset | None = None) -> Survey:
-    """Return the uses, parameters and costs of learners.
+    """Return the learners' uses, parameters and costs.
 
     Args:
         names: Names of learners; all if empty.
@@ -137,7 +137,7 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
     """Return a row for each learner, with measured costs if there is a data set."""
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
-        announce(f"measuring {len(names)} learners on {dataset.name}; compiling a learner may take seconds")
+        announce(f"measuring {len(names)} learners on {dataset.name}; compiling a learner may take several seconds")
     notify = every(NOTICE_INTERVAL_MS, lambda: announce(f"{measured} of {len(names)} measured"))
     for measured, name in enumerate(names):
         if events and measured:

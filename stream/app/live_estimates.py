@@ -57,11 +57,11 @@ class LiveEstimating:
         return None if self._arms is None else self._arms.now()
 
     def challengers(self) -> "ChallengerComparison | None":
-        """Return the estimates of the challengers, or None without challengers."""
+        """Return the challengers' estimates, or None without challengers."""
         return None if self._challengers is None else self._challengers.now()
 
     def lines(self, partitions: frozenset[int]) -> list[str]:
-        """Return the log lines of a process to which these partitions are assigned."""
+        """Return the log lines for a process to which these partitions are assigned."""
         lines: list[str] = []
         if partitions:
             for estimator in self._estimators():
@@ -78,7 +78,7 @@ class LiveEstimating:
 class TopicReader:
     """Feeds a pipeline's predictions and examples to an estimator.
 
-    Each call of `read` passes the decisions to the estimator in the order of their append times.
+    Each call to `read` passes the decisions to the estimator in the order of their append times.
     """
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int, estimator: "PrefixEstimator[Any]") -> None:
@@ -113,7 +113,7 @@ class TopicReader:
 
 
 def from_topics(broker: Broker, topics: Topics, partitions: int, estimator: AnyEstimator) -> AnyEstimator:
-    """Feed all records of a run to an estimator, and return the estimator."""
+    """Feed all of a run's records to an estimator, and return the estimator."""
     TopicReader(broker, topics, partitions, estimator).read()
     return estimator
 
@@ -140,7 +140,7 @@ def challenger_estimator() -> "ChallengerEstimator":
 
 
 def challenger_lines(found: "ChallengerComparison", prefix: str = "") -> list[str]:
-    """Format the estimates of the challengers.
+    """Format the challengers' estimates.
 
     Args:
         found: The estimates.

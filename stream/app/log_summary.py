@@ -26,7 +26,7 @@ _GUESSED = "as guessed"
 
 
 class LogSummary(NamedTuple):
-    """The summary of a log."""
+    """A summary of a log."""
 
     format: Format
     columns: list[str]  # column names of a tabular log
@@ -88,7 +88,7 @@ def _guess(source: Source, kind: Format) -> Guess:
 
 
 def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
-    """Return the first rows, with names of classes and features. Unknown values are None."""
+    """Return the first rows, with class and feature names. Unknown values are None."""
     if batch is None:
         return
     names = _names_of(log.encoder)
@@ -114,7 +114,7 @@ def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
 
 
 def _names_of(encoder: FeatureEncoder) -> dict[int, str]:
-    """Return the feature name of each index, except for hashed features."""
+    """Return the feature name for each index, except for hashed features."""
     return {
         index: name if one.kind is Kind.NUMERIC else f"{name}={value}"
         for name, one in encoder.names.items()

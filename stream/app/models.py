@@ -18,7 +18,7 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 class Moment(NamedTuple):
-    """The moment whose model is exported; the present by default."""
+    """The point in time as of which a model is exported; the present by default."""
 
     at: str | None = None  # broker time
     journal: int | None = None  # number of the last journal step to include
@@ -29,10 +29,10 @@ NOW = Moment()
 
 
 def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Model:
-    """Rebuild a partition's model as of a moment from the latest earlier snapshot and the journal.
+    """Rebuild a partition's model as of a given moment, from the latest earlier snapshot and the journal.
 
     Raises:
-        SettingsError: more than one moment is given, the partition does not exist, or no step precedes the moment.
+        SettingsError: more than one moment is given, the partition does not exist, or no step precedes that moment.
     """
     given = {f"--{name}": value for name, value in moment._asdict().items() if value is not None}
     if len(given) > 1:
@@ -53,7 +53,7 @@ def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Mo
 
 
 class Imported(NamedTuple):
-    """The result of an import: the initial model of a new pipeline."""
+    """The result of an import: a new pipeline's initial model."""
 
     model: Model
     partitions: int  # number of partitions with this model
@@ -87,7 +87,7 @@ def imported(settings: Settings, path: Path, partition: int | None = None) -> Im
 
 
 def replayed(settings: Settings) -> list[Replay]:
-    """Replay the whole journal of every partition."""
+    """Replay every partition's whole journal."""
     with connected(settings) as (broker, topics, partitions):
         return [
             replay_journal(broker, topics, partition, announced_progress(f"replaying partition {partition}"))

@@ -67,7 +67,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         settings.allow_host,
     )
     with watched(settings, MONITOR, site) as watch:
-        announce(f"monitor of {topics.journal}: http://{settings.metrics_host}:{settings.page_port}/; Ctrl-C stops it")
+        announce(f"monitor for {topics.journal}: http://{settings.metrics_host}:{settings.page_port}/; Ctrl-C stops it")
         watch.set_unready(f"waiting for Kafka at {settings.bootstrap}")
         with closing(connect(settings, watch.with_heartbeat(stop))) as broker:
             partitions = require_topics(broker, settings)
@@ -110,7 +110,7 @@ def _policies(
     watch: Watched,
     stop: Callable[[], bool],
 ) -> Policies:
-    """Wait for a task's first step, which stores the settings. Return the policies and the share of the holdout."""
+    """Wait for a task's first step, which stores the settings. Return the policies and the holdout's share."""
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
@@ -146,7 +146,7 @@ class _Contexts:
         except (BrokerError, StoppedError) as error:
             self.close()
             why = error if isinstance(error, BrokerError) else "no response from Kafka"
-            announce(f"estimates of models skip decisions whose contexts cannot be read: {why}")
+            announce(f"estimates for models skip decisions whose contexts cannot be read: {why}")
         return found
 
     def _reader(self, partition: int) -> RecordsAt:
@@ -169,7 +169,7 @@ class _Contexts:
 
 @contextmanager
 def _polling(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
-    """In a thread, read end offsets and the last step of each task. Reconnect after a lost connection."""
+    """In a thread, read the end offsets and each task's last step. Reconnect after a lost connection."""
     ended = Event()
 
     def poll() -> None:

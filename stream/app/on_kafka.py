@@ -44,7 +44,7 @@ learner."""
 
 
 class ProgramEndedError(OnebitError):
-    """A program of the run ended early. The error contains the program's exit code."""
+    """A program in the run ended early. The error contains the program's exit code."""
 
 
 class RunStoppedError(OnebitError):
@@ -64,15 +64,15 @@ def run_on_kafka(
     """Run one learner, with each program in its own process, until every decision is settled.
 
     Args:
-        settings: Settings of the run, which the programs receive as environment variables.
+        settings: The run's settings, which the programs receive as environment variables.
         learner: The learner to run; one of the learners in the settings.
         dataset: The data set.
         command: The command line, for the report.
         stop: Returns whether to stop.
-        show: Called with the progress at intervals.
+        show: Called at intervals with the progress.
 
     Raises:
-        SettingsError: the topics are in use by an earlier run.
+        SettingsError: the topics contain events from an earlier run.
         ProgramEndedError: a program ended early.
         RunStoppedError: the run was stopped.
     """
@@ -132,13 +132,13 @@ def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:
     tps = [TopicPartition(topics.contexts, partition) for partition in range(settings.partitions)]
     if any(ends.high_watermark > 0 for ends in broker.ends(tps).values()):
         raise SettingsError(
-            f"--topic-prefix {settings.topic_prefix}: {topics.contexts} contains events of an earlier run. Use another "
-            f"prefix, or delete the topics: {command_hint(settings, 'topics delete')}"
+            f"--topic-prefix {settings.topic_prefix}: {topics.contexts} contains events from an earlier run. Use "
+            f"another prefix, or delete the topics: {command_hint(settings, 'topics delete')}"
         )
 
 
 class _Programs:
-    """The processes of a run, with their log files."""
+    """A run's processes and their log files."""
 
     def __init__(self, settings: Settings, learner: str, directory: Path) -> None:
         own = settings.model_copy(
@@ -183,7 +183,7 @@ class _Programs:
         """Start the replay once the learner is ready, and end the run if a program has ended early.
 
         Only the replay may end before the run. Events that are replayed before the learner is ready would be decided
-        all at once, before any feedback.
+        all at once, before any feedback arrives.
 
         Raises:
             ProgramEndedError: a program has ended early, or the replay cannot be started.
@@ -275,7 +275,7 @@ def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Cal
 
 
 def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
-    """Evaluate all predictions in order of broker time. Also return the time from first decision to last outcome."""
+    """Evaluate predictions in broker-time order. Also return the time from the first decision to the last outcome."""
     judged: list[tuple[int, int, int, Answer]] = []
     for partition in range(run.partitions):
         judged += [

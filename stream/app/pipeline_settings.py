@@ -1,4 +1,4 @@
-"""Merge the user's settings with those of a running pipeline."""
+"""Merge the user's settings with a running pipeline's settings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,9 +42,9 @@ STORED_NAMES = {
 
 
 class Wanted(NamedTuple):
-    """The settings of a learner's tasks."""
+    """The settings for a learner's tasks."""
 
-    task: TaskSettings  # settings of a new task
+    task: TaskSettings  # settings for a new task
     nnz: int  # approximate number of non-zeros per context
     given: frozenset[str]  # journal names of the settings that the user set
 
@@ -52,8 +52,8 @@ class Wanted(NamedTuple):
 def given_names(settings: Settings, begun: Mapping[str, Any]) -> frozenset[str]:
     """Return the journal names of the settings given by a flag, a variable or the settings file.
 
-    A data set determines the numbers of classes and features, and the class names. The scale is a setting of the task
-    only if there is no data set.
+    A data set determines the numbers of classes and features, and the class names. The scale is a task setting only if
+    there is no data set.
 
     Args:
         settings: The user's settings.
@@ -75,18 +75,17 @@ def given_names(settings: Settings, begun: Mapping[str, Any]) -> frozenset[str]:
 def wanted_settings(
     settings: Settings, begun: Mapping[str, Any], place: str, model: Sharing = "own", *, change: bool = False
 ) -> Wanted:
-    """Return the settings of a learner in a new or an existing pipeline.
+    """Return a learner's settings in a new or existing pipeline.
 
     Args:
         settings: The user's settings.
         begun: The pipeline's settings by name; empty for a new pipeline.
-        place: Name of the journal, for messages.
+        place: The journal's name, for messages.
         model: Kind of model for a new pipeline if the user did not set it; see `Settings.model_of`.
-        change: Whether the user's settings replace the settings of the pipeline from the next step on, where this is
-            possible.
+        change: Whether the user's settings replace the pipeline's settings from the next step on, where possible.
 
     Raises:
-        SettingsDifferError: the user's settings differ from those of the pipeline; see `resolve`.
+        SettingsDifferError: the user's settings differ from the pipeline's settings; see `resolve`.
         SettingsError: a parameter is invalid, or `--scale` is set although the named features are already scaled.
         ParameterError: a parameter does not belong to the learner.
     """
@@ -122,7 +121,7 @@ def _n_classes_of(settings: Settings) -> int | None:
 
 
 def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
-    """Check that --scale is not used with named features that already contain the scale of a log."""
+    """Check that --scale is not used with named features that already contain a log's scale."""
     encoder = task.feature_encoder()
     if task.scale != "none" and encoder is not None and any(name.scale is not None for name in encoder.names.values()):
         raise SettingsError(
@@ -132,7 +131,7 @@ def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
 
 
 class _Sizes(NamedTuple):
-    """Numbers of classes and features, mean number of non-zeros per context, and class names of a log."""
+    """The numbers of classes and features, the mean number of non-zeros per context, and a log's class names."""
 
     n_classes: int
     n_features: int

@@ -1,4 +1,4 @@
-"""The data set of a run, its replay, and its feedback plan."""
+"""A run's data set, its replay, and its feedback plan."""
 
 from math import inf
 
@@ -91,7 +91,7 @@ LAPS = 10**9
 
 
 def events_of(replay: ReplaySettings, dataset: Dataset) -> int:
-    """Return the number of events. If there are more events than rows, the replay continues with another epoch."""
+    """Return the number of events to replay. If there are more events than rows, the replay starts another epoch."""
     if replay.loop:
         if replay.events is not None or replay.epochs is not None:
             raise SettingsError("--loop cannot be combined with --events or --epochs")
@@ -107,7 +107,7 @@ def events_of(replay: ReplaySettings, dataset: Dataset) -> int:
 
 
 def replay_options(replay: ReplaySettings, dataset: Dataset, partitions: int, start: int = 0) -> ReplayOptions:
-    """Return the options of the replay."""
+    """Return the replay's options."""
     return ReplayOptions(
         events=events_of(replay, dataset),
         rate_per_s=replay.rate_per_s,
@@ -119,7 +119,7 @@ def replay_options(replay: ReplaySettings, dataset: Dataset, partitions: int, st
 
 
 def speed_of(replay: ReplaySettings, dataset: Dataset) -> float | None:
-    """Return the speed factor of a log's replay, or None if the rate applies instead.
+    """Return the speed factor for replaying a log, or None if the rate applies instead.
 
     Raises:
         SettingsError: the log has no times, or --shuffle is given.
@@ -135,12 +135,12 @@ def speed_of(replay: ReplaySettings, dataset: Dataset) -> float | None:
 
 
 def feedback_speed(feedback: FeedbackSettings) -> float:
-    """Return the speed factor of --speed, which divides the logged delays."""
+    """Return the --speed factor, by which the logged delays are divided."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
 
 SHORT_DELAY_SHARE = 0.001
-"""Fraction of feedback whose delay may be shorter than the poll interval of an embedded learner."""
+"""Fraction of the feedback whose delay may be shorter than the poll interval of an embedded learner."""
 
 
 def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
@@ -151,7 +151,7 @@ def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
 
 
 def feedback_plan(feedback: FeedbackSettings, dataset: Dataset) -> FeedbackPlan:
-    """Return the plan of delays, loss and duplicates."""
+    """Return the plan for delays, losses and duplicates."""
     if feedback.delay == LOGGED:
         if not dataset.logged_delays_ms():
             raise SettingsError(

@@ -16,7 +16,7 @@ MODEL = "model:"
 
 
 class Decisions(Protocol):
-    """The decisions of a log or a live pipeline on which policies are evaluated."""
+    """The decisions, from a log or a live pipeline, on which policies are evaluated."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         )
         raise EstimateError(
             f"policy {spec}: class {number} is {classes[number]!r} in the model, but in {decisions.name} it is "
-            f"{decisions.class_names[number]!r}; list the classes in the mapping in the order of the model: "
+            f"{decisions.class_names[number]!r}; list the classes in the mapping in the model's order: "
             f"{', '.join(classes)}"
         )
     features = settings.get("features")
@@ -153,7 +153,7 @@ def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:
 
 
 def _known_to(model: Saved, topics: Topics) -> Known | None:
-    """Return which decisions a model may have learned from, or None for a model of another pipeline."""
+    """Return which decisions a model may have learned from, or None for a model from another pipeline."""
     position = model.meta.get("position", {})
     if f"{position.get('topics')}contexts" != topics.contexts:
         return None

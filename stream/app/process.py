@@ -1,8 +1,8 @@
-"""Notices, progress, clocks and garbage collection of a process.
+"""A process's notices, progress, clocks and garbage collection.
 
 Notices use Python's logging, with the logger `onebit`. The command line writes its records to stderr. To get all
-notices, an application sets the level `logging.INFO`. A record may have two attributes: `limited` is False if the
-record must not be dropped when similar records are frequent, and `fields` is a dict of values for a log in JSON.
+notices, an application sets the logger's level to `logging.INFO`. A record may have two attributes: `limited` is False
+if the record must not be dropped when similar records are frequent, and `fields` is a dict of values for a log in JSON.
 """
 
 import gc
@@ -19,7 +19,7 @@ logger = logging.getLogger("onebit")
 logger.addHandler(logging.NullHandler())
 
 WARNING = "warning:"
-"""The prefix of a warning on stderr; `onebit run --kafka` uses this prefix to find the warnings of its programs."""
+"""The prefix of a warning on stderr; `onebit run --kafka` uses this prefix to find its programs' warnings."""
 
 SLOW_S = 2.0
 
@@ -108,14 +108,14 @@ ESTIMATE_FROM_S = 1.0
 """Minimum time before the remaining time is estimated."""
 
 SPEED_S = 30.0
-"""Period for measuring the speed. The period is long because the first seconds are not typical."""
+"""Period over which the speed is measured. It is long because the first seconds are not typical."""
 
 INTERVAL_S = 0.1
 """Minimum interval between two progress reports, short enough for a progress bar."""
 
 
 class Progress(NamedTuple):
-    """The progress of a run."""
+    """A run's progress."""
 
     name: str  # name of the run
     events: int  # total number of events
@@ -204,9 +204,9 @@ default is 700."""
 def tune_gc() -> None:
     """Collect garbage, freeze all existing objects, and make collections rare.
 
-    Call this function when everything is loaded, before the first record. If a new program replaces an earlier one,
-    call the function again to free the earlier program. With Python's defaults, garbage collection took a quarter of a
-    learner's time and an eighth of the time of an audit.
+    Call this function once everything has been loaded, before the first record. If a new program replaces an earlier
+    one, call the function again to free the earlier program. With Python's defaults, garbage collection took a quarter
+    of a learner's time and an eighth of an audit's.
     """
     gc.unfreeze()
     gc.collect()
@@ -217,9 +217,9 @@ def tune_gc() -> None:
 def freeze_gc() -> None:
     """Freeze the program's state, that is, all objects that exist between two steps.
 
-    Reference counting still frees these objects. Their garbage collection took 2 % of a learner's time, with pauses of
+    Reference counting still frees these objects. Collecting them took 2 % of a learner's time, with pauses of
     up to a quarter of a second. If a frozen cycle becomes garbage, it is not freed until the program is recreated.
-    Steps, failures of steps, status lines and metrics create no cycles.
+    Steps, failed steps, status lines and metrics do not create cycles.
     """
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""Metrics of the learner, feedback and replay programs."""
+"""Metrics for the learner, feedback and replay programs."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # not imported at run time, because other programs do not nee
 
 
 class LearnerCounts:
-    """Counts of a learner's committed records since its start, in addition to the counts in the ledgers."""
+    """Counts of a learner's committed records since it started, in addition to the counts in the ledgers."""
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()
@@ -36,7 +36,7 @@ class LearnerCounts:
                 self._latencies.add(append_ms - context_ms)
 
     def samples(self, program: "LearnerProgram") -> Iterator[Sample]:
-        """Return the metric samples of the learner."""
+        """Return the learner's metric samples."""
         for partition, task in sorted(program.tasks.items()):
             yield from ledger_samples(partition, task.join.ledger(), task.version, task.alarms)
             join = task.join
@@ -54,7 +54,7 @@ class LearnerCounts:
 
 
 def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
-    """Return the metric samples of the comparison with the holdout; none without a holdout."""
+    """Return the metric samples for the comparison with the holdout; none without a holdout."""
     if found is None:
         return
     for name, arm in ((metrics.LEARNER, found.learner), (HOLDOUT, found.holdout)):
@@ -68,7 +68,7 @@ def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
 
 
 def challenger_samples(found: "ChallengerComparison | None") -> Iterator[Sample]:
-    """Return the metric samples of the challengers; none without challengers or before the first estimate."""
+    """Return the metric samples for the challengers; none without challengers or before the first estimate."""
     if found is None or found.mean is None:
         return
     yield metrics.CHAMPION_REWARD.at(found.mean, found.champion or "")
@@ -87,13 +87,13 @@ def learner_unready(program: "LearnerProgram") -> str:
 
 
 def feedback_samples(program: FeedbackProgram, sent: int) -> Iterator[Sample]:
-    """Return the metric samples of the feedback program."""
+    """Return the feedback program's metric samples."""
     yield metrics.FEEDBACK_SENT.at(sent)
     yield metrics.FEEDBACK_WAITING.at(program.waiting)
 
 
 def replay_samples(program: ReplayProgram, events: int) -> Iterator[Sample]:
-    """Return the metric samples of the replay."""
+    """Return the replay's metric samples."""
     slip = program.timetable.slip
     yield metrics.REPLAYED.at(program.position)
     yield metrics.REPLAY_EVENTS.at(events)

@@ -1,4 +1,4 @@
-"""Promote a challenger by name, or the first challenger with a higher estimated reward than the champion."""
+"""Promote a challenger by name, or the first challenger whose estimated reward exceeds the champion's."""
 
 import time
 from collections.abc import Callable
@@ -40,8 +40,8 @@ def promote(settings: Settings, name: str | None, stop: Callable[[], bool] = lam
     Args:
         settings: Connection settings.
         name: The champion's or a challenger's name. If None, wait until the confidence interval for a challenger's
-            reward minus the champion's reward is above 0. The estimates use all decisions in the topics that the
-            current champion made.
+            reward minus the champion's reward is above 0. The estimates use all of the current champion's decisions in
+            the topics.
         stop: Returns whether to stop waiting.
 
     Raises:
@@ -85,7 +85,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
 
 
 def _first_better(connection: Connected, stop: Callable[[], bool]) -> str:
-    """Read the topics until a challenger is better than the champion, and return the name of the challenger."""
+    """Read the topics until a challenger is better than the champion, and return the challenger's name."""
     estimator = challenger_estimator()
     reader = TopicReader(*connection, estimator)
 

@@ -26,7 +26,7 @@ def run_replay(
         settings: Settings for the data set and its replay.
         stop: Returns whether to stop.
         resume: Whether to continue after the last event in the topic.
-        show: Called with the progress at intervals.
+        show: Called at intervals with the progress.
 
     Raises:
         SettingsError: a setting is invalid, or does not match the data.

@@ -38,8 +38,8 @@ from stream.wire.records import Features
 from stream.wire.topics import Topics
 
 FLOPS_PER_S = 2e9
-"""Assumed speed of one core in a compiled kernel, in operations per second. Factorisations of 3,600 x 3,600 matrices
-reach 1.8e9 to 3.2e9."""
+"""Assumed speed of one core running a compiled kernel, in operations per second. Factorisations of 3,600 x 3,600
+matrices reach 1.8e9 to 3.2e9."""
 
 SLOW_S = 0.1
 """Time per event above which a warning is logged."""
@@ -120,7 +120,7 @@ def records_max(task: TaskSettings, nnz: int, most: int) -> int:
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
     """Replace the learner `auto`. Return the settings and the reason for the choice, which is empty without `auto`.
 
-    If the data are known to be sparse, late-ucb uses no random features, even if the user selected late-ucb.
+    If the data are known to be sparse, late-ucb does not use random features, even if the user selected late-ucb.
 
     Args:
         settings: The user's settings. Parameters that the user set take precedence.
@@ -177,7 +177,7 @@ def _has(learner: str, parameter: str) -> bool:
 def task_settings(
     settings: Settings, learner: str, n_classes: int, n_features: int, class_names: tuple[str, ...] | None = None
 ) -> TaskSettings:
-    """Return the settings of a task. Together with the inputs, they determine the state of the learner."""
+    """Return a task's settings. Together with the inputs, they determine the learner's state."""
     return TaskSettings(
         learner=learner,
         n_classes=n_classes,
@@ -205,7 +205,7 @@ def challengers_of(settings: LearnerSettings) -> dict[str, dict[str, str]]:
     """Return the parameters that the user set for each challenger.
 
     Raises:
-        SettingsError: a challenger occurs twice, or a parameter does not have the form NAME=VALUE.
+        SettingsError: a challenger appears twice, or a parameter does not have the form NAME=VALUE.
     """
     found: dict[str, dict[str, str]] = {}
     for text in settings.challenger:
@@ -236,7 +236,7 @@ def named_features(settings: LearnerSettings) -> dict[str, Any] | None:
 
 
 def holdout_policy(settings: LearnerSettings) -> str:
-    """Return the policy of the holdout in its stored form. The stored form of `model:FILE` contains the model.
+    """Return the holdout's policy in its stored form. For `model:FILE`, the stored form contains the model.
 
     Raises:
         SettingsError: the file is not a model, or the model is too large.
@@ -293,14 +293,14 @@ class Run:
 
 
 def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str = "", name: str | None = None) -> Run:
-    """Resolve the settings into the run of one learner.
+    """Resolve the settings into one learner's run.
 
     Args:
-        settings: All settings. The learner `auto` has been replaced.
-        learner: The learner of this run.
+        settings: All settings, with the learner `auto` already replaced.
+        learner: The learner for this run.
         dataset: The data set that the settings select.
         command: The command line, for the report.
-        name: Name of the run; the learner by default.
+        name: The run's name; the learner by default.
 
     Raises:
         SettingsError: settings contradict each other, or do not match the data.
@@ -333,7 +333,7 @@ class Chosen:
     seconds: tuple[float, ...]  # estimated duration of each learner's run
 
     def runs(self, command: str = "", seeds: int = 1) -> list[Run]:
-        """Return the runs of each learner with N consecutive seeds."""
+        """Return the runs for each learner, with N consecutive seeds."""
         first = self.settings.seed
         found = []
         for learner in self.settings.learner:

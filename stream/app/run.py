@@ -37,11 +37,11 @@ def run_all_embedded(
     """Run each learner with N consecutive seeds in virtual time.
 
     Args:
-        settings: Settings of the runs, including the first seed.
-        seeds: Number of runs of each learner.
+        settings: The settings for the runs, including the first seed.
+        seeds: Number of runs per learner.
         jobs: Number of parallel runs, each in its own process. None means one run per core, if that is faster.
         command: The command line, for the reports.
-        show: Called with the progress of each run at intervals.
+        show: Called at intervals with the progress of each run.
 
     Raises:
         SettingsError: settings contradict each other, or do not match the data.
@@ -67,10 +67,10 @@ def run_all_on_kafka(
     """Run the learners on Kafka, one after another, with each program in its own process.
 
     Args:
-        settings: Settings of the runs.
+        settings: The settings for the runs.
         command: The command line, for the reports.
         stop: Returns whether to stop.
-        show: Called with the progress of each run at intervals.
+        show: Called at intervals with the progress of each run.
 
     Raises:
         SettingsError: settings contradict each other or do not match the data, or the topics are in use.
@@ -97,7 +97,7 @@ def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: 
     """Return the number of parallel runs.
 
     By default, runs on a log are not parallel, because each process would load its own copy of the log, and the copies
-    might exceed the memory.
+    might exceed the available memory.
 
     >>> jobs_of(None, [9.0, 1.0, 2.0], cores=2), jobs_of(None, [1.0, 1.0], cores=2), jobs_of(8, [1.0, 1.0], cores=2)
     (2, 1, 2)
@@ -110,7 +110,7 @@ def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: 
 
 
 class WorkerLostError(OnebitError):
-    """The process of a run was killed."""
+    """A run's process was killed."""
 
     exit_code = ExitCode.CRASHED
 
@@ -124,7 +124,7 @@ def run_side_by_side(
         runs: The runs.
         order: Indices into `runs` in starting order, with the longest runs first.
         jobs: Number of processes.
-        show: Called with the progress of each run at intervals.
+        show: Called at intervals with the progress of each run.
 
     Raises:
         RunInterruptedError: Ctrl-C interrupted the runs.
@@ -194,7 +194,7 @@ class _Worker:
         self.send(place)
 
     def listen(self, show: ShowProgress) -> RunReport | None:
-        """Receive the next message: return a report, raise an error, forward anything else."""
+        """Receive the next message: return a report, raise an error, or forward anything else."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
@@ -219,10 +219,10 @@ class _Worker:
 
 @contextmanager
 def _workers(count: int) -> Iterator[list[_Worker]]:
-    """Start N processes, and end all of them on exit."""
+    """Start N processes, and terminate all of them on exit."""
     workers: list[_Worker] = []
     try:
-        # A terminal sends Ctrl-C to all processes. Workers ignore the signal, and the main process ends them.
+        # A terminal sends Ctrl-C to all processes. Workers ignore the signal, and the main process terminates them.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             workers.extend(_Worker() for _ in range(count))

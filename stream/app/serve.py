@@ -19,7 +19,7 @@ from stream.telemetry.metrics import SERVE
 from stream.wire.named_features import from_plain
 
 REQUEST_TIMEOUT_MS = 3_000
-"""Timeout of requests to Kafka. An unavailable broker is detected within this time."""
+"""Timeout for requests to Kafka. An unavailable broker is detected within this time."""
 
 
 def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:

@@ -25,7 +25,7 @@ _UNITS = ("_ms", "_per_s", "_time")
 
 
 def setting_name(field: str) -> str:
-    """Return the name of a setting: its field in `Settings` without the unit.
+    """Return a setting's name: its field in `Settings` without the unit.
 
     >>> setting_name("window_ms"), setting_name("rate_per_s"), setting_name("data")
     ('window', 'rate', 'data')
@@ -36,7 +36,7 @@ def setting_name(field: str) -> str:
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a setting.
+    """Return a setting's flag.
 
     >>> flag_of("on_expiry"), variable_of("on_expiry")
     ('--on-expiry', 'ONEBIT_ON_EXPIRY')
@@ -45,7 +45,7 @@ def flag_of(name: str) -> str:
 
 
 def variable_of(name: str) -> str:
-    """Return the environment variable of a setting."""
+    """Return a setting's environment variable."""
     return PREFIX + name.upper()
 
 

@@ -41,7 +41,7 @@ from stream.wire.named_features import Scaling
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 AUTO: Final = "auto"
-"""Placeholder for an automatic choice of the learner or of the kind of model. It is replaced before settings are
+"""Placeholder for the automatic choice of a learner or kind of model. It is replaced before settings are
 stored."""
 
 
@@ -85,7 +85,7 @@ CONNECTED = frozenset(Program) - {Program.LOCAL, Program.SHOW}
 
 _PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _REPLAY = frozenset((Program.RUN, Program.REPLAY))
-_EVENTS = _REPLAY | {Program.VERIFY}  # settings that determine the number of events of a replay
+_EVENTS = _REPLAY | {Program.VERIFY}  # settings that determine the number of events in a replay
 _LEARN = frozenset((Program.RUN, Program.LEARN))
 _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
@@ -147,7 +147,7 @@ class SourceSettings(Group):
         float | None,
         Setting(
             _PIPELINE | {Program.VERIFY},
-            "Convert the rewards of a log: 1 above this value, otherwise 0",
+            "Convert a log's rewards: 1 above this value, otherwise 0",
             unset="rewards are 0 or 1",
         ),
     ] = None
@@ -182,12 +182,12 @@ class SourceSettings(Group):
     )
     limit: Annotated[int | None, Field(ge=1), Setting(_EVENTS, "Number of log rows to replay", unset="all")] = None
     seed: Annotated[
-        int, Field(ge=0, lt=2**63), Setting(_PIPELINE, "Seed of all random draws, and of synthetic data")
+        int, Field(ge=0, lt=2**63), Setting(_PIPELINE, "Seed for all random draws and for synthetic data")
     ] = 0
 
 
 class ReplaySettings(SourceSettings):
-    """Settings for the replay of a data set."""
+    """Settings for replaying a data set."""
 
     events: Annotated[
         int | None,
@@ -213,7 +213,7 @@ class ReplaySettings(SourceSettings):
 
 
 class FeedbackSettings(ReplaySettings):
-    """Settings for the simulated feedback of a replay."""
+    """Settings for the simulated feedback in a replay."""
 
     panel = Panel.FEEDBACK
 
@@ -221,7 +221,7 @@ class FeedbackSettings(ReplaySettings):
         Delay,
         Setting(
             _FEEDBACK,
-            "Delay of feedback: none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), "
+            "Feedback delay: none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), "
             "weibull:10s,0.7 (scale, shape), empirical:FILE (one delay in ms per line), logged (from the log), or by "
             "true class: 0=fixed:1s;*=none",
             "SPEC",
@@ -251,9 +251,7 @@ class LearnerSettings(Group):
     ] = [AUTO]
     param: Annotated[
         Texts,
-        Setting(
-            _LEARN, "Parameter of the learner; repeatable. With several learners: LEARNER.NAME=VALUE", "NAME=VALUE"
-        ),
+        Setting(_LEARN, "Learner parameter; repeatable. With several learners: LEARNER.NAME=VALUE", "NAME=VALUE"),
     ] = []
     challenger: Annotated[
         Texts,
@@ -312,7 +310,7 @@ class LearnerSettings(Group):
         Retention,
         Setting(
             frozenset((Program.LEARN,)),
-            "Stop deciding after an open transaction has blocked the log of the shared model this long",
+            "Stop deciding after an open transaction has blocked the shared model's log this long",
             "DURATION",
         ),
     ] = -1
@@ -352,9 +350,7 @@ class LearnerSettings(Group):
     ] = 0.0
     holdout_policy: Annotated[
         str,
-        Setting(
-            _LEARN, "Policy of the holdout: uniform, constant:CLASS, or model:FILE from `onebit model export`", "POLICY"
-        ),
+        Setting(_LEARN, "Holdout policy: uniform, constant:CLASS, or model:FILE from `onebit model export`", "POLICY"),
     ] = "uniform"
 
     def model_of(self, partitions: int) -> Literal["own", "shared"]:
@@ -376,11 +372,11 @@ class WindowSettings(Group):
         OptionalDuration, Setting(_LEARN, "Time to wait for a deferred decision to be shown", unset="the window")
     ] = None
     on_expiry: Annotated[
-        Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn reward 0 from it")
+        Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn a reward of 0 from it")
     ] = "drop"
     late: Annotated[
         Literal["ignore", "correct"],
-        Setting(_LEARN, "Ignore feedback after the window, or revert the reward 0 assumed by --on-expiry negative"),
+        Setting(_LEARN, "Ignore feedback after the window, or revert the reward of 0 assumed by --on-expiry negative"),
     ] = "ignore"
     orphan_window_ms: Annotated[Duration, Setting(_LEARN, "Time to keep feedback that arrives before its context")] = (
         300_000
@@ -421,7 +417,7 @@ class AccessSettings(Group):
         Path | None,
         Setting(
             CONNECTED,
-            "Properties file of a Kafka client, in librdkafka or Java format; other settings override it",
+            "Kafka client properties file, in librdkafka or Java format; other settings override it",
             "FILE",
             unset="none",
         ),
@@ -435,7 +431,7 @@ class AccessSettings(Group):
         Setting(CONNECTED, "SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", "NAME", unset="none"),
     ] = None
     sasl_username: Annotated[str | None, Setting(CONNECTED, "User name", "NAME", unset="none")] = None
-    sasl_password: Annotated[Secret | None, Setting(_NO_FLAG, "Password of the user", unset="none", is_secret=True)] = (
+    sasl_password: Annotated[Secret | None, Setting(_NO_FLAG, "The user's password", unset="none", is_secret=True)] = (
         None
     )
     sasl_oauthbearer_token_command: Annotated[
@@ -454,10 +450,10 @@ class AccessSettings(Group):
         str | None, Setting(CONNECTED, "Client certificate (PEM)", "FILE", unset="none")
     ] = None
     ssl_key_location: Annotated[
-        str | None, Setting(CONNECTED, "Key of the client certificate (PEM)", "FILE", unset="none")
+        str | None, Setting(CONNECTED, "Key for the client certificate (PEM)", "FILE", unset="none")
     ] = None
     ssl_key_password: Annotated[
-        Secret | None, Setting(_NO_FLAG, "Password of the client key", unset="none", is_secret=True)
+        Secret | None, Setting(_NO_FLAG, "Password for the client key", unset="none", is_secret=True)
     ] = None
 
 
@@ -481,7 +477,7 @@ class KafkaSettings(AccessSettings):
         Setting(
             frozenset((Program.LEARN,)),
             "File for health checks, touched every second while the learner is ready, otherwise removed. Health "
-            "checks should also test the age of the file",
+            "checks should also test the file's age",
             "FILE",
             unset="none",
         ),
@@ -511,7 +507,7 @@ class KafkaSettings(AccessSettings):
         ),
     ] = 1
     replication: Annotated[
-        int, Field(ge=1), Setting(frozenset((Program.CREATE,)), "Replication factor of every topic")
+        int, Field(ge=1), Setting(frozenset((Program.CREATE,)), "Replication factor for every topic")
     ] = 1
     retention_ms: Annotated[
         Retention,
@@ -528,7 +524,7 @@ class KafkaSettings(AccessSettings):
         Setting(CONNECTED, "Kafka client; auto uses confluent, which is faster, if confluent-kafka is installed"),
     ] = "auto"
     topic_prefix: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"), Setting(CONNECTED, "Prefix of all topic names", "PREFIX")
+        str, Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"), Setting(CONNECTED, "Prefix for all topic names", "PREFIX")
     ] = DEFAULT_PREFIX
     connect_timeout_ms: Annotated[Duration, Setting(CONNECTED, "Time to wait for an unavailable broker")] = 30_000
     session_timeout_ms: Annotated[
@@ -544,7 +540,7 @@ class KafkaSettings(AccessSettings):
 
     @property
     def topics(self) -> Topics:
-        """The topics of the pipeline."""
+        """The pipeline's topics."""
         return Topics.with_prefix(self.topic_prefix)
 
 
@@ -585,7 +581,7 @@ class GatewaySettings(Group):
         Field(gt=0.0),
         Setting(
             _SERVE,
-            "Maximum rate of requests per process; excess requests get status 429",
+            "Maximum request rate per process; excess requests get status 429",
             "REQUESTS_PER_S",
             unset="no limit",
         ),
@@ -598,7 +594,7 @@ class GatewaySettings(Group):
     serve_certificate: Annotated[
         Path | None, Setting(_SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")
     ] = None
-    serve_key: Annotated[Path | None, Setting(_SERVE, "Key of the certificate (PEM)", "FILE", unset="no TLS")] = None
+    serve_key: Annotated[Path | None, Setting(_SERVE, "Key for the certificate (PEM)", "FILE", unset="no TLS")] = None
 
 
 class WatchSettings(Group):
@@ -657,7 +653,7 @@ class Settings(
     LearnerSettings,
     FeedbackSettings,
 ):
-    """All settings. Pydantic lists the fields of the last base first."""
+    """All settings. Pydantic lists the last base's fields first."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_prefix_target="all", validate_default=False)
 

@@ -127,7 +127,7 @@ def _number(bound: object) -> float | None:
 
 
 FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace(".", "_") in Settings.model_fields)
-"""The settings that correspond to properties of a Kafka client. A properties file may also contain other properties."""
+"""The settings that correspond to Kafka client properties. A properties file may also contain other properties."""
 
 
 def client_config_of(settings: AccessSettings) -> ClientConfig:
@@ -150,7 +150,7 @@ def client_config_of(settings: AccessSettings) -> ClientConfig:
 
 
 def with_address_of_file(settings: Settings) -> Settings:
-    """Return the settings, with the broker address of the properties file if the user gave no address.
+    """Return the settings, with the broker address from the properties file if the user gave none.
 
     Raises:
         SettingsError: the file cannot be read.
@@ -165,7 +165,7 @@ def with_address_of_file(settings: Settings) -> Settings:
 
 
 def access_hint(error: AccessError) -> str:
-    """Return the command that grants the missing permissions; empty if no permission is missing."""
+    """Return the command that grants the missing permissions; empty if none are missing."""
     if not error.missing:
         return ""
     user = shlex.quote(f"User:{error.user or 'NAME'}")
@@ -187,7 +187,7 @@ OTHER_VARIABLES = frozenset(
     (CONFIG_VARIABLE, "ONEBIT_DATA_DIR", "ONEBIT_HTTP_PORT", "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT",
      "ONEBIT_KAFKA_HEAP", "ONEBIT_MONITOR_PORT", "ONEBIT_PROMETHEUS_IMAGE", "ONEBIT_PROMETHEUS_PORT")
 )  # fmt: skip
-"""Variables that are not settings: the paths of the settings file and of experiment data, and Compose variables."""
+"""Variables that are not settings: the paths of the settings file and the experiment data, and Compose variables."""
 
 OTHER_PREFIXES = ("ONEBIT_TEST_",)
 """Prefixes of variables that only tests use."""
@@ -197,7 +197,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
     """Load the settings.
 
     Args:
-        flags: Values of the flags by setting name; None if not given.
+        flags: Flag values by setting name; None if not given.
 
     Raises:
         SettingsError: a value is invalid, a name in the file is unknown, or the file cannot be read.
@@ -229,7 +229,7 @@ def given_settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _valid(kind: type[Settings], given: Mapping[str, Any], origin: Callable[[str], str], source: str) -> Settings:
-    """Create settings from names and values. `origin` describes where the value of a setting comes from."""
+    """Create settings from names and values. `origin` describes where a setting's value comes from."""
     try:
         settings = kind(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -255,12 +255,12 @@ def _origin(name: str, flags: Mapping[str, Any], path: Path | None) -> str:
 
 
 def is_set(name: str) -> bool:
-    """Return whether the environment variable of a setting is set."""
+    """Return whether a setting's environment variable is set."""
     return variable_of(name) in map(str.upper, os.environ)
 
 
 def unknown_variables() -> list[str]:
-    """Return warnings about variables that start with the prefix of settings, but are unknown."""
+    """Return warnings about unknown variables that start with the settings prefix."""
     known = {variable_of(one.name) for one in described()} | OTHER_VARIABLES
     return [
         f"{name}: unknown setting, ignored{close_matches(name, sorted(known))}"

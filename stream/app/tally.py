@@ -1,4 +1,4 @@
-"""Status and warnings of a running learner: counts, reward rate, dead letters and drift alarms."""
+"""Status and warnings for a running learner: counts, reward rate, dead letters and drift alarms."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from stream.wire.ledger import MISPLACED_REMEDY, Ledger
 from stream.wire.records import DRIFT_OF_ALL, Outcome
 
 DEAD_SHARE_MAX = 0.01
-"""Maximum share of dead letters without a warning. With a larger share, the configuration is probably wrong."""
+"""Share of dead letters above which a warning is logged, because the configuration is probably wrong."""
 
 _ALWAYS = ("decided", "matched", "pending")
 _ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")
@@ -45,12 +45,12 @@ class Tally:
 
     @property
     def reward_rate(self) -> float | None:
-        """The fraction of decisions with reward 1 among those matched since the program started."""
+        """The fraction of decisions with a reward of 1 among those matched since the program started."""
         return self._rewards / self._matched if self._matched else None
 
     @property
     def unknown_line(self) -> str:
-        """The number of unknown values per named feature since the program started; empty without unknown values."""
+        """The number of unknown values per named feature since the program started; empty if there are none."""
         if not self._unknown:
             return ""
         counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self._unknown.items()))

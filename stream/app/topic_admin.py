@@ -1,4 +1,4 @@
-"""Create, describe and delete the topics of a pipeline."""
+"""Create, describe and delete a pipeline's topics."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -66,7 +66,7 @@ def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
 
 
 def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:
-    """Return a hint with the retention of the existing topics if the requested retention differs."""
+    """Return a hint with the existing topics' retention if the requested retention differs."""
     kept_ms = {found[name].retention_ms for name in topics.of_events() if name in found}
     if len(kept_ms) != 1 or kept_ms == {asked_ms}:
         return ""

@@ -1,4 +1,4 @@
-"""Recompute the ledger of a pipeline from its topics."""
+"""Recompute a pipeline's ledger from its topics."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -62,7 +62,7 @@ class Verified:
 
     @property
     def latency(self) -> Latency | None:
-        """The latency of decisions, or None if there are none."""
+        """The decision latency, or None if there are no decisions."""
         return quantiles(latencies_of(self.findings))
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,14 +89,14 @@ def verify(
     timeout_ms: int = 600_000,
     replay: bool = False,
 ) -> Verified:
-    """Recompute the ledger of every partition, and compare it with the learner's ledger.
+    """Recompute every partition's ledger, and compare it with the learner's ledger.
 
     Args:
         settings: Settings for the connection and, with `wait_replay`, for the data set.
         wait_events: First wait until N events are decided and no decision is pending.
-        wait_replay: First wait until all events of a replay with these settings are settled.
+        wait_replay: First wait until all events in a replay with these settings are settled.
         timeout_ms: Maximum time to wait.
-        replay: Whether to replay the whole journal and compare the state with that of a recovery.
+        replay: Whether to replay the whole journal and compare the result with the recovered state.
 
     Raises:
         NotSettledError: the expected events were not settled within the timeout.

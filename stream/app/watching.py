@@ -1,4 +1,4 @@
-"""Health checks and metrics of a program (`--metrics-port`)."""
+"""A program's health checks and metrics (`--metrics-port`)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """Publishes the health and metrics of a program. Does nothing without a port."""
+    """Publishes a program's health and metrics. Does nothing without a port."""
 
     def __init__(self, heartbeat: Heartbeat | None) -> None:
         self._heartbeat = heartbeat

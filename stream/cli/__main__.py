@@ -1,4 +1,4 @@
-"""Entry point of the shell command `onebit`, and of `python -m stream.cli`. Handles Ctrl-C during slow imports."""
+"""Entry point for the `onebit` shell command and for `python -m stream.cli`. Handles Ctrl-C during slow imports."""
 
 from stream.errors import ExitCode
 

@@ -22,7 +22,7 @@ DEFAULT = "default"
 
 
 class Effective(NamedTuple):
-    """The effective value of a setting, and its source."""
+    """A setting's effective value and its source."""
 
     name: str
     value: str
@@ -43,7 +43,7 @@ def show(
 ) -> None:
     """Show all effective settings with their sources: a variable, a file, or the default.
 
-    The flags of a command override these settings. The effective properties from a client file (--client-config) are
+    A command's flags override these settings. The effective properties from a client file (--client-config) are
     included. Secrets are hidden.
     """
     rows = [*_settings(settings), *_properties(settings)]
@@ -78,7 +78,7 @@ def _settings(settings: Settings) -> list[Effective]:
 
 
 def _properties(settings: Settings) -> list[Effective]:
-    """Return the properties of the properties file that are not overridden by a setting."""
+    """Return the properties from the properties file that no setting overrides."""
     if settings.client_config is None:
         return []
     client_config_of(settings)  # raises an error for unsupported properties

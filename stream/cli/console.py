@@ -1,4 +1,4 @@
-"""Output of commands: tables and progress for people, JSON for programs. Errors and the log go to stderr."""
+"""Command output: tables and progress for people, JSON for programs. Errors and the log go to stderr."""
 
 import atexit
 import logging
@@ -114,7 +114,7 @@ _debugs = False
 
 
 def write_log(form: Literal["text", "json"], level: str, *, debug: bool = False) -> None:
-    """Set the format and the lowest level of the log on stderr, and whether errors include tracebacks."""
+    """Set the format and the lowest level for the log on stderr, and whether errors include tracebacks."""
     global _log, _is_json, _debugs
     _log, _is_json, _debugs = LogLines(), form == "json", debug
     logger.setLevel(level.upper())
@@ -175,7 +175,7 @@ def print_line(text: str, *, markup: bool = True) -> None:
 
 def print_table(table: "tables.Table", title: str | None = None) -> None:
     """Print a table on stdout."""
-    # Without borders, and with narrow padding, the table of a run fits into 80 characters.
+    # Without borders, and with narrow padding, a run's table fits into 80 characters.
     padding = (0, 2 if out.width >= 100 else 1, 0, 0)
     shown = Table(title=title, title_justify="left", box=None, header_style="bold underline", padding=padding)
     for index, column in enumerate(table.columns):
@@ -257,7 +257,7 @@ def interrupted() -> SystemExit:
 
 
 PROGRESS_INTERVAL_MS = 5_000
-"""Interval between two progress lines of a run if stderr is not a terminal."""
+"""Interval between a run's progress lines if stderr is not a terminal."""
 
 
 def figures(progress: Progress) -> str:
@@ -312,7 +312,7 @@ class MovingLines:
 
 @contextmanager
 def shown_progress() -> Iterator[ShowProgress]:
-    """Show the progress of runs: bars on a terminal, otherwise log lines."""
+    """Show the runs' progress: bars on a terminal, otherwise log lines."""
     if not has_moving_lines():
         yield AnnouncedLines().show
         return

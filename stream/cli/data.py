@@ -40,15 +40,13 @@ def list_data(json: Json = False) -> None:
 def show(
     settings: Settings,
     name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE", autocompletion=data_names)],
-    n_features: Annotated[int | None, typer.Option(min=1, help="Number of features of an svmlight file")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of a synthetic data set")] = 0,
+    n_features: Annotated[int | None, typer.Option(min=1, help="Number of features in an svmlight file")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for a synthetic data set")] = 0,
     mapping: LogMap = None,
     reward_above: RewardAbove = None,
     save_features: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the feature names of a log and their indices to this file, for `onebit learn --features`"
-        ),
+        typer.Option(help="Write a log's feature names and their indices to this file, for `onebit learn --features`"),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -32,7 +32,7 @@ def requeue_letters(
         str | None,
         typer.Option(
             metavar="KIND|TEXT",
-            help="Only dead letters that have this kind (malformed, orphan, mismatched), or this text in their reason",
+            help="Only dead letters of this kind (malformed, orphan or mismatched), or with this text in the reason",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the dead letters without writing")] = False,
@@ -40,7 +40,7 @@ def requeue_letters(
 ) -> None:
     """Write dead letters back to their original topics, as the original records.
 
-    Each dead letter is written only once. A header of the new record contains the dead letter's offset. If a record
+    Each dead letter is written only once. A header in the new record contains the dead letter's offset. If a record
     with this header already exists, the dead letter is skipped. A record that is still invalid becomes a dead letter
     again. Truncated records are skipped.
     """

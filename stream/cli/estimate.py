@@ -52,7 +52,7 @@ def estimate_policies(
         typer.Option(
             metavar="MODEL",
             show_default="immediate",
-            help="For learners: delay of feedback without a logged delay, such as exponential:5s",
+            help="For learners: delay for feedback without a logged delay, such as exponential:5s",
         ),
     ] = None,
     propensity_min: Annotated[
@@ -64,14 +64,14 @@ def estimate_policies(
         ),
     ] = None,
     clip: Annotated[
-        float | None, typer.Option(metavar="W", show_default="√n", help="Maximum weight of clipped-ips")
+        float | None, typer.Option(metavar="W", show_default="√n", help="Maximum weight in clipped-ips")
     ] = None,
     interval: Annotated[
         IntervalKind, typer.Option(help="Kind of interval in the fields low and high of --json")
     ] = IntervalKind.BOOTSTRAP,
     confidence: Annotated[float, typer.Option(help="Confidence level")] = 0.95,
     resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Number of bootstrap samples")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of resampling, folds, rejection sampling and delays")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for resampling, folds, rejection sampling and delays")] = 0,
     reward: Annotated[Reward, typer.Option(help="Number of correct classes per context, for learners")] = "exclusive",
     reward_above: RewardAbove = None,
     on_bad_row: BadRows = "stop",
@@ -120,7 +120,7 @@ def show(found: Estimates, options: Options, training: Training) -> None:
             out.print(f"  mean value of a learning policy; {_when_learned(found, training)}", soft_wrap=True)
         for flag in policy.flags:
             print_line(f"  [bold yellow]{flag.name}:[/] {escape(flag.text)}")
-    out.print("intervals of dm ignore the bias of its model; anytime intervals are valid at all times simultaneously")
+    out.print("the intervals for dm ignore its model's bias; anytime intervals are valid at all times simultaneously")
 
 
 def _when_learned(found: Estimates, training: Training) -> str:

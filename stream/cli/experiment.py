@@ -70,18 +70,19 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of events per run. With --sweep, replaces the limit in the definition of the sweep",
+            help="Maximum number of events per run. With --sweep, replaces the limit in the sweep's definition",
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; overrides the definition")] = None,
     sweep: Annotated[
-        list[str] | None, typer.Option(help="Run only this sweep and those that provide its parameters; repeatable")
+        list[str] | None,
+        typer.Option(help="Run only this sweep and the sweeps that provide its parameters; repeatable"),
     ] = None,
 ) -> None:
     """Run experiments, and write figures and tables.
 
-    After Ctrl-C, run the same command again to continue. Runs on missing data sets are skipped, with a warning
-    that names the source of the data.
+    After Ctrl-C, run the same command again to continue. Runs that need a missing data set are skipped, with a warning
+    that names the data's source.
     """
     sizes = Sizes(events, seeds, tuple(sweep or ()))
     for experiment, sets in [use_case.prepare(name, sizes, data_dir) for name in names]:
@@ -120,7 +121,7 @@ def _tell(refused: list[Refused]) -> None:
 
 
 class _Shown:
-    """Shows the progress of an experiment: a bar on a terminal, otherwise lines at intervals."""
+    """Shows an experiment's progress: a bar on a terminal, otherwise lines at intervals."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Flags of commands: `--profile`, the flags generated from settings, and shell completion."""
+"""Command flags: `--profile`, the flags generated from settings, and shell completion."""
 
 import functools
 import inspect
@@ -63,7 +63,7 @@ LogMap = Annotated[
     ),
 ]
 RewardAbove = Annotated[
-    float | None, typer.Option(metavar="X", help="Convert the rewards of a log: 1 above this value, otherwise 0")
+    float | None, typer.Option(metavar="X", help="Convert a log's rewards: 1 above this value, otherwise 0")
 ]
 BadRows = Annotated[OnBadRow, typer.Option("--on-bad-row", help="Stop at an invalid row of a log, or skip the row")]
 Config = Annotated[
@@ -71,7 +71,7 @@ Config = Annotated[
     typer.Option(
         rich_help_panel=Panel.OUTPUT,
         show_default="onebit.toml, if it exists",
-        help="TOML file of settings; flags and ONEBIT_* variables override it",
+        help="TOML file with settings; flags and ONEBIT_* variables override it",
     ),
 ]
 
@@ -130,24 +130,24 @@ def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
 
 
 def learner_names(incomplete: str) -> list[str]:
-    """Return the names of learners that start with the typed text."""
+    """Return the learner names that start with the typed text."""
     return _starting(incomplete, *_learners())
 
 
 def learner_choices(incomplete: str) -> list[str]:
-    """Return the values of the setting `learner`, including `auto`, that start with the typed text."""
+    """Return the values of the `learner` setting, including `auto`, that start with the typed text."""
     return _starting(incomplete, AUTO, *_learners())
 
 
 def data_names(incomplete: str) -> list[str]:
-    """Return the names of data sets that start with the typed text. The shell completes file names."""
+    """Return the data set names that start with the typed text. The shell completes file names."""
     from producers.datasets.catalogue import catalogue
 
     return _starting(incomplete, *(entry.name for entry in catalogue()))
 
 
 def policy_names(incomplete: str) -> list[str]:
-    """Return the policies of `onebit estimate` that start with the typed text."""
+    """Return the `onebit estimate` policies whose names start with the typed text."""
     return _starting(incomplete, "logged", "uniform", "constant:", "model:", *_learners())
 
 
@@ -160,7 +160,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _annotation(one: Described) -> Any:
-    """Return the annotation of a flag: its type or None, and its help."""
+    """Return the annotation for a flag: its type or None, and its help."""
     kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
     is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
     kind: Any = str if one.is_duration or one.is_probability else kinds[0] if is_optional else one.annotation

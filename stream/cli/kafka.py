@@ -19,7 +19,7 @@ from stream.errors import ExitCode
 app = typer.Typer(help="Start and stop a local single-node Apache Kafka.", no_args_is_help=True)
 
 DataDir = Annotated[
-    Path | None, typer.Option(help="Home folder of the broker", show_default=str(local_kafka.default_home()))
+    Path | None, typer.Option(help="The broker's home folder", show_default=str(local_kafka.default_home()))
 ]
 
 

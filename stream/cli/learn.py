@@ -27,7 +27,7 @@ def learn(
         typer.Option(
             "--change-settings",
             rich_help_panel=Panel.JOIN,
-            help="From the next step on, use the settings given here instead of those of the pipeline",
+            help="From the next step on, use the settings given here instead of the pipeline's",
         ),
     ] = False,
 ) -> None:

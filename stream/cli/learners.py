@@ -1,4 +1,4 @@
-"""`onebit learners`: uses, parameters and costs of learners."""
+"""`onebit learners`: the learners' uses, parameters and costs."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -55,8 +55,8 @@ def learners(
 ) -> None:
     """List the learners: uses, parameters, papers and cost per event.
 
-    Also shows the learner that auto selects. Costs are operation counts for a problem size, or measurements with
-    --data.
+    Also shows the learner that auto selects. Costs are operation counts for a problem size or, with --data,
+    measurements.
     """
     if data is None:
         found = survey_learners(names or (), Size(n_classes or 9, n_features or 400, 25 if nnz is None else nnz))
@@ -91,7 +91,7 @@ def _print(found: Survey) -> None:
     unknown = choose(size.n_classes, size.n_features, None)
     if unknown.learner != choice.learner:
         out.print(
-            f"if the sparsity of the data is unknown, auto selects {unknown.learner}: {unknown.why}",
+            f"if the data's sparsity is unknown, auto selects {unknown.learner}: {unknown.why}",
             highlight=False,
             markup=False,
         )

@@ -39,11 +39,11 @@ def export(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Export the model at this broker time: 2026-03-01T12:00:00 (UTC by default), or ms since 1970",
+            help="Export the model as of this broker time: 2026-03-01T12:00:00 (UTC by default), or ms since 1970",
         ),
     ] = None,
     journal: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Export the model after this step of the journal")
+        int | None, typer.Option(min=1, metavar="N", help="Export the model after this step in the journal")
     ] = None,
     version: Annotated[
         int | None,
@@ -52,11 +52,11 @@ def export(
     partition: Partition = 0,
     json: Json = False,
 ) -> None:
-    """Write the current model, or the model at a past moment, to a numpy file without pickle.
+    """Write the current model, or the model as of an earlier time, to a numpy file without pickle.
 
     The model is rebuilt from the newest earlier snapshot and the journal. The learner may keep running. `meta` in the
     file contains the learner, the parameters, the position in the topics, and a digest of the state. A shared model is
-    exported at a version of its log. With --journal, this is the version that the step used.
+    exported as of a version of its log. With --journal, this is the version that the step used.
     """
     model = exported(settings, Moment(at, journal, version), partition)
     write_model(out_file, model)
@@ -144,7 +144,7 @@ def import_file(
 
 
 def print_replays(replays: Sequence[Replay]) -> None:
-    """Print the results of replaying the whole journal of each partition."""
+    """Print the results of replaying each partition's whole journal."""
     for found in replays:
         if found.foreign:
             out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)

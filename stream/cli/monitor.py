@@ -33,7 +33,7 @@ def monitor(
         ),
     ] = None,
 ) -> None:
-    """Show a running pipeline on a page: status, error, delays, ledger, lag.
+    """Show a running pipeline on a page: status, error, delays, ledger and lag.
 
     The monitor reads only committed records. No other program depends on the monitor. The counts survive a restart.
     Requires an extra: pip install 'onebit[monitor]'.

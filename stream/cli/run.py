@@ -73,8 +73,8 @@ def run(
     """Run a pipeline to completion, embedded or on Kafka, and report its error.
 
     By default, the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. An
-    embedded run requires no other service. The same seed gives the same result, bit for bit. The run ends when no
-    decision is pending. The command prints a table and writes a page with error curves. Several learners run in
+    embedded run does not require any other service. The same seed gives the same result, bit for bit. The run ends when
+    no decision is pending. The command prints a table and writes a page with error curves. Several learners run in
     parallel; use --jobs 1 for comparable wall times.
     """
     if kafka and jobs is not None:

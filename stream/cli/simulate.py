@@ -208,7 +208,7 @@ def _show_seed(runs: Runs, seed: int, only: str | None, *, json: bool) -> bool:
 
 
 def _print_run(schedule: Schedule) -> None:
-    """Print the settings and events of a run."""
+    """Print a run's settings and events."""
     task = schedule.task
     limits = ", ".join(f"{name} {getattr(task.join, name)}" for name in task.join.__dataclass_fields__)
     parts = {name: value for name, value in schedule._asdict().items() if name not in ("task", "items", "seed")}

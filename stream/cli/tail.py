@@ -1,4 +1,4 @@
-"""`onebit tail`: print records of the topics."""
+"""`onebit tail`: print records from the topics."""
 
 import sys
 import time
@@ -48,7 +48,7 @@ def tail(
         ),
     ] = None,
     event_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Only records of this event, from the start of the topics")
+        str | None, typer.Option("--id", metavar="ID", help="Only records for this event, from the start of the topics")
     ] = None,
     since: Annotated[
         str | None,
@@ -97,7 +97,7 @@ def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[T
 def _starts(
     broker: Broker, tps: list[TopicPartition], since: str | None, last: int | None
 ) -> dict[TopicPartition, int]:
-    """Return a start offset for each partition: that of time `since`, or one that covers the newest `last` records."""
+    """Return each partition's start offset: the one at time `since`, or one that covers the newest `last` records."""
     if since is not None:
         since_ms = _since_ms(since)
         return {tp: offset_at(broker, tp, since_ms) for tp in tps}

@@ -48,7 +48,7 @@ def describe(
         typer.Option(
             "--schema",
             rich_help_panel=Panel.OUTPUT,
-            help="Print the JSON Schema of the values of each topic, without connecting to Kafka",
+            help="Print the JSON Schema for each topic's values, without connecting to Kafka",
         ),
     ] = False,
     json: Json = False,

@@ -36,12 +36,12 @@ def verify(
     ] = None,
     wait_replay: Annotated[
         bool,
-        typer.Option("--wait-replay", help="First wait for all events of `onebit replay` with the same settings"),
+        typer.Option("--wait-replay", help="First wait for all events from `onebit replay` with the same settings"),
     ] = False,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time to wait")] = "10m",
     replay: Annotated[
         bool,
-        typer.Option("--replay", help="Also replay the whole journal, and compare the state with that of a recovery"),
+        typer.Option("--replay", help="Also replay the whole journal, and compare the result with the recovered state"),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -72,7 +72,7 @@ def verify(
 
 
 def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
-    """Print the learner's ledger and the audited ledger of each partition, and all differences.
+    """For each partition, print the learner's ledger, the audited ledger, and all differences.
 
     The last line contains the verdict and the error rate.
     """

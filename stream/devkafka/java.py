@@ -1,4 +1,4 @@
-"""The Java command of the local Kafka: its jars, and a cache of their loaded classes, which makes starts faster."""
+"""The Java command for the local Kafka: its jars, and a cache of their loaded classes, which makes startup faster."""
 
 import fcntl
 import json
@@ -39,10 +39,10 @@ def _cache_folder() -> Path:
 
 
 class Java(NamedTuple):
-    """Runs the classes of Kafka for a home directory.
+    """Runs Kafka's classes for a home directory.
 
-    Only Java's fast compiler is used. A broker with the optimising compiler needs up to half more CPU in its first
-    minute and about as much afterwards, and it stores more classes, which take longer to read.
+    Only Java's fast compiler is used. A broker with the optimising compiler needs up to 50 % more CPU in its first
+    minute and about the same afterwards. It also stores more classes, which take longer to read.
     """
 
     home: Path
@@ -95,7 +95,7 @@ def class_path(say: Progress) -> list[str]:
 
 
 def stored_classes(create: Callable[[Path], None], say: Progress) -> Path:
-    """Return the file with Kafka's loaded classes. The first call lets `create` write it.
+    """Return the file with Kafka's loaded classes. On the first call, `create` writes it.
 
     Java ignores an empty or unsuitable file.
     """

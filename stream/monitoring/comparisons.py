@@ -1,7 +1,7 @@
 """Comparisons of a live pipeline's learner with its holdout and its challengers, for the page.
 
-Each partition has its own comparisons, which count a decision when it and all earlier decisions of the partition are
-settled. The page shows their sums.
+Each partition has its own comparisons, which count a decision once it and all earlier decisions in the partition have
+been settled. The page shows their sums.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def holdout_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonT
 
 
 def challenger_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonTable | None:
-    """Return the estimates of the challengers; None without challengers, or before the first decision.
+    """Return the challengers' estimates; None without challengers, or before the first decision.
 
     Args:
         partitions: The comparisons by partition. The last comparison with a counted decision determines the champion.

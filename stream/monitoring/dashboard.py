@@ -1,7 +1,7 @@
-"""The state of the monitor's page as one JSON value, from the states of all partitions and the topics' end offsets.
+"""The state of the monitor's page as one JSON value, from all partitions' states and the topics' end offsets.
 
 The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor
-lags behind in other topics. One thread adds records, another thread adds steps and end offsets, and each browser has a
+lags behind in other topics. One thread adds records, a second thread adds steps and end offsets, and each browser has a
 thread that reads. A lock protects the state.
 """
 
@@ -73,7 +73,7 @@ class _Moment(NamedTuple):
 
 
 class Dashboard:
-    """The monitor's current state of a pipeline. Times are from this host's monotonic clock."""
+    """A pipeline's current state, as seen by the monitor. Times are from this host's monotonic clock."""
 
     def __init__(self, topics: Topics, partitions: int, now_ms: Callable[[], int]) -> None:
         self._lock = RLock()
@@ -84,10 +84,10 @@ class Dashboard:
         self._partitions = partitions
         self._now_ms = now_ms
         self._ends: Mapping[TopicPartition, Ends] = {}
-        self._last: dict[int, JournalStep] = {}  # the last step of each task
+        self._last: dict[int, JournalStep] = {}  # each task's last step
         self._answered_ms = self._stepped_ms = now_ms()
         self._steps = 0
-        self._moments: deque[_Moment] = deque()  # counts of the last minute
+        self._moments: deque[_Moment] = deque()  # counts for the last minute
         self._pipeline: Pipeline | None = None
         self._clock = EstimatedClock(now_ms)  # an estimate of the broker's time
         self._level = 0  # one of every 2**level decisions is processed
@@ -149,7 +149,7 @@ class Dashboard:
         return wanted
 
     def restore(self, partition: int, state: bytes) -> None:
-        """Restore the stored state of a partition."""
+        """Restore a partition's stored state."""
         with self._lock:
             self._states[partition] = decode(state, self._policies)
             self._clock.observe(max(self._states[partition].windows.counts, default=0))
@@ -161,7 +161,7 @@ class Dashboard:
             return 0 if state is None else state.next_offset.get(topic, 0)
 
     def update_ends(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
-        """Set the topics' end offsets and the last step of each task, as reported by Kafka."""
+        """Set the topics' end offsets and each task's last step, as reported by Kafka."""
         with self._lock:
             self._ends, self._last = ends, dict(last)
             self._answered_ms = self._now_ms()
@@ -171,7 +171,7 @@ class Dashboard:
     def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
         """Return the inputs whose waiting offsets may all be ticks or transaction markers.
 
-        Such records require no step. The result is empty unless the learner may soon be reported as stuck.
+        Such records do not require a step. The result is empty unless the learner may soon be reported as stuck.
         """
         with self._lock:
             if self._now_ms() - self._stepped_ms < DOUBT_MS:
@@ -190,7 +190,7 @@ class Dashboard:
             self._waiting[tp] = (start, self._end(tp), records)
 
     def verdict(self) -> Verdict:
-        """Return the condition of the pipeline."""
+        """Return the pipeline's condition."""
         with self._lock:
             return self._verdict()
 
@@ -372,7 +372,7 @@ class Dashboard:
         return {name: table and table._asdict() for name, table in tables.items()}
 
     def _behind(self, topic: str) -> int:
-        """Return the number of unread offsets of a topic, excluding the markers of the last transactions."""
+        """Return the number of unread offsets in a topic, excluding the markers of the last transactions."""
         behind = 0
         for partition in range(self._partitions):
             end = self._ends.get(TopicPartition(topic, partition))

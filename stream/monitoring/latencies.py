@@ -1,6 +1,6 @@
 """Decision latency: the append time of the prediction minus that of its context. The broker sets both.
 
-A prediction contains the offset of its context, and the contexts of a partition are processed in order. The two topics
+A prediction contains the offset of its context, and a partition's contexts are processed in order. The two topics
 are merged by offset, and either may be read first. Memory is bounded: while more than WAITING_MAX offsets are waiting,
 every other offset is skipped, and each remaining offset is counted twice.
 """
@@ -19,14 +19,14 @@ class _Waiting(NamedTuple):
 
 
 class Latencies:
-    """The latencies of one partition."""
+    """The latencies in one partition."""
 
     def __init__(self) -> None:
         self.all = Sketch()
         self.recent: dict[int, Sketch] = {}  # one sketch per window, by the prediction's append time
         self._stride = 1  # only offsets that are multiples of this number are counted
         self._contexts: dict[int, _Waiting] = {}  # contexts without a prediction, by offset
-        self._answers: dict[int, _Waiting] = {}  # predictions whose contexts are not read yet, by the context's offset
+        self._answers: dict[int, _Waiting] = {}  # predictions whose contexts have not been read, by context offset
         self._read = 0  # next offset to read in the contexts topic
 
     def ask(self, offset: int, append_ms: int) -> None:
@@ -57,7 +57,7 @@ class Latencies:
         self._bound()
 
     def since(self, start_ms: int) -> Sketch:
-        """Return the latencies of the predictions in all windows that start at `start_ms` or later."""
+        """Return the latencies for the predictions in all windows that start at `start_ms` or later."""
         return total_sketch(sketch for at_ms, sketch in self.recent.items() if at_ms >= start_ms)
 
     def _add(self, asked_ms: int, answered_ms: int, times: int) -> None:

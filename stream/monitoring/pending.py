@@ -1,7 +1,7 @@
-"""Pending decisions of a partition, and off-policy estimates of other policies.
+"""Pending decisions in a partition, and off-policy estimates for other policies.
 
 Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The estimates
-count a decision when it and all earlier decisions of its partition are settled; see `stream.estimating.live`.
+count a decision once it and all earlier decisions in its partition have been settled; see `stream.estimating.live`.
 
 Memory is bounded. While more than PENDING_MAX decisions are pending, every other decision, whether old or new, is
 discarded, as selected by a hash of the id. The page reports the sampling rate, which is one in 2**level.
@@ -23,7 +23,7 @@ PENDING_MAX = 500
 """Limit on pending decisions per partition. It is small because the stored state is rewritten frequently."""
 
 EARLY_MS = 10_000
-"""Stream time for which a bit is stored while its decision has not been read."""
+"""Stream time for which a bit is stored if its decision has not been read yet."""
 
 
 def in_sample(number: int, level: int) -> bool:
@@ -52,7 +52,7 @@ class _Bit(NamedTuple):
 
 
 class PendingDecisions:
-    """The pending decisions of one partition."""
+    """The pending decisions in one partition."""
 
     def __init__(
         self, policies: Sequence[str] = ALWAYS, comparisons: Mapping[str, Comparison] = MappingProxyType({})
@@ -69,9 +69,9 @@ class PendingDecisions:
         self._decided: dict[int, _Pending] = {}  # keyed by the hash of the id, in the order of the decisions
         self._bits: dict[int, _Bit] = {}  # bits whose decisions have not been read or counted yet
         self._newest_ms = 0  # append time of the last prediction
-        self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that are not counted yet
+        self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that have not been counted
         self._comparisons = comparisons
-        self._settled_rows: list[tuple[Sequence[Any], int | None]] = []  # values and rewards that are not counted yet
+        self._settled_rows: list[tuple[Sequence[Any], int | None]] = []  # values and rewards that have not been counted
 
     def decide(
         self, number: int, prediction: Prediction, weights: Callable[[], tuple[float, ...]], append_ms: int
@@ -81,7 +81,7 @@ class PendingDecisions:
         Args:
             number: The hash of the id.
             prediction: The decision.
-            weights: Returns π(a|x)/μ(a|x) of each policy, or NaN if unknown. It is called only for decisions in the
+            weights: Returns π(a|x)/μ(a|x) for each policy, or NaN if unknown. It is called only for decisions in the
                 sample.
             append_ms: The append time of the prediction.
         """
@@ -102,7 +102,7 @@ class PendingDecisions:
         return found
 
     def settle(self, number: int, example: Example, append_ms: int) -> Settled | None:
-        """Add the outcome of a decision. Return the decision and its outcome if the decision is known."""
+        """Add a decision's outcome. Return the decision and its outcome if the decision is known."""
         if not self._takes(number):
             return None
         self._bits[number] = _Bit(append_ms, example.reward, example.outcome is Outcome.MATCHED)

@@ -1,13 +1,13 @@
-"""Policies evaluated by the monitor, and their weights for the decisions of a live pipeline.
+"""Policies evaluated by the monitor, and their weights for a live pipeline's decisions.
 
-Three policies are always evaluated, based on the predictions alone. The user can name further policies of `onebit
-estimate`, which are applied to one decision at a time. A policy that uses features requires the context, which a
+Three policies are always evaluated, based on the predictions alone. The user can name additional `onebit estimate`
+policies, which are applied to one decision at a time. A policy that uses features requires the context, which a
 prediction references by offset.
 
 A decision with propensity 1 was not drawn at random and contains no information about other actions. It has a weight
 only for the policy that made it.
 
-A model must not be evaluated on decisions on which it was trained. A model exported from this pipeline is therefore
+A model must not be evaluated on decisions that it was trained on. A model exported from this pipeline is therefore
 evaluated on later decisions only.
 """
 
@@ -31,7 +31,7 @@ ALWAYS = ("greedy", "uniform", "learner")
 """Policies that are always evaluated. The last policy is the learner's own policy in a replay of a log."""
 
 Contexts = Mapping[tuple[int, int], Record]
-"""Records of contexts by partition and offset."""
+"""Context records by partition and offset."""
 
 NO_FEATURES = Features(np.zeros(0, np.int32), NOTHING_LOGGED)
 
@@ -52,7 +52,7 @@ class Known(NamedTuple):
 class Named(NamedTuple):
     """A policy given by the user."""
 
-    key: str  # identifies the stored sums of the policy; includes the model's digest
+    key: str  # identifies the policy's stored sums; includes the model's digest
     policy: "Policy"
     known: Known | None = None
 
@@ -82,12 +82,12 @@ class Policies:
         return comparisons_of(self._holdout)
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
-        """Return the weight π(a|x)/μ(a|x) of a decision for each policy, in the order of the policies.
+        """Return a decision's weight π(a|x)/μ(a|x) for each policy, in the order of the policies.
 
         A weight is NaN if it is unknown or undefined, or if the model may have been trained on the decision.
 
         Args:
-            record: The record of the prediction.
+            record: The prediction's record.
             prediction: The decision.
             context: Its context, or None if it no longer exists or no policy requires it.
         """

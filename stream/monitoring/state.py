@@ -1,9 +1,8 @@
 """The monitor's state for one partition, and the offsets of the next records to read, as one value.
 
-Because counts and offsets are stored together, records that are read again after a crash can be recognised by their
-offsets, and are ignored.
-The state contains counts that the ledgers in the journals do not have: windows, delays, latencies, classes, off-policy
-estimates, and dead letters by reason.
+Because counts and offsets are stored together, records that are read again after a crash are recognised by their
+offsets and ignored. The state contains counts that the ledgers in the journals do not have: windows, delays, latencies,
+classes, off-policy estimates, and dead letters by reason.
 
 The value is JSON; see `encode`. A new format uses a new consumer group, which reads the topics from the start.
 """
@@ -49,7 +48,7 @@ class Letters(NamedTuple):
 
 
 class PartitionState:
-    """The state of one partition after the records read so far."""
+    """A partition's state after the records read so far."""
 
     def __init__(self, policies: Policies | None = None) -> None:
         self._policies = policies or Policies()
@@ -67,10 +66,10 @@ class PartitionState:
         """Add a committed record; return whether it was new.
 
         Args:
-            topics: The topics of the pipeline.
+            topics: The pipeline's topics.
             record: The record.
             level: One of every 2**level decisions is processed, selected by id.
-            contexts: The contexts of decisions, for policies that require them.
+            contexts: The decisions' contexts, for policies that require them.
         """
         if record.offset < self.next_offset.get(record.topic, 0):
             return False
@@ -146,7 +145,7 @@ def hash_of(record: Record) -> int:
 
 
 def encode(state: PartitionState) -> bytes:
-    """Encode the state of a partition for the monitor's table."""
+    """Encode a partition's state for the monitor's table."""
     return orjson.dumps(
         {
             "format": FORMAT,

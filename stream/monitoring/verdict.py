@@ -1,4 +1,4 @@
-"""The condition of a pipeline (alive, degraded, idle, stuck, unknown) and its reason."""
+"""A pipeline's condition (alive, degraded, idle, stuck or unknown), and the reason for it."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -30,14 +30,14 @@ class Condition(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """The condition of a pipeline, and the reason for it."""
+    """A pipeline's condition, and the reason for it."""
 
     condition: Condition
     why: str
 
 
 class Intake(NamedTuple):
-    """The number of records that the tasks have read, and the numbers of malformed and of misplaced records."""
+    """The numbers of read, malformed and misplaced records, summed over the tasks."""
 
     read: int = 0
     malformed: int = 0
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
     answered_ms: int  # time since the last response from Kafka
     stepped_ms: int  # time since the last step, or since the monitor's start
-    steps: int  # total number of steps of all tasks
+    steps: int  # total number of steps in all tasks
     contexts: int  # number of waiting contexts
     feedback: int  # number of waiting feedback records
     pending: int
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
 
 
 def judge(seen: Seen) -> Verdict:
-    """Return the condition of a pipeline.
+    """Return a pipeline's condition.
 
     >>> judge(Seen(100, 2_500, 7, 4_100, 0, 12, 0.0, 0.0)).why
     'no step for 2.5 s while 4,100 contexts wait'

@@ -103,7 +103,7 @@ class Windows:
 
 
 def total_windows(parts: Iterable[Windows]) -> Windows:
-    """Merge the windows of all partitions."""
+    """Merge the windows from all partitions."""
     together: dict[int, Counts] = {}
     for part in parts:
         for start_ms, counts in part.counts.items():

@@ -1,1 +1,1 @@
-"""Reports of runs: figures, tables, and HTML pages."""
+"""Run reports: figures, tables, and HTML pages."""

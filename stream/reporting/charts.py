@@ -1,6 +1,6 @@
 """Chart data, and the script that draws the charts: uPlot (MIT licence, included in the page) and Onebit's code.
 
-A line's number determines its colour in all charts of a page. The page's content security policy allows only this
+A line's number determines its colour in all charts on a page. The page's content security policy allows only this
 script, so that text from data sets and settings cannot inject code.
 """
 
@@ -24,7 +24,7 @@ class Axis(NamedTuple):
     label: str
     form: Form
     scale: Scale = "linear"
-    names: Sequence[str] = ()  # labels at the positions 0, 1, 2, ..., which replace the numbers
+    names: Sequence[str] = ()  # labels at positions 0, 1, 2, ..., which replace the numbers
 
 
 class Line(NamedTuple):
@@ -133,7 +133,7 @@ def uplot() -> str:
 
 
 def uplot_style() -> str:
-    """Return the style sheet of uPlot."""
+    """Return uPlot's style sheet."""
     return _read("uplot/uPlot.min.css")
 
 

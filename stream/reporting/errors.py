@@ -1,8 +1,8 @@
-"""Error rates of a run: the progressive error and the censored error.
+"""A run's error rates: the progressive error and the censored error.
 
 The progressive error compares each decision with the true class as soon as the decision is made. Only a simulation
-knows the true class then. The censored error counts a decision once its outcome is known, that is, once its feedback
-has arrived or the decision has expired. Feedback after the last decision is excluded.
+knows the true class at that point. The censored error counts a decision once its outcome is known, that is, once its
+feedback has arrived or the decision has expired. Feedback after the last decision is excluded.
 """
 
 import math
@@ -31,7 +31,7 @@ class CurvePoint(NamedTuple):
 
 
 class HalfWidths(NamedTuple):
-    """Half-widths of the 95 % intervals of a run's rates; nan if there are too few decisions."""
+    """Half-widths of the 95 % intervals for a run's rates; nan if there are too few decisions."""
 
     error_rate: float
     error_rate_last_fifth: float
@@ -39,11 +39,11 @@ class HalfWidths(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """The progressive error of a run: every decision is evaluated before the learner learns from it."""
+    """A run's progressive error: every decision is evaluated before the learner learns from it."""
 
     events: int
     mistakes: int  # decisions whose action was wrong
-    error_rate: float  # error of the action; like all other rates, nan if there are no decisions
+    error_rate: float  # error of the action; nan if there are no decisions, as for all other rates
     error_rate_last_fifth: float  # error of the action over the last fifth of the decisions, rounded up
     greedy_error_rate: float  # error of the class with the highest score, where known
     window_events: int
@@ -52,7 +52,7 @@ class Errors(NamedTuple):
 
 
 class ErrorCurve:
-    """Collects the mistakes of a run in the order of decisions. Each decision takes one byte and about 0.1 µs.
+    """Collects a run's mistakes in the order of its decisions. Each decision takes one byte and about 0.1 µs.
 
     Use it for finite runs only, because memory is unbounded.
 
@@ -81,7 +81,7 @@ class ErrorCurve:
 
     @property
     def error_rate(self) -> float:
-        """The error of all decisions so far, or nan if there are none."""
+        """The error over all decisions so far, or nan if there are none."""
         return _rate(self.mistakes, len(self._codes))
 
     def summary(self) -> Errors:
@@ -127,7 +127,7 @@ DECISIONS_MIN = 100
 
 
 def half_width(mistakes: NDArray[Any]) -> float:
-    """Return the half-width of the 95 % interval of the mean, from a local block bootstrap.
+    """Return the half-width of the 95 % interval for the mean, from a local block bootstrap.
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
     preserve the dependence between neighbours. Each block is replaced by a block that starts at most n/40 decisions
@@ -169,9 +169,9 @@ def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[Cur
 
 
 class MatchedError(NamedTuple):
-    """The fraction of decisions with reward 0 among those with feedback in time.
+    """The fraction of decisions with a reward of 0 among those with feedback in time.
 
-    Used when true classes are unknown. Decisions without feedback in time are excluded.
+    Used when the true classes are unknown. Decisions without feedback in time are excluded.
     """
 
     matched: int
@@ -181,19 +181,19 @@ class MatchedError(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        """The error of all matched decisions, or nan if there are none."""
+        """The error over all matched decisions, or nan if there are none."""
         return _rate(self.mistakes, self.matched)
 
     @property
     def error_rate_last_fifth(self) -> float:
-        """The error of the last fifth, or nan if it is empty."""
+        """The error over the last fifth, or nan if it is empty."""
         return _rate(self.last_fifth_mistakes, self.last_fifth)
 
 
 def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
-    """Return the error over the examples of all partitions. Each partition's examples are in the order of settlement.
+    """Return the error over the examples from all partitions. Each partition's examples are in settlement order.
 
-    Uses one byte per example of a partition. The overall last fifth combines the last fifths of all partitions.
+    Uses one byte per example in a partition. The overall last fifth combines the last fifths of all partitions.
 
     >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20) for reward in (0, 1))
     >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])
@@ -219,7 +219,7 @@ SHARE_POINTS_MAX = 200
 
 
 def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
-    """Return the rate of non-greedy actions over a sliding window as long as that of the recent error.
+    """Return the rate of non-greedy actions over a sliding window as long as the one for the recent error.
 
     Args:
         explored: For each decision, in order, 1 if its action was not the greedy class, otherwise 0.
@@ -260,7 +260,7 @@ class DelayedPoint(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        """The error of matched decisions, or nan if there are none."""
+        """The error over matched decisions, or nan if there are none."""
         return _rate(self.mistakes, self.matched)
 
     @property
@@ -275,7 +275,7 @@ class DelayedPoint(NamedTuple):
 
 
 class Settlements:
-    """Collects the time and outcome of settlements, using nine bytes for each."""
+    """Collects the times and outcomes of settlements, using nine bytes per settlement."""
 
     def __init__(self) -> None:
         self._known_ms = array("q")

@@ -1,4 +1,4 @@
-"""Charts of estimates: the intervals of each policy, the estimates over the course of the log, and the weights."""
+"""Charts of estimates: each policy's intervals, the estimates over the course of the log, and the weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class _Path(NamedTuple):
 
 
 def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
-    """Return the charts of policies that were evaluated on a log."""
+    """Return the charts for policies that were evaluated on a log."""
     summary = "; ".join(
         f"{policy.policy} {percent(one.value)}"
         for policy in policies
@@ -65,7 +65,7 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     return Chart(
         "intervals",
         "Estimates",
-        "Each policy's value from each estimator, with bootstrap intervals. The intervals of dm ignore its bias.",
+        "Each policy's value from each estimator, with bootstrap intervals. The intervals for dm ignore its bias.",
         alt,
         Axis("estimator", "number", names=names),
         Axis("mean reward", "share"),
@@ -95,12 +95,12 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
 
 
 def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
-    """Return a chart of the estimates of learners' own policies in a replay of a log.
+    """Return a chart of the estimates for the learners' own policies in a replay of a log.
 
-    The list is empty if no decision is settled.
+    The list is empty if no decision has been settled.
 
     Args:
-        found: Name and estimates of each learner, keyed by the number of its line.
+        found: Each learner's name and estimates, keyed by the number of its line.
     """
     paths = [
         _Path(number, name, [at.n for at in one.path], [at.ips for at in one.path], [at.anytime for at in one.path])
@@ -148,6 +148,6 @@ def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
 
 
 def _room(ends: Sequence[float]) -> tuple[float, float]:
-    """Return the range of an axis of rates: from 0, or a negative value, to slightly above the largest value."""
+    """Return the range for an axis of rates: from 0, or a negative value, to slightly above the largest value."""
     greatest = max(ends)
     return min(0.0, *ends), min(max(1.25 * greatest, 1e-3), max(1.0, greatest))

@@ -1,4 +1,4 @@
-"""HTML page of off-policy estimates: values, their paths over the log, weights and flags."""
+"""HTML page with off-policy estimates: values, their paths over the log, weights and flags."""
 
 from typing import NamedTuple
 
@@ -67,7 +67,7 @@ def _entry(policy: PolicyEvaluation, confidence: float) -> _Policy:
 _GLOSSARY = (
     ("value", "The policy's mean reward: its rate of right actions."),
     ("weight", "The policy's probability of the logged action, divided by the logged propensity."),
-    ("effective sample size", "The number of decisions of weight 1 with the same information: (Σw)²/Σw²."),
+    ("effective sample size", "The number of decisions with weight 1 that contain the same information: (Σw)²/Σw²."),
     ("replay", "Rejection sampling: the mean reward of decisions accepted with the policy's probabilities."),
     ("dm", "Direct method: the mean prediction of a reward model. Its bias is unknown."),
     ("ips", "Inverse propensity scores: the mean of weight times reward."),

@@ -1,4 +1,4 @@
-"""Figures of experiments as SVG and PNG files: panels with lines, and bands over seeds.
+"""Experiment figures as SVG and PNG files: panels with lines, and bands over seeds.
 
 Requires the optional dependency matplotlib. It is imported only to draw, because the import takes half a second.
 """
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel of a figure."""
+    """A panel in a figure."""
 
     title: str
     lines: Sequence[Line]

@@ -18,7 +18,7 @@ class Drawing(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """An outcome of contexts, of feedback, or of both."""
+    """An outcome for contexts, for feedback, or for both."""
 
     name: str
     number: int
@@ -56,7 +56,7 @@ def ledger_flow(ledger: Ledger, key: str) -> list[Drawing]:
 
 
 def flow_words(ledger: Ledger) -> str:
-    """Return the text alternative of the diagram."""
+    """Return the text alternative for the diagram."""
     outcomes = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if node.from_contexts)
     aside = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if not node.from_contexts)
     words = f"Of {ledger.contexts:,} contexts, {ledger.decided:,} were decided: {outcomes}."

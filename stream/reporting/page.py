@@ -1,6 +1,6 @@
 """HTML page that compares runs: settings, error curves, ledger, and commands.
 
-The page is one self-contained file with interactive charts, in light and dark mode. The same reports give the same
+The page is one self-contained file with interactive charts, in light and dark mode. The same reports produce the same
 bytes. This module contains the text; `templates/` contains the layout.
 """
 
@@ -50,7 +50,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
 
     Args:
         reports: Runs over one or more streams.
-        entry: Entry for the index of pages, stored in the page's head.
+        entry: Entry for the page index, stored in the page's head.
 
     Raises:
         ValueError: there are no reports.
@@ -131,7 +131,7 @@ _NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"
 
 
 def _lateness(report: RunReport) -> str:
-    """Describe the median feedback delay: that of the distribution or, for a log, the measured median."""
+    """Describe the median feedback delay: the distribution's median or, for a log, the measured one."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
         return "without delay"
@@ -230,11 +230,11 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
     if not of:
         return ""
     seeds_text = "; ".join(f"{listed(those)}: {seeds}" if len(of) > 1 else seeds for seeds, those in of.items())
-    return f"Means over the seeds {seeds_text}. The bands of the charts are 95 % intervals, as in the table."
+    return f"Means over the seeds {seeds_text}. The bands in the charts are 95 % intervals, as in the table."
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return a table of the differences between runs other than learners and parameters, or None if there are none."""
+    """Return a table of differences between the runs, excluding learners and parameters; None if there are none."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -291,7 +291,7 @@ def _runs(names: Sequence[str], reports: Sequence[RunReport]) -> _Runs:
 
 
 def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Table]:
-    """Return tables of the settings that differ from the defaults in some run, and of all other settings."""
+    """Return tables of the settings that differ from the defaults in at least one run, and of all other settings."""
     shown = [
         {name: value_text(value) for name, value in series.first.settings.items() if name != "command"}
         | ({"seed": listed([str(run.seed) for run in series.runs])} if len(series.runs) > 1 else {})
@@ -310,7 +310,7 @@ def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Tab
 
 
 class _Earned(NamedTuple):
-    """Estimates, from a replay of a log, of what the learners' own policies would have earned."""
+    """Estimates of what the learners' own policies would have earned, from a replay of a log."""
 
     charts: list[Chart]
     table: Table
@@ -370,7 +370,7 @@ def _holdout(names: Sequence[str], reports: Sequence[RunReport]) -> _Holdout | N
 
 
 def _challengers(names: Sequence[str], reports: Sequence[RunReport]) -> Table | None:
-    """Return the estimates of the challengers, or None if no run has challengers."""
+    """Return the challengers' estimates, or None if no run has challengers."""
     compared = {name: run.challengers for name, run in zip(names, reports, strict=True) if run.challengers is not None}
     if not compared:
         return None
@@ -412,18 +412,18 @@ _WORDS = {
 
 
 _OMITTED_IF_ZERO = ("unmatched", "feedback_unmatched", "deferred", "unshown", "shown")
-"""Counts that can be above 0 only in a replay of a log, or with deferred decisions."""
+"""Counts that can be nonzero only in a replay of a log or with deferred decisions."""
 
 
 class _Count(NamedTuple):
-    """A count of the ledger with its display name."""
+    """A ledger count with its display name."""
 
     name: str
     number: int
 
 
 class _Line(NamedTuple):
-    """An equation of the ledger: the total, the signed parts, and the difference between the two sides."""
+    """An equation in the ledger: the total, the signed parts, and the difference between the two sides."""
 
     total: _Count
     parts: list[tuple[str, _Count]]
@@ -494,9 +494,9 @@ _GLOSSARY = (
     ("holdout", "A random part of the events, for which a fixed policy decides instead of the learner."),
     ("late", "Feedback that arrived after its decision had expired."),
     ("duplicate", "A repeated context or feedback. Only the first record is used."),
-    ("conflict", "Duplicate feedback whose bit differs from that of the first feedback."),
+    ("conflict", "Duplicate feedback whose bit differs from the first feedback's bit."),
     ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),
-    ("mismatched", "Feedback for an action other than that of the decision. It is written to the dead-letter topic."),
+    ("mismatched", "Feedback for an action other than the decision's. It is written to the dead-letter topic."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),
     ("drift alarm", "The reward rate has dropped, so the learner or one of its classes was reset."),
     ("virtual time", "Time by the broker's clock. The embedded broker's clock skips pauses between events."),

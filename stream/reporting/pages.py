@@ -17,7 +17,7 @@ from stream.reporting.run_report import RunReport
 from stream.reporting.tables import labels, rate_text, series_of
 
 REPORTS = Path("reports")
-"""Default folder of pages."""
+"""Default folder for pages."""
 
 INDEX = "index.html"
 _HEAD_BYTES = 20_000  # the first bytes of a page, which contain its index entry
@@ -25,7 +25,7 @@ _ENTRY = re.compile(r'<meta name="onebit-run" content="([^"]*)">')
 
 
 class _Entry(NamedTuple):
-    """The index entry of a page."""
+    """A page's index entry."""
 
     href: str
     at: str
@@ -36,7 +36,7 @@ class _Entry(NamedTuple):
 
 
 def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
-    """Write the page of runs to a file, replacing any existing file.
+    """Write a page for these runs to a file, replacing any existing file.
 
     Raises:
         ValueError: there are no reports.
@@ -47,7 +47,7 @@ def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
 
 
 def add_page(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
-    """Write the page of runs to a new file in a folder, update the folder's index, and return the page's path.
+    """Write a page for these runs to a new file in a folder, update the folder's index, and return the page's path.
 
     Raises:
         ValueError: there are no reports.

@@ -17,11 +17,11 @@ from stream.wire.records import Record
 from stream.wire.topics import Topics
 
 TEXT_MAX = 120
-"""Maximum length of a JSON member, or of bytes that are not JSON."""
+"""Maximum length of a JSON member, or of a non-JSON value."""
 
 
 def record_line(record: Record, topics: Topics) -> str:
-    """Format time, position, event id and content of a record.
+    """Format a record's time, position, event id and content.
 
     >>> topics = Topics.with_prefix("my.")
     >>> record_line(Record("my.feedback", 0, 7, 1_700_000_000_250, b"a", b'{"id":"a","reward":1}', ()), topics)
@@ -53,7 +53,7 @@ def _content(record: Record, topics: Topics) -> list[str]:
 
 
 def _letter(record: Record, topics: Topics) -> list[str]:
-    """Format the reason for a dead letter and the position of its record."""
+    """Format a dead letter's reason and its record's position."""
     try:
         topic, partition, offset, kind, *_ = decode_dead_letter(record)
     except MalformedError:
@@ -117,6 +117,6 @@ def _text(data: bytes | None) -> str:
 
 
 def quoted(text: str) -> str:
-    """Escape control characters of untrusted text, and truncate it."""
+    """Escape control characters in untrusted text, and truncate it."""
     shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
     return shown if len(shown) <= TEXT_MAX else f"{shown[:TEXT_MAX]}…"

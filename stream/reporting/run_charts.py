@@ -1,4 +1,4 @@
-"""Charts of runs: errors, feedback over time, and latencies. The page's script draws them."""
+"""Charts for runs: errors, feedback over time, and latencies. The page's script draws them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _Points = list[tuple[float, float]]  # points (x, y) in the order of x
 
 
 class _Curve(NamedTuple):
-    """A chart of a quantity over the decisions of a run."""
+    """A chart of a quantity over a run's decisions."""
 
     key: str
     title: str
@@ -145,12 +145,12 @@ _LOG_BELOW = 0.02
 
 
 def error_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
-    """Return the charts of errors; the list is empty if the runs have no decisions."""
+    """Return the error charts; the list is empty if the runs have no decisions."""
     return _charts(_ERRORS, names, found)
 
 
 def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
-    """Return the charts of feedback delays, expiry, exploration and latency."""
+    """Return the charts for feedback delays, expiry, exploration and latency."""
     charts = _charts((_EXPLORED, _EXPIRED), names, found)
     delays = _spread(
         "delays",
@@ -236,7 +236,7 @@ def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
 
 
 def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
-    """Return the line of the mean over a series' runs, with the 95 % interval if there are several runs."""
+    """Return the line for the mean over a series' runs, with the 95 % interval if there are several runs."""
     runs = [points for points in runs if points]
     if not runs:
         return Line(number, name, (), ())

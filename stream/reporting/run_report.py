@@ -1,7 +1,7 @@
-"""The report of one run, its serialisation, and the values shown in tables, pages and JSON.
+"""A run's report, its serialisation, and the values shown in tables, pages and JSON.
 
-The terms are those of the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is matched,
-*late*, *duplicate*, *orphan* or *malformed*.
+The terms are the same as in the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is
+matched, *late*, *duplicate*, *orphan* or *malformed*.
 
 A page contains its runs in compressed form, in an inert element, and offers them as JSON; docs/formats.md describes the
 format.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions on which the results of a run may depend, keyed by name."""
+    """Return the software versions on which a run's results may depend, keyed by name."""
     return {
         "onebit": version("onebit"),
         "python": platform.python_version(),
@@ -46,7 +46,7 @@ def versions() -> dict[str, Any]:
 
 
 class Latency(NamedTuple):
-    """Latency of decisions in ms, accurate to within 2.4 %."""
+    """Decision latency in ms, accurate to within 2.4 %."""
 
     median_ms: int
     p90_ms: int
@@ -55,7 +55,7 @@ class Latency(NamedTuple):
 
 
 def quantiles(latencies: Sketch) -> Latency | None:
-    """Return percentiles of the latency, or None if there are no decisions.
+    """Return latency percentiles, or None if there are no decisions.
 
     >>> quantiles(Sketch({35: 98, 66: 1, 93: 1}))
     Latency(median_ms=5, p90_ms=5, p99_ms=20, max_ms=71)
@@ -81,7 +81,7 @@ class Delays(NamedTuple):
 
 
 def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None:
-    """Return quantiles of the delays of all matched feedback, or None if there is none."""
+    """Return quantiles of the delays for all matched feedback, or None if there is none."""
     if len(delays_ms) == 0:
         return None
     return Delays(*np.quantile(np.asarray(delays_ms, dtype=np.float64), (0.5, 0.9, 0.99, 1.0)).tolist())
@@ -96,7 +96,7 @@ class ReplicaReport(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Number of entries in a shared model's log that precede a step's own entries, but did not affect its decisions."""
+    """Counts of entries in a shared model's log that precede a step's own but did not affect the step's decisions."""
 
     median: int
     p99: int
@@ -124,14 +124,14 @@ class RunReport:
     full_information: bool = False  # True if the learner learns from the true class
     delays: Delays | None = None
     constant_error_rate: float = math.nan  # error of always choosing the most frequent class; nan if unknown
-    report: str | None = None  # path of the page
+    report: str | None = None  # path to the page
     feedback_after_end: float = math.nan  # fraction of the matched feedback that arrived after the last decision
     delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time
     warnings: tuple[str, ...] = ()  # reasons why the figures may be misleading
     drift_alarms: int = 0  # number of resets of the model or of a class by drift detection
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
     arms: "ArmComparison | None" = None  # comparison with the holdout; None without a holdout
-    challengers: "ChallengerComparison | None" = None  # estimates of the challengers; None without challengers
+    challengers: "ChallengerComparison | None" = None  # the challengers' estimates; None without challengers
     model: str = "own"  # `own` (one model per partition) or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
     model_behind: Behind | None = None  # for a shared model: percentiles over the steps that wrote to the log
@@ -260,7 +260,7 @@ class SavedRunsError(OnebitError, ValueError):
 
 
 def packed_runs(reports: Sequence[RunReport]) -> str:
-    """Serialise runs for an element of a page, as JSON that is compressed with gzip and encoded as URL-safe base64."""
+    """Serialise runs for an HTML element, as JSON that is compressed with gzip and encoded as URL-safe base64."""
     return base64.urlsafe_b64encode(gzip.compress(runs_json(reports), mtime=0)).decode()
 
 
@@ -270,7 +270,7 @@ def runs_json(reports: Sequence[RunReport]) -> bytes:
 
 
 def read_runs(path: Path) -> list[RunReport]:
-    """Read the runs of a page, or of JSON downloaded from a page.
+    """Read the runs from a page, or from JSON downloaded from a page.
 
     Raises:
         SavedRunsError: the file contains no readable runs.

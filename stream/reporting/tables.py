@@ -1,6 +1,6 @@
 """Formats numbers and tables for terminals and pages.
 
-In the table of runs, runs that differ only in their seed share a row. The tables of arms and of challengers compare a
+In the table of runs, runs that differ only in their seed share a row. The tables for arms and challengers compare a
 learner with its holdout and with its challengers.
 """
 
@@ -35,14 +35,14 @@ def shared(values: Iterable[str]) -> str:
 
 
 def by_run(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return the value if it is the same in all runs, otherwise the value of each run."""
+    """Return the value if it is the same in all runs, otherwise each run's value."""
     if len(set(values)) == 1:
         return values[0]
     return "; ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
 
 
 def value_text(value: object) -> str:
-    """Format the value of a setting or parameter."""
+    """Format a setting's or parameter's value."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -87,7 +87,7 @@ SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "se
 
 
 class Series(NamedTuple):
-    """Runs of one learner with the same settings and different seeds."""
+    """One learner's runs with the same settings and different seeds."""
 
     runs: tuple[RunReport, ...]
 
@@ -101,13 +101,13 @@ class Series(NamedTuple):
         return mean(map(figure, self.runs))
 
     def half_width(self, figure: Callable[[RunReport], float]) -> float:
-        """Return the half-width of the 95 % interval (Student's t) of the mean over seeds; nan for a single run."""
+        """Return the half-width of the 95 % interval (Student's t) for the mean over seeds; nan for a single run."""
         values = list(map(figure, self.runs))
         return t_factor(len(values)) * stdev(values) if len(values) > 1 else math.nan
 
 
 def t_factor(n: int) -> float:
-    """Return the half-width of the 95 % interval of a mean of n values, in units of their standard deviation.
+    """Return the half-width of the 95 % interval for a mean of n values, in units of their standard deviation.
 
     >>> round(t_factor(10), 3)
     0.715
@@ -146,7 +146,7 @@ def _key(report: RunReport) -> bytes:
 
 
 class Table(NamedTuple):
-    """A table of text. The first column is a name, all others are numbers."""
+    """A table of text. The first column contains names, and all others contain numbers."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -198,7 +198,7 @@ def comparison(reports: Sequence[RunReport]) -> Table:
     names = labels([series.first for series in found])
     notes = [f"{'The same for all: ' if len(found) > 1 else ''}{listed(same)}."] if same else []
     if any(len(series.runs) > 1 for series in found):
-        notes.append("± is the half-width of the 95 % interval (Student's t) of the mean over the seeds.")
+        notes.append("± is the half-width of the 95 % interval (Student's t) for the mean over the seeds.")
     if any("±" in columns["error"][row] for row, series in enumerate(found) if len(series.runs) == 1):
         notes.append("± is the half-width of the 95 % interval from a bootstrap over blocks of the run's decisions.")
     return Table(("learner", *columns), tuple(zip(names, *columns.values(), strict=True)), tuple(notes))
@@ -263,7 +263,7 @@ CHALLENGER_COLUMNS = (
 
 
 def arm_cells(found: "ArmComparison") -> Iterator[str]:
-    """Yield the cells of a comparison with a holdout.
+    """Yield the cells for a comparison with a holdout.
 
     The most important cells are first, because a narrow screen shows only some of them.
     """
@@ -275,7 +275,7 @@ def arm_cells(found: "ArmComparison") -> Iterator[str]:
 
 
 def challenger_rows(found: "ChallengerComparison") -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each challenger."""
+    """Yield the cells for each challenger."""
     for one in found.challengers:
         yield (
             one.name,
@@ -288,8 +288,8 @@ def challenger_rows(found: "ChallengerComparison") -> Iterator[tuple[str, ...]]:
 
 
 def counted(found: "ChallengerComparison") -> str:
-    """Describe the decisions on which the estimates of the challengers are based."""
-    return f"{found.n:,} decisions of the champion with a reward, {found.without_reward:,} expired without an outcome"
+    """Describe the decisions on which the challengers' estimates are based."""
+    return f"{found.n:,} decisions by the champion with a reward, {found.without_reward:,} expired without an outcome"
 
 
 def percent(rate: float) -> str:

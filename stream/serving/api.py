@@ -43,7 +43,7 @@ _ANY_NAMES = build({}, HASH_BITS_MAX, unknown=True)  # encodes features of any n
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The operations of the interface. docs/running.md describes the requests and responses."""
+    """The interface's operations. docs/running.md describes the requests and responses."""
 
     link: Link
     decisions: Decisions
@@ -53,7 +53,7 @@ class Gateway:
     fallback: str | None = None  # response after the timeout; None for status 504
 
     async def decide(self, request: Request) -> Response:
-        """Write a context, and return its decision once committed. A repeated id gets the same decision."""
+        """Write a context, and return its decision once it is committed. A repeated id gets the same decision."""
         given, value = await _body(request, "id", "x", "eligible", "deferred")
         if "id" not in given:
             given["id"] = uuid4().hex
@@ -103,7 +103,7 @@ class Gateway:
         event_id = request.path_params["event_id"]
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
-            return problem(404, {"error": "the gateway remembers no decision with this id", "id": event_id})
+            return problem(404, {"error": "the gateway does not remember a decision with this id", "id": event_id})
         return _decision(event_id, answer)
 
     async def healthz(self, _: Request) -> Response:
@@ -124,7 +124,7 @@ class Gateway:
 
 
 class _IdConvertor(PathConvertor):
-    """Matches the rest of a path. Starlette's `path` converter matches no newlines, and drops a trailing newline."""
+    """Matches the rest of a path. Starlette's `path` converter does not match newlines and drops a trailing one."""
 
     regex = "(?s:.*)"
 
@@ -165,7 +165,7 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
 async def _body(request: Request, *names: str) -> tuple[dict[str, Any], bytes]:
     """Return the fields of a request's body, and the body. Fields other than the named ones are rejected.
 
-    Only JSON is accepted. Browsers let pages of other sites send other media types without asking the gateway (CORS).
+    Only JSON is accepted. Browsers let pages from other sites send other media types without asking the gateway (CORS).
     """
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip()
     if media_type.lower() != "application/json":
@@ -201,7 +201,7 @@ def _encode(given: dict[str, Any]) -> bytes:
 
 
 def _eligible(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -> IndexArray | None:
-    """Check the value of a context's record as the learner does, and return the eligible classes.
+    """Check a context record's value as the learner does, and return the eligible classes.
 
     Raises:
         MalformedError: the context is invalid. Before the learner's first step, names and sizes are not checked.
@@ -233,7 +233,7 @@ def _page(verdict: Verdict) -> Response:
 
 
 async def _explain(_: Request, error: Exception) -> Response:
-    """Return the response to an error."""
+    """Return the response for an error."""
     match error:
         case MalformedError():
             return problem(422, str(error))

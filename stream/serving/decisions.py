@@ -51,8 +51,8 @@ def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: I
 
     Args:
         given: The class's name or number, or `uniform`.
-        event_id: Id of the event.
-        facts: Settings of the pipeline.
+        event_id: The event's id.
+        facts: The pipeline's settings.
         eligible: The eligible classes, int32[m]; None means all.
 
     >>> facts = PipelineFacts(n_classes=3, n_features=1, seed=0, class_names=("news", "offers", "help"))

@@ -1,7 +1,7 @@
 """The gateway's connection to Kafka: one thread writes contexts and feedback, another reads predictions.
 
 A `Broker` is not thread-safe, so each thread has its own. Both pass their results to the event loop, which owns all
-other state. A thread that loses its connection reconnects until the gateway ends.
+other state. A thread that loses its connection tries to reconnect until the gateway stops.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ RETRY_S = 1.0
 """Pause before reconnecting."""
 
 WRITE_S = 5.0
-"""Time to wait for the acknowledgement of a record. It exceeds the timeout of requests to Kafka, whose expiry reveals
+"""Time to wait for a record to be acknowledged. It exceeds the timeout for requests to Kafka, whose expiry reveals
 an outage."""
 
 CLOSE_S = 5.0
@@ -99,7 +99,7 @@ class Link:
             thread.start()
 
     def close(self) -> None:
-        """Write the queued records, and end the threads."""
+        """Write the queued records, and stop the threads."""
         self._ended.set()
         self._queue.put(None)
         for thread in self._threads:
@@ -109,7 +109,7 @@ class Link:
         """Write a record, and wait for its acknowledgement.
 
         Raises:
-            BrokerError: the record was refused, or may not have been written.
+            BrokerError: the record was rejected, or may not have been written.
         """
         self.check_ready()
         written: asyncio.Future[None] = self._loop.create_future()
@@ -167,7 +167,7 @@ class Link:
                 self._loop.call_soon_threadsafe(_settle, batch, None)
 
     def _batches(self) -> Iterator[list[Outgoing]]:
-        """Yield batches of queued records until the queue is closed. Skips records of requests that have ended."""
+        """Yield batches of queued records until the queue is closed. Skips records for requests that have ended."""
         queued: list[Outgoing | None] = []
         while not queued or queued[-1] is not None:
             queued = [self._queue.get()]
@@ -177,7 +177,7 @@ class Link:
             yield [one for one in queued if one is not None and not one.written.done()]
 
     def _read(self, broker: Broker) -> None:
-        """Read the predictions of the last `remember_ms`, and then new ones."""
+        """Read the predictions from the last `remember_ms`, and then new ones."""
         watch = self._access.watch(broker)
         tps = [TopicPartition(self._topics.predictions, partition) for partition in range(self._partitions)]
         self.facts = self._access.facts(broker)

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the HTTP interface. Its schemas are those of the records that the gateway writes."""
+"""The OpenAPI document for the HTTP interface. It uses the schemas of the records that the gateway writes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,12 +11,12 @@ _JSON = "application/json"
 _ERRORS = {
     400: "The body is not JSON.",
     401: "The token is missing or wrong.",
-    404: "The gateway remembers no decision with this id.",
+    404: "The gateway does not remember a decision with this id.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The Content-Type is not application/json.",
     422: "A field is invalid or unknown.",
-    429: "The rate limit is exceeded; Retry-After contains the seconds to wait.",
+    429: "The rate limit was exceeded; Retry-After contains the number of seconds to wait.",
     503: "The gateway is not ready, the broker refused or did not acknowledge a record, or too many requests are open.",
     504: "No decision was made in time.",
 }
@@ -30,7 +30,9 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
     if facts is not None:
         _add_sizes(context, feedback, facts)
     event_id = context["id"]
-    page = {code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body has the reason."))}
+    page = {
+        code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body contains the reason."))
+    }
     schemas = {
         "Context": _schema(context, ("id", "x", "eligible", "deferred"), ["x"]),
         "Feedback": _schema(feedback, ("id", "reward", "action"), ["id", "reward"]),
@@ -83,7 +85,7 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
 
 
 def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: PipelineFacts) -> None:
-    """Restrict the fields of requests to the pipeline's features and classes."""
+    """Restrict the request fields to the pipeline's features and classes."""
     dense, sparse, named = context["x"]["anyOf"]
     dense |= {"minItems": facts.n_features, "maxItems": facts.n_features}
     sparse["properties"]["i"]["items"]["maximum"] = facts.n_features - 1

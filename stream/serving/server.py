@@ -32,7 +32,7 @@ HEAD_BYTES_MAX = 65_536
 """Limit on the size of an incomplete request head, checked after each socket read of up to 256 KiB."""
 
 HEAD_S = 10.0
-"""Time limit for receiving a request head, and for receiving the rest of a body after the response was sent."""
+"""Time limit for receiving a request head, and for receiving the rest of a body after the response has been sent."""
 
 BODY_S = 10.0
 """Time limit for reading a body."""
@@ -50,10 +50,10 @@ KEEP_ALIVE_S = 75
 """Time to keep an idle connection open: longer than the usual 60 s of load balancers, which reuse connections."""
 
 CLIENT_CLOSED = 499
-"""Status counted for a request whose client closes the connection before receiving the response."""
+"""Status under which a request is counted if its client closes the connection before receiving the response."""
 
 CLOSE_S = 5
-"""Time allowed for completing open requests after a stop, in addition to the timeout of a decision."""
+"""Time allowed for completing open requests after a stop, in addition to the timeout for a decision."""
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -131,7 +131,7 @@ class Guard:
         self._limits = limits
         self._counts = counts
         self._announce = announce
-        self._requests = 0  # number of current requests to /v1
+        self._requests = 0  # number of open requests to /v1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -195,7 +195,7 @@ class Guard:
         async def reread() -> Message:
             return read.pop() if read else await receive()
 
-        if is_whole:  # a client that has disconnected gets no response
+        if is_whole:  # a client that has disconnected does not get a response
             await self._app(scope, reread, send)
 
 
@@ -220,9 +220,9 @@ def connections_max() -> int:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits on the head of a request.
+    """uvicorn's HTTP protocol with limits on a request's head.
 
-    uvicorn does not limit the size of a head. Its only timeout starts after a response and ends with the next byte.
+    uvicorn does not limit the size of the head. Its only timeout starts after a response and ends with the next byte.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -237,7 +237,7 @@ class Protocol(HttpToolsProtocol):
         self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Receive data, and close the connection if the head of a request is too large; see asyncio."""
+        """Receive data, and close the connection if the request's head is too large; see asyncio."""
         is_start = self._head_bytes == 0
         if self._is_head:
             self._head_bytes += len(data)
@@ -248,7 +248,7 @@ class Protocol(HttpToolsProtocol):
             self._close_after(HEAD_S)
 
     def on_headers_complete(self) -> None:
-        """Stop the timer of the head; `Guard` limits the time until the body is complete. See httptools."""
+        """Stop the timer for the head; `Guard` limits the time until the body is complete. See httptools."""
         self._timer.cancel()
         self._is_head, self._head_bytes = False, 0
         super().on_headers_complete()
@@ -261,7 +261,7 @@ class Protocol(HttpToolsProtocol):
             self._close_after(KEEP_ALIVE_S)
 
     def on_response_complete(self) -> None:
-        """Limit the time to receive a body that no application reads; see uvicorn."""
+        """Limit the time for receiving a body that no application reads; see uvicorn."""
         super().on_response_complete()
         if not self._is_head and self.cycle.response_complete:
             self._close_after(HEAD_S)
@@ -282,9 +282,9 @@ class Server(uvicorn.Server):
         Args:
             app: the application.
             stop: returns whether to stop; called every 0.1 s.
-            timeout_s: timeout of a decision.
+            timeout_s: timeout for a decision.
             certificate: in PEM; None means plain HTTP.
-            key: private key of the certificate, in PEM.
+            key: private key for the certificate, in PEM.
 
         Raises:
             OSError: a file cannot be read, or does not contain a certificate or its key (`ssl.SSLError`).

@@ -1,1 +1,1 @@
-"""Metrics, liveness and readiness of a running program."""
+"""A running program's metrics, liveness and readiness."""

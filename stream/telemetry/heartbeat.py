@@ -30,7 +30,7 @@ class _State(NamedTuple):
 
 
 class Heartbeat:
-    """The state of a program, as read by health checks and scrapes.
+    """A program's state, as read by health checks and scrapes.
 
     The state is immutable, and the program's thread replaces it as a whole. Readers therefore get consistent values
     without a lock.

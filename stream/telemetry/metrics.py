@@ -1,4 +1,4 @@
-"""Definitions of all metrics of Onebit's programs.
+"""Definitions of all metrics that Onebit's programs export.
 
 Names follow the Prometheus conventions: base units (seconds, records, ratios from 0 to 1), with the unit or `_total`
 last. The table in docs/metrics.md lists the same metrics.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """The type of a metric. A counter never decreases while its program runs."""
+    """The type of a metric. A counter never decreases while its program is running."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -64,7 +64,7 @@ BUILD_INFO = Metric(
 READY = Metric("onebit_ready", Kind.GAUGE, _ALL, "1 if the program is ready, else 0; same as /readyz.")
 LOOP_AGE = Metric(
     "onebit_loop_age_seconds", Kind.GAUGE, _ALL,
-    "Time since the last iteration of the main loop. Several seconds mean that the loop hangs or waits for Kafka.",
+    "Time since the last iteration of the main loop. Several seconds mean that the loop is hung or waiting for Kafka.",
 )  # fmt: skip
 
 CONTEXTS = Metric(
@@ -92,7 +92,7 @@ WAITING_ORPHANS = Metric(
 )
 CONFLICTS = Metric(
     "onebit_conflicts_total", Kind.COUNTER, _PIPELINE,
-    "Duplicate feedback with a bit that differs from that of the first feedback.", ("partition",),
+    "Duplicate feedback whose bit differs from the first feedback's bit.", ("partition",),
 )  # fmt: skip
 MISPLACED = Metric(
     "onebit_misplaced_total", Kind.COUNTER, _PIPELINE,
@@ -104,7 +104,7 @@ DEAD_LETTERS = Metric(
 )  # fmt: skip
 UNKNOWN_VALUES = Metric(
     "onebit_unknown_values_total", Kind.COUNTER, (LEARNER,),
-    "Categories and words of named features that the encoding does not contain, counted since the start.",
+    "Categories and words in named features that the encoding does not contain, counted since the start.",
     ("feature",),
 )  # fmt: skip
 LEDGER_BALANCED = Metric(
@@ -113,24 +113,26 @@ LEDGER_BALANCED = Metric(
 )  # fmt: skip
 MODEL_VERSION = Metric(
     "onebit_model_version", Kind.GAUGE, _PIPELINE,
-    "Version of the model at the last step: the number of updates or, for a shared model, of log entries.",
+    "Version of the model at the last step: the number of updates or, for a shared model, log entries.",
     ("partition",),
 )  # fmt: skip
 MODEL_LAG = Metric(
     "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),
-    "Time for which an open transaction has blocked the log of a shared model; 0 without such a transaction.",
+    "Time for which an open transaction has blocked a shared model's log; 0 without such a transaction.",
 )  # fmt: skip
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
     "onebit_input_lag_records", Kind.GAUGE, _PIPELINE,
-    "Input records that are not applied yet. The learner's value excludes the ticks that the learner has read.",
+    "Input records that have not been applied yet. The learner's value excludes the ticks that the learner has read.",
     ("topic", "partition"),
 )  # fmt: skip
-REWARDS = Metric("onebit_rewards_total", Kind.COUNTER, (LEARNER,), "Decisions matched with reward 1 since the start.")
+REWARDS = Metric(
+    "onebit_rewards_total", Kind.COUNTER, (LEARNER,), "Decisions matched with a reward of 1 since the start."
+)
 JUDGED = Metric("onebit_judged_total", Kind.COUNTER, (LEARNER,), "Decisions matched since the start.")
 REWARD_RATIO = Metric(
     "onebit_reward_ratio", Kind.GAUGE, (LEARNER,),
-    "Share of reward 1 among the last 1,000 decisions matched since the start; absent before the first match.",
+    "Share of the last 1,000 decisions matched since the start with a reward of 1; absent before the first match.",
 )  # fmt: skip
 ARM_DECISIONS = Metric(
     "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
@@ -138,11 +140,11 @@ ARM_DECISIONS = Metric(
 )  # fmt: skip
 ARM_REWARDS = Metric(
     "onebit_arm_rewards_total", Kind.COUNTER, (LEARNER,),
-    "Decisions with reward 1 in the comparison with the holdout, since the start.", ("arm",),
+    "Decisions with a reward of 1 in the comparison with the holdout, since the start.", ("arm",),
 )  # fmt: skip
 HOLDOUT_DIFFERENCE = Metric(
     "onebit_holdout_difference_ratio", Kind.GAUGE, (LEARNER,),
-    "Mean reward of the learner minus that of the holdout since the start; absent until both arms have a decision.",
+    "The learner's mean reward minus the holdout's since the start; absent until both arms have a decision.",
 )  # fmt: skip
 HOLDOUT_DIFFERENCE_LOWER = Metric(
     "onebit_holdout_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
@@ -158,23 +160,23 @@ HOLDOUT_MISMATCH = Metric(
 )  # fmt: skip
 CHAMPION_REWARD = Metric(
     "onebit_champion_reward_ratio", Kind.GAUGE, (LEARNER,),
-    "Mean reward of the decisions of the current champion since the start.", ("champion",),
+    "Mean reward of the current champion's decisions since the start.", ("champion",),
 )  # fmt: skip
 CHALLENGER_REWARD = Metric(
     "onebit_challenger_reward_ratio", Kind.GAUGE, (LEARNER,),
-    "Estimate of the mean reward that a challenger would have had in the champion's decisions.", ("challenger",),
+    "Estimate of the mean reward that a challenger would have earned on the champion's decisions.", ("challenger",),
 )  # fmt: skip
 CHALLENGER_DIFFERENCE_LOWER = Metric(
     "onebit_challenger_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
-    "Lower limit of the 95 % interval of challenger minus champion, which is valid at all times.", ("challenger",),
+    "Lower limit of the 95 % interval for challenger minus champion, which is valid at all times.", ("challenger",),
 )  # fmt: skip
 CHALLENGER_DIFFERENCE_UPPER = Metric(
     "onebit_challenger_difference_upper_ratio", Kind.GAUGE, (LEARNER,),
-    "Upper limit of the 95 % interval of challenger minus champion, which is valid at all times.", ("challenger",),
+    "Upper limit of the 95 % interval for challenger minus champion, which is valid at all times.", ("challenger",),
 )  # fmt: skip
 FEEDBACK_DELAY = Metric(
     "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
-    "Append time of the feedback minus that of the decision or of its shown record. Learner: since its start; "
+    "Append time of the feedback minus that of the decision or its shown record. Learner: since its start; "
     "monitor: all records.",
     bounds=(0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0),
 )  # fmt: skip
@@ -187,7 +189,7 @@ DECISION_LATENCY = Metric(
 
 FEEDBACK_SENT = Metric("onebit_feedback_sent_total", Kind.COUNTER, (FEEDBACK,), "Feedback written since the start.")
 FEEDBACK_WAITING = Metric(
-    "onebit_feedback_waiting_records", Kind.GAUGE, (FEEDBACK,), "Feedback that is not written yet."
+    "onebit_feedback_waiting_records", Kind.GAUGE, (FEEDBACK,), "Feedback that has not been written yet."
 )
 REPLAYED = Metric("onebit_replayed_total", Kind.COUNTER, (REPLAY,), "Contexts in the topic.")
 REPLAY_EVENTS = Metric(
@@ -195,14 +197,14 @@ REPLAY_EVENTS = Metric(
 )
 SLIPPED = Metric("onebit_replay_slipped_total", Kind.COUNTER, (REPLAY,), "Contexts written later than scheduled.")
 SLIP_WORST = Metric(
-    "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "Largest delay of a context relative to its schedule."
+    "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "Longest delay of a context relative to its schedule."
 )
 
 STUCK = Metric(
     "onebit_stuck", Kind.GAUGE, (MONITOR,), "1 if records are waiting and there has been no step for 2 s, else 0."
 )
 MONITOR_BEHIND = Metric(
-    "onebit_monitor_behind_records", Kind.GAUGE, (MONITOR,), "Offsets of a topic that the monitor has not read yet.",
+    "onebit_monitor_behind_records", Kind.GAUGE, (MONITOR,), "Offsets in a topic that the monitor has not read yet.",
     ("topic",),
 )  # fmt: skip
 
@@ -212,7 +214,7 @@ HTTP_DECIDE = Metric(
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )  # fmt: skip
 HTTP_WAITING = Metric(
-    "onebit_http_waiting_requests", Kind.GAUGE, (SERVE,), "Requests to /v1/decide that wait for a prediction."
+    "onebit_http_waiting_requests", Kind.GAUGE, (SERVE,), "Requests to /v1/decide that are waiting for a prediction."
 )
 HTTP_FALLBACKS = Metric("onebit_http_fallbacks_total", Kind.COUNTER, (SERVE,), "Responses with the fallback.")
 HTTP_REMEMBERED = Metric("onebit_http_remembered_decisions", Kind.GAUGE, (SERVE,), "Decisions in memory.")

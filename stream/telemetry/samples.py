@@ -1,4 +1,4 @@
-"""Metric samples of a task's ledger (for the learner and the monitor), and of rewards and delays."""
+"""Metric samples for a task's ledger (for the learner and the monitor), and for rewards and delays."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -24,13 +24,13 @@ _FEEDBACK_RESULTS = {
 
 
 def ledger_samples(partition: int, ledger: Ledger, version: int, alarms: int) -> Iterator[Sample]:
-    """Yield the counts of a task.
+    """Yield a task's counts.
 
     Args:
-        partition: The partition of the task.
+        partition: The task's partition.
         ledger: Its counts.
-        version: The version of its model.
-        alarms: The number of drift alarms of its model.
+        version: The version of the task's model.
+        alarms: The number of drift alarms for the task's model.
     """
     at = str(partition)
     counts = ledger._asdict()

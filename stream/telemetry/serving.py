@@ -1,4 +1,4 @@
-"""The HTTP server of a program: `/metrics`, `/healthz`, `/readyz`, and static pages."""
+"""A program's HTTP server: `/metrics`, `/healthz`, `/readyz`, and static pages."""
 
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -40,7 +40,7 @@ class Page(NamedTuple):
 
 
 class Site(NamedTuple):
-    """The pages of a program."""
+    """A program's pages."""
 
     pages: Mapping[str, Page] = {}  # files by URL path
     event: Callable[[], bytes] | None = None  # returns the data of the next server-sent event on /events
@@ -96,7 +96,7 @@ class HealthServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # threads of open connections must not delay the exit of the program
+    block_on_close = False  # threads with open connections must not delay the program's exit
     address_family = AF_INET
     request_queue_size = CONNECTIONS_MAX  # with a shorter queue, simultaneous connections are delayed by a second
     heartbeat: Heartbeat

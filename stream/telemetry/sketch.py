@@ -1,7 +1,7 @@
 """A mergeable sketch of durations: counts in logarithmic buckets that are the same in every program.
 
 Masson, Rim, Lee, "DDSketch", PVLDB 12, 2019. The buckets grow by a fixed ratio, so the relative error of a quantile is
-bounded for any distribution. There are fifty buckets per decade, so each bar of a chart consists of whole buckets.
+bounded for any distribution. There are fifty buckets per decade, so each bar in a chart consists of whole buckets.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ SHORTEST = -3 * BUCKETS_PER_DECADE
 
 
 class Bin(NamedTuple):
-    """A bar of a histogram."""
+    """A bar in a histogram."""
 
     low_s: float
     high_s: float

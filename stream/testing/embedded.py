@@ -1,4 +1,4 @@
-"""An in-process pipeline in virtual time. It needs no Kafka, does not wait, and gives reproducible results."""
+"""An in-process pipeline in virtual time. It does not need Kafka, does not wait, and gives reproducible results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ class EmbeddedPipeline(PipelineUnderTest):
         """Create the topics and a learner.
 
         Args:
-            settings: Settings of the learner by name: `n_classes=3, window="5s"`.
+            settings: The learner's settings by name: `n_classes=3, window="5s"`.
         """
         given = given_settings(settings)
         topics = Topics.with_prefix(given.topic_prefix)

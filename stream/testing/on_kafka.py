@@ -38,7 +38,7 @@ class KafkaPipeline(PipelineUnderTest):
         Args:
             kafka: The broker to use.
             directory: Folder for the programs' output.
-            settings: Settings of the programs by name: `n_classes=3, window="5s"`.
+            settings: The programs' settings by name: `n_classes=3, window="5s"`.
         """
         own: dict[str, Any] = {
             "bootstrap": kafka.bootstrap,
@@ -88,7 +88,7 @@ class KafkaPipeline(PipelineUnderTest):
         self.verify()
 
     def story(self) -> str:
-        """See PipelineUnderTest. The report also contains the last output of the programs."""
+        """See PipelineUnderTest. The report also contains the programs' last output."""
         return f"{super().story()}\n{self.programs.said()}"
 
     def close(self) -> None:

@@ -20,10 +20,10 @@ from stream.wire.records import Feedback, Record, Shown, TopicPartition
 from stream.wire.topics import Topics, partition_for
 
 LIVES_MAX = 5
-"""Maximum number of events in the report of a failed test."""
+"""Maximum number of events in the report for a failed test."""
 
 Event = dict[str, Any]
-"""The value of a record as JSON; see docs/topics.md."""
+"""A record's value as JSON; see docs/topics.md."""
 
 
 class PipelineUnderTest(ABC):
@@ -77,7 +77,7 @@ class PipelineUnderTest(ABC):
         self._producer.flush()
 
     def prediction(self, event_id: str, timeout_s: float = 30.0) -> Event:
-        """Wait for the prediction of a context, and return it."""
+        """Wait for an event's prediction, and return it."""
         return self._answer(self.topics.predictions, event_id, timeout_s)
 
     def example(self, event_id: str, timeout_s: float = 30.0) -> Event:
@@ -107,7 +107,7 @@ class PipelineUnderTest(ABC):
         return self._follower.read(self._poll_ms)
 
     def records(self, topic: str, partition: int = 0) -> list[Record]:
-        """Return the committed records of a partition. The topic's name must include the prefix."""
+        """Return the committed records in a partition. The topic's name must include the prefix."""
         return list(read_partition(self.broker, TopicPartition(topic, partition)))
 
     def life(self, event_id: str) -> list[str]:
@@ -142,7 +142,7 @@ class PipelineUnderTest(ABC):
 
     @property
     def prefix(self) -> str:
-        """The prefix of the topics."""
+        """The topics' prefix."""
         return self.topics.contexts.removesuffix("contexts")
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ class Programs:
     """Starts programs with common settings. This process's own ONEBIT_ variables are not passed on."""
 
     def __init__(self, directory: Path, variables: Mapping[str, str], cwd: Path | None = None) -> None:
-        """Set the environment of all programs.
+        """Set the environment for all programs.
 
         Args:
             directory: Folder for the programs' output.

@@ -1,4 +1,4 @@
-"""Shell completion of the names of learners, data sets and policies."""
+"""Shell completion for the names of learners, data sets and policies."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Settings of Python's garbage collector in Onebit's programs."""
+"""Python's garbage collector settings in Onebit's programs."""
 
 import gc
 import weakref
@@ -9,7 +9,7 @@ import pytest
 from stream.app.process import NEW_OBJECTS, freeze_gc, gc_disabled, tune_gc
 
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
-"""Python's original functions, which the fixture `frozen_modules` replaces."""
+"""Python's original functions, which the `frozen_modules` fixture replaces."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A command imports only the modules it needs. The tests check modules and not import times, which vary."""
+"""A command imports only the modules it needs. The tests check modules rather than import times, which vary."""
 
 import subprocess
 import sys

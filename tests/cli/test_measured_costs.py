@@ -1,4 +1,4 @@
-"""The measured time per event: the fastest of several measurements, without compilation."""
+"""The measured time per event: the fastest of several measurements, excluding compilation."""
 
 from itertools import accumulate, chain
 

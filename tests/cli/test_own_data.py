@@ -1,4 +1,4 @@
-"""Warnings of `onebit run` and `onebit data show` about a user's own file, and the scaling of its columns."""
+"""Warnings from `onebit run` and `onebit data show` about a user's own file, and the scaling of its columns."""
 
 from collections.abc import Mapping
 from pathlib import Path

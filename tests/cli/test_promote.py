@@ -1,4 +1,4 @@
-"""`onebit promote` on the topics of an embedded pipeline."""
+"""`onebit promote` on an embedded pipeline's topics."""
 
 from contextlib import nullcontext
 from typing import Any

@@ -1,4 +1,4 @@
-"""`onebit serve`: its own settings, and the settings of its pipeline."""
+"""`onebit serve`: its own settings, and its pipeline's settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Status lines, warnings and progress of a running program, and the summary of a finished run."""
+"""A running program's status lines, warnings and progress, and a finished run's summary."""
 
 import logging
 import math
@@ -27,7 +27,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 
 def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
-    """Return a function that runs a learner of this pipeline until the learner is idle."""
+    """Return a function that runs a learner in this pipeline until the learner is idle."""
     options = LearnerOptions()
     program = LearnerProgram(pipeline.broker, TOPICS, pipeline.settings, options, pipeline.now_ms, committed=tally.add)
 

@@ -1,4 +1,4 @@
-"""`onebit tail` and `onebit dead-letters requeue` on the topics of an embedded pipeline."""
+"""`onebit tail` and `onebit dead-letters requeue` on an embedded pipeline's topics."""
 
 import json
 from contextlib import nullcontext

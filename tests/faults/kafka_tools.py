@@ -14,13 +14,13 @@ from stream.testing.processes import WAIT_S
 
 
 def class_path() -> str:
-    """The class path: the jar of the tools and the broker's jars. The broker's jars must already be downloaded."""
+    """The class path: the tools' jar and the broker's jars, which must already have been downloaded."""
     tools = MavenContext().project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION).artifact().resolve()
     return os.pathsep.join([*json.loads(jars_cache().read_text()), str(tools)])
 
 
 class Tool:
-    """One of the tools as a Java process that writes its output to a file."""
+    """One of the tools, run as a Java process that writes its output to a file."""
 
     def __init__(self, name: str, log: Path, jars: str, *arguments: str) -> None:
         self.log = log

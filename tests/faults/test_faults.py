@@ -1,4 +1,4 @@
-"""Long runs with dozens of faults on a real Kafka: `make test-faults`. Short runs are in tests/real_kafka.
+"""Long runs with dozens of faults on a real Kafka broker: `make test-faults`. Short runs are in tests/real_kafka.
 
 Each run ends with the same checks: the audit passes, every context is decided and settled once, and a replay of the
 whole journal results in the same model. A seed determines the times of the faults. What each process is doing

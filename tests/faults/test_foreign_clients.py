@@ -46,7 +46,7 @@ class Clients:
         )  # fmt: skip
 
     def copy(self, partition: int) -> Tool:
-        """Start a copier of one partition. The copier copies the current records, and aborts some transactions."""
+        """Start a copier for one partition. The copier copies the current records, and aborts some transactions."""
         return self._start(
             "TransactionalMessageCopier", "--broker-list", self._bootstrap, "--input-topic", f"{RAW}contexts",
             "--input-partition", str(partition), "--output-topic", f"{OURS}contexts", "--consumer-group", "copier",
@@ -93,7 +93,7 @@ class Clients:
 
 
 def copied(messages: list[Message]) -> list[tuple[int | None, bytes | None, bytes | None]]:
-    """The partition, key and value of each record. The copiers do not change these fields."""
+    """Each record's partition, key and value. The copiers do not change these fields."""
     return [(message.partition(), message.key(), message.value()) for message in messages]
 
 

@@ -1,4 +1,4 @@
-"""Private names of kafka-python that the adapter uses. The tests fail with any version that lacks one of them."""
+"""Private kafka-python names that the adapter uses. The tests fail with any version that lacks one of them."""
 
 import ast
 import socket
@@ -80,7 +80,7 @@ IMPORTED = (
 
 @pytest.fixture(scope="module")
 def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
-    """A consumer of kafka-python that has joined a group, and a transactional producer of kafka-python."""
+    """A kafka-python consumer that has joined a group, and a transactional kafka-python producer."""
     broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
     broker.create_topics([TopicSpec("internals", 1)])
     consumer = broker.group_consumer("internals", "m", ["internals"], RebalanceLog())

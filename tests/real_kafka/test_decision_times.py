@@ -1,4 +1,4 @@
-"""On a real Kafka, a decision's time is the append time of its step's tick. An idle learner also writes ticks."""
+"""Decision times on a real Kafka broker: the append times of the steps' ticks. An idle learner also writes ticks."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Records written by other clients stop neither the programs nor the audit."""
+"""Records written by other clients do not stop the programs or the audit."""
 
 import json
 from collections.abc import Iterator

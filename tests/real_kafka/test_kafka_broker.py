@@ -1,4 +1,4 @@
-"""The Kafka adapters on a real Kafka: brokers that are down, restarted or frozen, and cleanup on close."""
+"""The Kafka adapters with real brokers that are down, restarted or frozen, and cleanup on close."""
 
 import gc
 import os
@@ -68,7 +68,7 @@ def test_connect_waits_for_a_stopped_broker_and_then_reports_its_address(unused_
 
 
 def threads_and_sockets() -> set[str]:
-    """Return the threads and sockets of this process, including those of libraries."""
+    """Return this process's threads and sockets, including those that libraries created."""
     files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     return {*os.listdir("/proc/self/task"), *(file for file in files if file.startswith("socket:"))}
 

@@ -1,4 +1,4 @@
-"""The programs on a real Kafka replay the log that ships with Onebit, using the log's own timestamps."""
+"""The programs on a real Kafka broker replay the log that ships with Onebit, using the log's own timestamps."""
 
 import json
 from importlib.resources import as_file, files

@@ -1,4 +1,4 @@
-"""`onebit monitor` as a process on a real Kafka: repeated kills, aborted transactions and the death of a learner."""
+"""`onebit monitor` with a real Kafka broker: repeated kills, aborted transactions and a learner's death."""
 
 import time
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_monitor_with_a_backlog_stops_quickly_and_resumes(kafka: LocalKafka, pre
         pipeline.create_topics()
         broker = pipeline.broker()
         producer = broker.producer()
-        # The test writes all records itself, because it needs no learner.
+        # The test writes all records itself, because it does not need a learner.
         settings = small_task().resolved()
         first = JournalStep(1, (0, 0), (0, 0), 0, Ledger(), settings=settings)
         producer.send(pipeline.topics.journal, 0, None, encode_step(first), journal.HEADERS)

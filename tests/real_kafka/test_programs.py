@@ -1,4 +1,4 @@
-"""Onebit's programs on a real Kafka, each in its own process: stopped, killed, frozen, and without a broker."""
+"""Onebit's programs on a real Kafka broker, each in its own process: stopped, killed, frozen, and without a broker."""
 
 import json
 import os
@@ -33,7 +33,7 @@ MakePipeline = Callable[..., Pipeline]
 
 @pytest.fixture
 def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePipeline]:
-    """A function that creates a pipeline and its topics on the Kafka broker of this test run."""
+    """A function that creates a pipeline and its topics on this test run's Kafka broker."""
     made: list[Pipeline] = []
 
     def make(**settings: object) -> Pipeline:

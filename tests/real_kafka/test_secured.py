@@ -55,7 +55,7 @@ OF_SHARED_MODELS = [
     Allowed("learner", operation, "topic", name, prefixed=False)
     for operation, name in (("Write", "onebit.updates"), ("Read", "onebit.updates"), ("Read", "onebit.predictions"))
 ]
-"""ACLs that only the learner of a shared model needs. The learner writes to these topics before it reads them."""
+"""ACLs that only a learner with a shared model needs. The learner writes to these topics before it reads them."""
 COMMITS_FIRST = ("onebit.snapshots", "Write")  # without this ACL, a learner fails only after its first step
 
 
@@ -74,7 +74,7 @@ def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def outputs() -> list[str]:
-    """The output of all commands."""
+    """All commands' output."""
     return []
 
 
@@ -216,7 +216,7 @@ def started(users: Secured, outputs: list[str]) -> Secured:
 def needed_by(*users: str) -> list[Allowed]:
     """Return the ACLs that these users need.
 
-    The tests remove one after another in this order, so that each program still has work that requires its ACL.
+    The tests remove them one by one in this order, so that each program still has work that requires its ACL.
     """
     later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
     needed = [one for one in documented_acls() if one.user in users and one not in later]
@@ -267,7 +267,7 @@ def pipeline_of(user: str, users: Secured, folder: Path, client: str = CLIENTS[0
 
 
 def open_transactions(users: Secured) -> list[str]:
-    """Return the topics with an open transaction. The broker aborts the transactions of a dead program after 60 s."""
+    """Return the topics with an open transaction. The broker aborts a dead program's transactions after 60 s."""
     with closing(connect(ConnectionSettings(users.kafka.bootstrap, client_config(users.properties)))) as broker:
         ends = broker.ends([TopicPartition(topic, 0) for topic in TOPICS])
     return [tp.topic for tp, end in ends.items() if end.stable < end.high_watermark]

@@ -1,4 +1,4 @@
-"""`onebit serve` as a process on a real Kafka with a learner: killed, restarted, and alongside a second gateway."""
+"""`onebit serve` as a process with a real Kafka broker: killed, restarted, and alongside a second gateway."""
 
 import json
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""On a real Kafka, the command line of a learner omits, contradicts or changes the settings of its pipeline."""
+"""On a real Kafka broker, a learner's command line omits, contradicts or changes its pipeline's settings."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Three learner processes share a model of several partitions on a real Kafka. One of the processes is killed."""
+"""Three learner processes share a model across several partitions on a real Kafka broker. One of them is killed."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ MakePipeline = Callable[..., Pipeline]
 
 @pytest.fixture
 def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePipeline]:
-    """A function that creates a pipeline without topics on the Kafka broker of this test run."""
+    """A function that creates a pipeline without topics on this test run's Kafka broker."""
     made: list[Pipeline] = []
 
     def make(**settings: object) -> Pipeline:

@@ -1,4 +1,4 @@
-"""Snapshots, recovery and models of earlier steps on a real Kafka."""
+"""Snapshots, recovery and models as of earlier steps, on a real Kafka broker."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The commands and the program of docs/tutorial.md, run unchanged on the Kafka of the tests."""
+"""The commands and the program in docs/tutorial.md, run unchanged against the tests' Kafka broker."""
 
 import os
 import re

@@ -28,7 +28,7 @@ FACTS = PipelineFacts(n_classes=3, n_features=2, seed=7, class_names=("news", "o
 
 
 class Response(NamedTuple):
-    """A response of the server."""
+    """A response from the server."""
 
     status: int
     headers: Mapping[str, str]
@@ -101,7 +101,7 @@ class _PatientConsumer(EmbeddedConsumer):
 
 
 class GatewayClient:
-    """An HTTP client of a gateway."""
+    """An HTTP client for a gateway."""
 
     def __init__(self, broker: LearningBroker, link: Link, port: int) -> None:
         self.broker = broker
@@ -154,7 +154,7 @@ def served(
     learns: bool = True,
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
 ) -> Iterator[GatewayClient]:
-    """Run a gateway for a pipeline on a free port. Yields a client when the gateway is ready. Stops it on exit."""
+    """Run a gateway for a pipeline on a free port. Yield a client when the gateway is ready. Stop it on exit."""
     broker, stopped, messages = LearningBroker(pipeline), Event(), list[str]()
     broker.learns = learns
 
