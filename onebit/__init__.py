@@ -111,7 +111,7 @@ def __dir__() -> list[str]:
 
 
 def main() -> None:
-    """Run the command `onebit`."""
+    """Run the `onebit` command."""
     try:
         check_packages()
     except CollisionError as error:

@@ -48,7 +48,7 @@ class Learner:
         self._decisions = self._updates = 0
 
     def score(self, context: Any, actions: Sequence[Any], action: Any) -> float:
-        """Return the probability with which the learner would play the action."""
+        """Return the probability that the learner would play the action."""
         model, x = self._prepared(context, actions)
         return float(model.distribution(x)[self._actions.index(action)])
 

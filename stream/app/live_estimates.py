@@ -39,7 +39,7 @@ class LiveEstimating:
             self._challengers = challenger_estimator()
 
     def add(self, commits: Sequence[Commit]) -> None:
-        """Add the records of committed transactions."""
+        """Add the records from committed transactions."""
         for estimator in self._estimators():
             for partition, step, effects, *_ in commits:
                 estimator.take(

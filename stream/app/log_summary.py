@@ -38,7 +38,7 @@ class LogSummary(NamedTuple):
 
 
 def save_features(shown: LogSummary, path: Path) -> None:
-    """Write the mapping of feature names to indices to a file."""
+    """Save a file that maps feature names to indices."""
     if shown.log is None:
         raise DatasetError(f"cannot write {path}: the rows cannot be read with the guessed mapping; use --map")
     try:

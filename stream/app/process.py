@@ -45,7 +45,7 @@ def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
 
 
 def warn(message: str) -> None:
-    """Log a warning about a probable mistake by the user."""
+    """Log a warning about a probable user error."""
     logger.warning("%s", message, extra={"limited": True, "fields": {}})
 
 

@@ -67,7 +67,7 @@ PIPELINE_S = 1e-4
 
 
 def run_s(task: TaskSettings, nnz: int, events: int) -> float:
-    """Estimate the duration of an embedded run in seconds."""
+    """Estimate an embedded run's duration in seconds."""
     return events * (PIPELINE_S + event_s(task, nnz))
 
 

@@ -361,7 +361,7 @@ class LearnerSettings(Group):
 
 
 class WindowSettings(Group):
-    """Settings for the windows and limits of the join."""
+    """Settings for the join's windows and limits."""
 
     panel = Panel.JOIN
 
@@ -396,7 +396,7 @@ class WindowSettings(Group):
 
     @property
     def join(self) -> JoinSettings:
-        """The windows and limits of the join."""
+        """The join's windows and limits."""
         return JoinSettings(
             window_ms=self.window_ms,
             activation_ms=self.activation_window_ms,

@@ -36,7 +36,7 @@ from stream.parsing import close_matches, format_duration
 
 
 class Described(NamedTuple):
-    """A setting with the properties of its field."""
+    """A setting with its field's properties."""
 
     name: str  # name in the file; the flag has - instead of _
     field: str  # field of Settings, with the unit

@@ -31,7 +31,7 @@ class Tally:
         self._misplaced: dict[int, int] = {}  # number of misplaced records by partition at the last report
 
     def add(self, commits: Sequence[Commit]) -> None:
-        """Add the records of committed transactions."""
+        """Add the records from committed transactions."""
         for commit in commits:
             effects = commit.effects
             matched = [example for example, _ in effects.examples if example.outcome is Outcome.MATCHED]

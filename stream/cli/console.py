@@ -85,7 +85,7 @@ class LogLines:
         return f"{message} (and {left_out:,} similar {'line was' if left_out == 1 else 'lines were'} dropped)"
 
     def left_out(self) -> list[tuple[int, str]]:
-        """Return the final reports on dropped lines."""
+        """Return the final reports about dropped lines."""
         kinds = [(level, text, kind.left_out) for (level, text), kind in self._kinds.items() if kind.left_out]
         return [
             (level, f"{count:,} more {'line was' if count == 1 else 'lines were'} dropped, similar to: {text}")

@@ -36,7 +36,7 @@ class Comparison(Protocol):
         """Restore a state."""
 
     def __add__(self, other: Any) -> Self:
-        """Combine the comparisons of two partitions."""
+        """Combine the comparisons from two partitions."""
 
 
 def comparisons_of(share: float) -> dict[str, Comparison]:

@@ -60,7 +60,7 @@ ContextsAt = Callable[[Mapping[int, Sequence[int]]], Contexts]
 
 
 class Pipeline(NamedTuple):
-    """Properties of the pipeline shown on the page."""
+    """Pipeline properties shown on the page."""
 
     learner: str
     window_ms: int

@@ -123,7 +123,7 @@ class PendingDecisions:
         return self._estimates
 
     def comparisons(self) -> Mapping[str, Comparison]:
-        """Return the comparisons over the decisions counted so far."""
+        """Return the comparisons for the decisions counted so far."""
         if self._settled_rows:
             values, rewards = zip(*self._settled_rows, strict=True)
             for comparison, column in zip(self._comparisons.values(), zip(*values, strict=True), strict=True):

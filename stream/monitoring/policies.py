@@ -124,7 +124,7 @@ def is_drawn(propensity: float) -> bool:
 
 
 def _always(prediction: Prediction) -> tuple[float, ...]:
-    """Return the weights of the policies that are always evaluated."""
+    """Return the weights for the policies that are always evaluated."""
     action, greedy, propensity, scores = prediction.decision[:4]
     m = int(np.count_nonzero(scores != NOT_ELIGIBLE))
     if not is_drawn(propensity):
@@ -137,7 +137,7 @@ def _always(prediction: Prediction) -> tuple[float, ...]:
 
 
 def _row(prediction: Prediction, x: Features) -> Chunk:
-    """Return a decision as a row of a log, without its bit."""
+    """Return a decision as a log row, without its bit."""
     one: dict[str, Any] = {name: np.zeros(1, np.int64) for name in ("labels", "rewards", "delays_ms")}
     among = np.flatnonzero(prediction.decision.scores != NOT_ELIGIBLE).astype(np.int32)
     is_limited = among.size < prediction.decision.scores.size

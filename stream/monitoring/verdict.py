@@ -20,7 +20,7 @@ FAULTY_SHARE = 0.05
 
 
 class Condition(StrEnum):
-    """The condition of a pipeline."""
+    """A pipeline's condition."""
 
     ALIVE = "alive"
     DEGRADED = "degraded"

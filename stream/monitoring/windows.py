@@ -91,7 +91,7 @@ class Windows:
         self.counts: dict[int, Counts] = dict(counts or {})  # counts by the start of the window in ms
 
     def add(self, append_ms: int, counts: Counts) -> None:
-        """Add the counts of a record with this append time."""
+        """Add a record's counts at this append time."""
         start_ms = window_start(append_ms)
         self.counts[start_ms] = self.counts.get(start_ms, Counts()) + counts
         if len(self.counts) > WINDOWS_MAX:

@@ -431,7 +431,7 @@ class _Line(NamedTuple):
 
 
 class _Account(NamedTuple):
-    """The ledger of one or more learners."""
+    """The ledger for one or more learners."""
 
     of: str
     shared: bool  # True if several learners have this ledger

@@ -67,7 +67,7 @@ def problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -
 
 
 class Counts:
-    """Counts of responses since the start."""
+    """Counts of responses since startup."""
 
     def __init__(self) -> None:
         self.fallbacks = 0
@@ -305,5 +305,5 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers, because the command line handles signals."""
+        """Do not install signal handlers, because the command line handles signals."""
         yield

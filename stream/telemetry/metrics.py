@@ -18,14 +18,14 @@ class Kind(StrEnum):
 
 
 class Counts(NamedTuple):
-    """The counts of a histogram at one time."""
+    """A histogram's counts at one time."""
 
     buckets: tuple[int, ...]  # per bucket, not cumulative; the last bucket has no upper bound
     total: float  # sum of all values
 
 
 class Metric(NamedTuple):
-    """The definition of a metric."""
+    """A metric's definition."""
 
     name: str
     kind: Kind
@@ -46,7 +46,7 @@ class Metric(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A value of a metric."""
+    """A metric's value."""
 
     metric: Metric
     labels: tuple[str, ...]

@@ -111,7 +111,7 @@ class PipelineUnderTest(ABC):
         return list(read_partition(self.broker, TopicPartition(topic, partition)))
 
     def life(self, event_id: str) -> list[str]:
-        """Return one line for each record of an event, in time order."""
+        """Return one line for each of an event's records, in time order."""
         starts = self.broker.beginnings(self._partitions_of(self.topics.of_events()))
         found = read_in_order(self.broker, starts)
         return [record_line(one, self.topics) for one in found if event_id_of(one) == event_id]

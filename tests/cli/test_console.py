@@ -1,4 +1,4 @@
-"""Log lines, status lines and exit codes of programs."""
+"""Programs' log lines, status lines and exit codes."""
 
 import json
 import logging

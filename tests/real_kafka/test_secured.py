@@ -286,7 +286,7 @@ class SeparateTopics:
         assert created.code == ExitCode.OK, created.output
 
     def among(self, one: Allowed) -> Allowed:
-        """Return the same ACL for the prefix of these topics."""
+        """Return the same ACL for these topics' prefix."""
         return one._replace(name=one.name.replace("onebit.", self._prefix, 1))
 
     def write(self, *, contexts: Iterable[str] = (), feedback: Iterable[str] = ()) -> None:
