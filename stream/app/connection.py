@@ -133,7 +133,7 @@ def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapp
     if shares_model and descriptions[topics.updates].partitions != 1:
         raise SettingsError(
             f"topic {topics.updates}: expected one partition; got {descriptions[topics.updates].partitions}. Delete "
-            "and create the topics again, or use another prefix"
+            "and create the topics again, or use a different prefix"
         )
     wrong = [name for name in names if not descriptions[name].append_time]
     if wrong:

@@ -132,8 +132,8 @@ def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:
     tps = [TopicPartition(topics.contexts, partition) for partition in range(settings.partitions)]
     if any(ends.high_watermark > 0 for ends in broker.ends(tps).values()):
         raise SettingsError(
-            f"--topic-prefix {settings.topic_prefix}: {topics.contexts} contains events from an earlier run. Use "
-            f"another prefix, or delete the topics: {command_hint(settings, 'topics delete')}"
+            f"--topic-prefix {settings.topic_prefix}: {topics.contexts} contains events from an earlier run. "
+            f"Use a different prefix, or delete the topics: {command_hint(settings, 'topics delete')}"
         )
 
 

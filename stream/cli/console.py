@@ -354,5 +354,5 @@ def hint_of(error: OnebitError) -> str:
         if isinstance(error, PolicyError):
             return POLICY_HINTS[error.reason.name]
         if isinstance(error, UnrecoverableError):
-            return "start a new pipeline with another --topic-prefix"
+            return "start a new pipeline with a different --topic-prefix"
     return error.hint

@@ -22,7 +22,7 @@ def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescr
                 if getattr(found, setting) != getattr(expected, setting)
             ]
     if wrong:
-        raise TopicSettingsError(f"{'; '.join(wrong)}; alter or delete these topics, or use another prefix")
+        raise TopicSettingsError(f"{'; '.join(wrong)}; alter or delete these topics, or use a different prefix")
 
 
 def description_of_spec(spec: TopicSpec, topic_id: str) -> TopicDescription:
@@ -75,7 +75,7 @@ def damaged(tp: TopicPartition, offset: int, reason: str, remedy: str = "") -> s
 
 _DAMAGED_REMEDY = (
     "inspect the batch with kafka-dump-log; if it is damaged, check the other replicas; if all are damaged, start a "
-    "new pipeline with another prefix, and move the model to it (onebit model export, import)"
+    "new pipeline with a different prefix, and move the model to it (onebit model export, import)"
 )
 
 
