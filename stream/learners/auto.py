@@ -1,4 +1,4 @@
-"""Choice of the default learner from the size and density of the data."""
+"""Choice of the default learner, based on the size and density of the data."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ STATE_BYTES_MAX = 64 * 2**20
 """Limit on the state size of a default learner. The limit keeps snapshots and recovery fast."""
 
 PROJECTED_DIMENSIONS = 256
-"""Number of dimensions after projection. On images, 256 dimensions are as accurate as all 784, and 20 times as fast."""
+"""Number of dimensions after projection. On images, 256 dimensions are as accurate as all 784 and 20 times as fast."""
 
 
 RANDOM_FEATURES = 64
@@ -22,7 +22,7 @@ Parameters = Mapping[str, float | int | str]
 
 
 class Choice(NamedTuple):
-    """A learner and its parameters. Parameters that have their default value are omitted."""
+    """A learner and its parameters. Parameters with default values are omitted."""
 
     learner: str
     parameters: Parameters
@@ -30,12 +30,12 @@ class Choice(NamedTuple):
 
 
 def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctable: bool = False) -> Choice:
-    """Choose the learner for data of a given size.
+    """Choose a learner for data of a given size.
 
     Args:
         n_classes: The number of classes K.
         n_features: The number of features d.
-        mean_nnz: Mean number of non-zeros of x, or None if the data are not known in advance.
+        mean_nnz: Mean number of non-zeros in x, or None if the data are not known in advance.
         correctable: Whether updates must be retractable, for the late policy `correct`.
 
     Raises:

@@ -151,7 +151,7 @@ class Banditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and of updates to two rows."""
+        """Return the cost of computing the scores (K·nnz products) and updating two rows."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 2),
             bytes_per_event=8 * nnz * (n_classes + 4),

@@ -19,7 +19,7 @@ from stream.parsing import parse_number, parse_whole
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray, make
 
 State = dict[str, NDArray[Any] | float | int | str]
-"""A learner's state. It consists of named arrays and scalars that, with the parameters, determine future behaviour."""
+"""A learner's state: named arrays and scalars that, with the parameters, determine its future behaviour."""
 
 Kernel = Callable[..., Any]
 
@@ -41,7 +41,7 @@ U_REST = 1e-12
 
 
 NO_DETECTORS: FloatArray = np.zeros(0)
-"""The empty array of alarms of a learner without drift detection."""
+"""The empty array of alarms for a learner without drift detection."""
 
 
 class ParameterError(OnebitError, ValueError):
@@ -58,7 +58,7 @@ class Extent(Enum):
 
 
 class FromLogs(Enum):
-    """Whether a learner can learn from the logged decisions of another policy, and what it needs from the log."""
+    """Whether a learner can learn from another policy's logged decisions, and what it needs from the log."""
 
     UNSOUND = auto()  # the updates assume that the learner chose the action
     NOTHING = auto()  # estimates the reward of each action, and needs nothing else from the log
@@ -67,7 +67,7 @@ class FromLogs(Enum):
 
 
 class Cost(NamedTuple):
-    """The cost of a learner, computed from K, d and nnz."""
+    """A learner's cost, computed from K, d and nnz."""
 
     flops_per_event: int  # floating-point operations of one `predict` and one `update`
     bytes_per_event: int  # bytes of state that one `predict` and one `update` access
@@ -193,7 +193,7 @@ class Learner(ABC):
         """
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
-        """Return the probability with which each class would be played for x, float64[K], without side effects.
+        """Return the probability of playing each class for x, float64[K], without side effects.
 
         `predict` plays a class if u is in an interval whose length is the class's propensity. This method therefore
         calls `predict` once for each class with positive probability.
@@ -214,7 +214,7 @@ class Learner(ABC):
 
     @property
     def decides(self) -> int:
-        """The number of the learner that makes the decisions in a `Challenge`; 0 for a single learner."""
+        """The index of the learner that makes the decisions in a `Challenge`; 0 for a single learner."""
         return 0
 
     @property
@@ -223,10 +223,10 @@ class Learner(ABC):
         return self
 
     def promote(self, number: int) -> None:  # noqa: B027 (a single learner always decides)
-        """Make the learner with this number decide; see `decides`."""
+        """Let the learner with this index make the decisions; see `decides`."""
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
-        """Return the number of the learner that made a decision, and the class that each learner chose."""
+        """Return the index of the learner that made a decision, and the class that each learner chose."""
         return 0, (decision.action,)
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:  # noqa: B027 (most have nothing to do)
@@ -251,7 +251,7 @@ class Learner(ABC):
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
     ) -> bool:
-        """Learn that `decision` for x was right (reward 1) or wrong (0). Return True if the model changed."""
+        """Learn whether `decision` for x was right (reward 1) or wrong (0). Return True if the model changed."""
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
@@ -270,8 +270,8 @@ class Learner(ABC):
     def alarms(self) -> FloatArray:
         """The number of alarms from each drift detector. Each class has a detector; the last detector is global.
 
-        The array is float64[K + 1], or float64[0] without drift detection. It is a part of the state and not a copy,
-        because tasks read the alarms before and after every update.
+        The array is float64[K + 1], or float64[0] without drift detection. It is part of the state, not a copy, because
+        tasks read the alarms before and after every update.
         """
         return NO_DETECTORS
 
@@ -280,7 +280,7 @@ class Learner(ABC):
         """Return a copy of the state."""
 
     def state_into(self, copy: State) -> State:
-        """Return the state. The arrays of `copy`, an earlier state of the same learner, may be reused.
+        """Return the state. The arrays in `copy`, an earlier state of the same learner, may be reused.
 
         For states of 100 MB, allocating memory can cost ten times as much as copying.
         """
@@ -288,7 +288,7 @@ class Learner(ABC):
 
     @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from the `state()` of a learner with the same sizes and parameters."""
+        """Restore a state returned by `state()` of a learner with the same sizes and parameters."""
 
     @abstractmethod
     def weights(self) -> FloatArray:
@@ -328,7 +328,7 @@ def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]
 
 
 class KernelLearner(Learner):
-    """A learner implemented by kernels over flat arrays; see `stream.learners.kernels`.
+    """A learner implemented as kernels over flat arrays; see `stream.learners.kernels`.
 
     If float64 cannot represent an update (an entry of x is NaN or above 1e100, see `usable`), `predict` still decides,
     but `update` leaves the model unchanged and returns False.
@@ -360,7 +360,7 @@ class KernelLearner(Learner):
             arrays: The whole state by name. Each entry is an array in `model`, or a view of such an array. Passing an
                 array costs 0.1 µs per call, so learners stack arrays of equal shape.
             model: The kernels' arguments after the event. Arrays, including scratch space, precede constants.
-            kernels: Kernels that replace those of the class.
+            kernels: Kernels that replace the class's own.
         """
         super().__init__(n_classes, n_features)
         self.arrays = dict(arrays)
@@ -414,7 +414,7 @@ class KernelLearner(Learner):
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
-        """Return a decision's fields as arguments of the kernels. The logged values follow the scores in the array."""
+        """Return a decision's fields as kernel arguments. In the array, the logged values follow the scores."""
         action, greedy, propensity, scores, logged = decision
         if logged.size != self.logged_size:
             raise ValueError(
@@ -499,7 +499,7 @@ class KernelLearner(Learner):
 MARGIN = Parameter(
     "margin",
     "feedback",
-    "scores for an update with a late bit: scores of the current model, or scores at the time of the decision",
+    "scores used to update with a late bit: those from the current model, or those from the time of the decision",
     choices=("feedback", "decision"),
 )
 """Without delay, both values give identical results. Kernels receive `at_feedback`, True for the first value."""
@@ -507,7 +507,7 @@ MARGIN = Parameter(
 DRIFT = Parameter(
     "drift",
     "global",
-    "models to reset after a sustained drop in reward: none, those of all classes, or also those of single classes",
+    "models to reset after a sustained drop in reward: none, those of all classes, or also those of individual classes",
     choices=DRIFTS,
     correctable="off",
 )
@@ -518,7 +518,7 @@ INVERSE_GAP = (
     Parameter("others", 0.3, "weight of a bit's evidence about the other classes", low=0.0, high=1.0, any_right=0.0),
     Parameter("bias", 0.1, "constant entry appended to x of unit norm", low=0.0, high=1e9),
 )
-"""Parameters of learners that use inverse-gap weighting. The docstrings of these learners define n."""
+"""Parameters for learners that use inverse-gap weighting. The docstrings of these learners define n."""
 
 
 @lru_cache
@@ -549,7 +549,7 @@ def sparse(x: object, n_features: int) -> Features:
 
 
 def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[str, Any]) -> None:
-    """Copy the named arrays of a stored state into a learner, after checking all names and shapes."""
+    """Copy the named arrays from a stored state into a learner, after checking all names and shapes."""
     for key, array in target.items():
         if key not in state:
             raise ValueError(f"cannot load {name}: the state has no array {key!r}; it has {', '.join(sorted(state))}")
@@ -569,13 +569,13 @@ def compile_with(learner: KernelLearner, template: Callable[P, R], **others: Any
     """Compile a function that calls this learner's kernels.
 
     The function is copied, and the kernels become globals of the copy. Numba does not cache a function on disk if the
-    function receives compiled functions as arguments or from a closure, but does cache such a copy. The copy's name
+    function receives compiled functions as arguments or from a closure, but it does cache such a copy. The copy's name
     contains a digest of the kernels' names and source. Numba therefore recompiles the copy when the source changes.
 
     Args:
         learner: The learner whose kernels are used.
         template: A module-level function that calls `predict`, `observe`, `update` or `log` as globals.
-        others: Other globals of the template: compiled functions, and whole numbers.
+        others: Other globals used by the template: compiled functions and integers.
     """
     assert isinstance(template, FunctionType)
     kernels = learner.kernels

@@ -37,7 +37,7 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
     "one_right_class": any,
     "from_logs": lambda both: FromLogs.PROPENSITY if FromLogs.PROPENSITY in both else FromLogs.NOTHING,
 }
-"""Functions that combine the values of the two learners, by attribute name. All other attributes are copied from the
+"""Functions that combine the two learners' values, by attribute name. All other attributes are copied from the
 champion."""
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class Challenge(Wrapper):
 
     @property
     def decides(self) -> int:
-        """See `Learner.decides`. Number 0 is the initial champion; the challengers follow in order."""
+        """See `Learner.decides`. Index 0 is the initial champion; the challengers follow in order."""
         return self.members - 1 if self._flag[0] else self.inner.decides
 
     @property
@@ -139,7 +139,7 @@ class Challenge(Wrapper):
         return {f"{self._prefix}{name}": value for name, value in named.items()}
 
     def _rows(self, decision: Decision) -> tuple[Decision, Decision]:
-        """Return the decisions of the champion and of the challenger, each with the action that it chose."""
+        """Return the champion's and the challenger's decisions, each with that learner's action."""
         _, greedy, propensity, row = self._kernel_arguments(decision)
         is_challenger = int(row[IS_CHALLENGER])
         width = self._widths[is_challenger]
@@ -187,7 +187,7 @@ class Challenge(Wrapper):
         return NO_DETECTORS
 
     def weights(self) -> FloatArray:
-        """Return a copy of the weights of the learner that decides."""
+        """Return a copy of the deciding learner's weights."""
         return self.deciding.weights()
 
     def _own_state(self) -> State:
@@ -211,7 +211,7 @@ class Challenge(Wrapper):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the additional cost, without the costs of the two learners."""
+        """Return the additional cost, excluding the costs of the two learners."""
         return Cost(flops_per_event=10, bytes_per_event=8 * (n_classes + 3), state_bytes=8)
 
 
@@ -223,7 +223,7 @@ class Challenge(Wrapper):
 
 @compiled
 def _other_draw(u: float) -> float:
-    """Return a hash of u as a second draw in [0, 1). The hash is the finaliser of SplitMix64."""
+    """Return a hash of u for use as a second draw in [0, 1). The hash is SplitMix64's finaliser."""
     z = np.uint64(u * 2.0**53) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -48,7 +48,7 @@ class Confidit(KernelLearner):
     """Ridge regression per class; plays the class with the highest upper confidence bound.
 
     Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
-    90 (2013), Fig. 1 and Table 2. Equation (9) is equation (5) in the version at ICML 2011.
+    90 (2013), Fig. 1 and Table 2. Equation (9) is equation (5) in the ICML 2011 version.
 
         x̂ = x/‖x‖;  c_i = x̂ᵀA_i⁻¹x̂
         W' = the point nearest to W, in the norm of A, with -α ≤ w_iᵀx̂ and Σ_i w_iᵀx̂ = 1 + α - Kα   (`projection`)
@@ -61,8 +61,8 @@ class Confidit(KernelLearner):
 
     Symbols: w_i weights [K, d]; A_i correlations [K, d, d] or their diagonals [K, d], initially (1+α)² I (full matrices
     are stored as inverses); α `alpha`, in (-1, 1], which limits the spread of scores; η `eta`; ‖U‖² `u_norm_sq`; δ
-    `delta`; q `approx_error`, power `approx_error_power`; t number of the round, from 1. `variant` 1 to 5 selects a row
-    of the paper's Table 2, which sets `projection`, `confidence` and `covariance`. With 0, these parameters are set
+    `delta`; q `approx_error`, power `approx_error_power`; t the round number, starting at 1. `variant` 1 to 5 selects a
+    row of the paper's Table 2, which sets `projection`, `confidence` and `covariance`. With 0, these parameters are set
     individually. At α = 1, every wrong answer demotes the class and v has no effect.
 
     The action is deterministic, so every propensity is 1 and u has no effect. At t = 1, all classes tie, and the
@@ -100,7 +100,7 @@ class Confidit(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("variant", 0, "row of the paper's Table 2; 0 uses the next three parameters", 0, 5),
         Switch("projection", 0, "project the weights before every prediction"),
-        Parameter("confidence", "constant", "formula of the bounds: (11), (9) or (10)", choices=CONFIDENCES),
+        Parameter("confidence", "constant", "formula for the bounds: (11), (9) or (10)", choices=CONFIDENCES),
         Parameter("covariance", "full", "covariance of each class: full matrix or diagonal", choices=("full", "diag")),
         Parameter("alpha", 1.0, "spread of the scores in the label model", low=-1.0, high=1.0, low_open=True),
         Parameter("eta", 1.0, "squared width of the constant bounds", low=0.0),
@@ -172,7 +172,7 @@ class Confidit(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of nnz²/2 entries of K inverses, nnz rows and 1/32 of a pass, or K·nnz diagonal entries."""
+        """Return the cost of K·nnz²/2 inverse entries, nnz rows and 1/32 of a pass, or of K·nnz diagonal entries."""
         projection, _, covariance = _options(parameters)
         K, d = n_classes, n_features
         if covariance == "diag":

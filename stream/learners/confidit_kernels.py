@@ -92,7 +92,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
 
 @compiled
 def all_positive(c: FloatArray) -> bool:
-    """Return whether the projection has a solution, which requires that x is not zero."""
+    """Return whether the projection has a solution, which requires a non-zero x."""
     positive = True
     for k in range(c.size):
         positive = positive and c[k] > 0.0

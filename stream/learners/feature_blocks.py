@@ -37,7 +37,7 @@ def place_of(
     blocks: NDArray[np.int32],
     occupied: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Return the block with these cells, or -1 if no block has them, and the block's place in the hash table.
+    """Return the block with these cells, or -1 if there is none, and its slot in the hash table.
 
     A block matches if it has these cells and the same number of non-zero cells.
     """
@@ -119,7 +119,7 @@ def update(
     fill: NDArray[np.int32],
     side: float,
 ) -> bool:
-    """Record the class of the block, or exclude the action. Add a new block if the table has space."""
+    """Record the block's class, or exclude the action. Add a new block if the table has space."""
     if not usable(indices, values, action, propensity, scores, excluded.shape[1], blocks.shape[1]):
         return False
     cells = cells_of(values, side)
@@ -157,9 +157,9 @@ class FeatureBlocks(KernelLearner):
         right: the class of the block is the action;  wrong: exclude the action
 
     Symbols: γ `gamma`, the margin of the data; blocks int32[blocks_max, d], the cells; known and excluded, the class
-    and the excluded classes of a block; scores, the probabilities of the classes. The diagonal of a cell has length γ,
-    and the distance between x and x' of different classes is at least γ. The reason is that (w_y - w_i)ᵀx ≥ γ and (w_i
-    - w_y)ᵀx' ≥ γ add up to 2γ, and ‖w_y - w_i‖ ≤ 2 because ‖w_i‖ ≤ 1.
+    and the excluded classes of a block; scores, the probabilities of the classes. A cell's diagonal has length γ, and x
+    and x' from different classes are at least γ apart. This is because (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up
+    to 2γ, and ‖w_y - w_i‖ ≤ 2 because ‖w_i‖ ≤ 1.
 
     Assumes linear separability with margin γ. There are then at most K-1 mistakes in each block, and K (1/γ)^O(d) in
     the unit ball.
@@ -215,7 +215,7 @@ class FeatureBlocks(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of a hash-table search for the prediction and another for the update."""
+        """Return the cost of one hash-table lookup for the prediction and one for the update."""
         blocks_max = int(parameters["blocks_max"])
         return Cost(
             flops_per_event=4 * nnz + 2 * n_classes,

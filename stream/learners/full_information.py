@@ -75,8 +75,8 @@ class Perceptron(KernelLearner):
 
     Symbols: W weights [K, d]; ŷ the action, which is the greedy class; y the label.
 
-    Delay: ŷ is the greedy class of the current W (margin=feedback) or of prediction time (margin=decision). With
-    margin=decision, every wrong decision causes a correction, even if earlier updates have already corrected the
+    Delay: ŷ is the greedy class under the current W (margin=feedback) or under W at prediction time (margin=decision).
+    With margin=decision, every wrong decision causes a correction, even if earlier updates have already corrected the
     mistake.
 
     Departures from the paper: none.
@@ -107,7 +107,7 @@ class Perceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and of updates to two rows."""
+        """Return the cost of computing the scores (K·nnz products) and updating two rows."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 2),
             bytes_per_event=8 * nnz * (n_classes + 4),
@@ -175,8 +175,8 @@ class SecondOrderPerceptron(KernelLearner):
     Symbols: W weights [K, d]; V perceptron updates [K, d]; A correlations [K, d], `a` at the start, > 0; ŷ the action;
     y the label.
 
-    Delay: ŷ is the greedy class of the current W (margin=feedback) or of prediction time (margin=decision); V and A are
-    always the current sums. With margin=decision, the order of updates does not matter.
+    Delay: ŷ is the greedy class under the current W (margin=feedback) or under W at prediction time (margin=decision);
+    V and A are always the current sums. With margin=decision, the order of updates does not matter.
 
     Departures from the paper: one diagonal per class replaces the full correlation matrix. The paper's algorithm is
     binary, and adds xxᵀ for the current x before it predicts; this implementation does not.
@@ -211,7 +211,7 @@ class SecondOrderPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and of updates to two rows of three arrays."""
+        """Return the cost of computing the scores (K·nnz products) and updating two rows in three arrays."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 6),
             bytes_per_event=8 * nnz * (n_classes + 12),
@@ -323,7 +323,7 @@ class Arow(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores, and of accesses to two rows of two arrays."""
+        """Return the cost of computing the scores (K·nnz products) and accessing two rows in two arrays."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 10),
             bytes_per_event=8 * nnz * (n_classes + 8),

@@ -1,4 +1,4 @@
-"""igw-logistic, a logistic regression per class for sparse data, played by inverse-gap weighting."""
+"""igw-logistic, a logistic regression per class with inverse-gap weighting, for sparse data."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -39,7 +39,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x), with the constant entry. Each row of M has a feature's W, then its A, for all classes."""
+    """Compute p_k = σ(w_k·x), with the constant entry. M's rows contain a feature's W, then its A, for all classes."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -129,7 +129,7 @@ def update(
 
 @register
 class IgwLogistic(KernelLearner):
-    """One logistic regression per class with AdaGrad, played by inverse-gap weighting.
+    """One logistic regression per class, trained with AdaGrad; inverse-gap weighting chooses the action.
 
     After Abe, Long, "Associative reinforcement learning using linear probabilistic concepts", ICML 1999, and Foster,
     Rakhlin, "Beyond UCB: optimal and efficient contextual bandits with regression oracles", ICML 2020 (SquareCB).
@@ -145,7 +145,7 @@ class IgwLogistic(KernelLearner):
     formulas.
 
     The bit also updates the other classes. If the action is right, their target is 0. If the action is wrong, their
-    targets are in proportion to their probabilities. There is no importance weight.
+    targets are proportional to their probabilities. There is no importance weight.
 
     Assumes sparse x. On dense data with correlated features, AdaGrad's diagonal is inaccurate: the error on satimage is
     47 %, compared with 21 % for late-ucb.
@@ -173,7 +173,7 @@ class IgwLogistic(KernelLearner):
     """
 
     name: ClassVar[str] = "igw-logistic"
-    summary: ClassVar[str] = "logistic regressions played by inverse-gap weighting; sparse data"
+    summary: ClassVar[str] = "logistic regressions with inverse-gap weighting; sparse data"
     best_for: ClassVar[str] = "sparse data with few classes; half the CPU time of stack-igw"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     supports_eligible: ClassVar[bool] = True
@@ -207,7 +207,7 @@ class IgwLogistic(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of 2·K·nnz products, and of K·nnz gradient steps, each with a square root and a division."""
+        """Return the cost of 2·K·nnz products and K·nnz gradient steps, each with a square root and a division."""
         return Cost(
             flops_per_event=n_classes * (nnz + 1) * 11,
             bytes_per_event=8 * n_classes * (nnz + 1) * 6,

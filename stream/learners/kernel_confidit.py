@@ -1,4 +1,4 @@
-"""Confidit in dual variables, with ridge scores and bounds in the feature space of a kernel."""
+"""Confidit in dual variables, with ridge scores and bounds in a kernel's feature space."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -231,7 +231,7 @@ class ConfiditKernel(KernelLearner):
     """
 
     name: ClassVar[str] = "confidit-kernel"
-    summary: ClassVar[str] = "Confidit in the feature space of a kernel"
+    summary: ClassVar[str] = "Confidit in a kernel's feature space"
     paper: ClassVar[str] = "Crammer, Gentile 2013, sect. 3"
     is_linear = False
     parameters: ClassVar[tuple[Parameter, ...]] = (
@@ -243,7 +243,7 @@ class ConfiditKernel(KernelLearner):
         Parameter(
             "support_max",
             1_000,
-            "maximum number of stored examples, over all classes; further ones are ignored",
+            "maximum number of stored examples, across all classes; further examples are ignored",
             low=1,
             high=SUPPORT_LIMIT,
         ),
@@ -279,7 +279,7 @@ class ConfiditKernel(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of the products and triangular factors, for a full support of equally frequent classes."""
+        """Return the cost of the products and triangular factors for a full support with equally frequent classes."""
         n = int(parameters["support_max"])
         triangles = n * n // (2 * n_classes)
         return Cost(

@@ -10,14 +10,14 @@ one compiled loop:
     retract(indices, values, action, propensity, scores, assumed_reward, reward, v, *model) -> changed
 
 `scores` has K entries, followed by the learner's `logged_size` logged values. `eligible` is int32[m] in increasing
-order: the classes that may be played. A predict kernel calls `limit`, so that the scores of a decision also show which
+order: the classes that may be played. A predict kernel calls `limit`, so that a decision's scores also show which
 classes were eligible.
 
 A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales
 x to unit norm. Compiled code does not check array bounds. These functions check them, which takes 0.02 µs.
 
-Kernels are compiled without fast-math, so equal input gives equal bits in every run. A kernel may call only kernels of
-its own file, of this file, and of files whose names end with `kernels.py` (see `_cache_directory`).
+Kernels are compiled without fast-math, so equal inputs give bitwise equal results in every run. A kernel may call only
+kernels in its own file, in this file, and in files whose names end with `kernels.py` (see `_cache_directory`).
 """
 
 import hashlib
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 VALUE_MAX = 1e100
 """If x has a larger entry, the update is rejected, because the square of the entry divided by a propensity could
-overflow float64. An infinite weight would make all weights NaN. Predictions for such x are still made."""
+overflow float64. An infinite weight would make all weights NaN. Predictions are still made for such x."""
 
 PROPENSITY_MIN = 1e-100
 """Updates are rejected for decisions with a smaller propensity, because float64 could overflow."""
@@ -86,7 +86,7 @@ setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba creates
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel at its first call and cache the machine code on disk if possible."""
+    """Compile a kernel on its first call and cache the machine code on disk if possible."""
     return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY))(function))
 
 
@@ -119,7 +119,7 @@ def check_event(indices: IndexArray, values: FloatArray, n_features: int) -> Non
 
 @compiled
 def check_decision(indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, K: int, d: int) -> None:
-    """Raise ValueError if an event or its decision does not match a model of K classes and d features."""
+    """Raise ValueError if an event or its decision does not match a model with K classes and d features."""
     check_event(indices, values, d)
     if scores.size != K or action < 0 or action >= K:
         raise ValueError("decision: expected an action below n_classes and n_classes scores")
@@ -196,7 +196,7 @@ def limit(scores: FloatArray, eligible: IndexArray) -> None:
 
 @compiled
 def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return the scores of a checked event under the current W, for the classes eligible for its decision."""
+    """Return the scores for a checked event under the current W, for the classes eligible for its decision."""
     current = np.empty(W.shape[0])
     linear_scores(indices, values, W, current)
     for k in range(current.size):
@@ -330,7 +330,7 @@ def unit(values: FloatArray) -> FloatArray:
 
 @compiled
 def squared_length(x: FloatArray) -> float:
-    """Return ‖x‖² of a dense x, summed in order."""
+    """Return ‖x‖² for a dense x, summed in order."""
     total = 0.0
     for j in range(x.size):
         total += x[j] * x[j]
@@ -406,7 +406,7 @@ def logistic(score: float) -> float:
 
 DRIFTS = ("off", "global", "class")
 """Options for resets after a drop in reward: no reset; a reset of all classes; or, in addition, a reset of one class
-after a drop in the reward of this class."""
+after a drop in that class's reward."""
 
 DRIFT_SLACK = 0.2
 DRIFT_GLOBAL = 15.0
@@ -457,7 +457,7 @@ def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, d
 
 
 TILE = 16
-"""Side of the square tiles that are used to mirror a symmetric matrix. Two tiles fit in the L1 cache."""
+"""Side of the square tiles used to mirror a symmetric matrix. Two tiles fit in the L1 cache."""
 
 
 @compiled

@@ -114,7 +114,7 @@ class MatrixParameter(Parameter):
 
     def accepted(self) -> str:
         """Describe the accepted values."""
-        return "a matrix of n_classes rows and n_features columns (array, list of rows, or JSON), or an empty string"
+        return "a matrix with n_classes rows and n_features columns (array, list of rows, or JSON), or an empty string"
 
     def _converted(self, value: object) -> float | int | str | None:
         if isinstance(value, str) and not value:
@@ -179,7 +179,7 @@ class KwikBanditron(KernelLearner):
         rows = np.array(json.loads(comparator), dtype=np.float64) if comparator else np.zeros((0, n_features))
         if comparator and rows.shape != (n_classes, n_features):
             raise ParameterError(
-                f"{self.name}: parameter comparator must be a matrix of {n_classes} rows and {n_features} columns; "
+                f"{self.name}: parameter comparator must be a matrix with {n_classes} rows and {n_features} columns; "
                 f"got {rows.shape[0]} rows and {rows.shape[1]} columns"
             )
         if epsilon == 0.0:
@@ -190,7 +190,7 @@ class KwikBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of the norm of x, the distance to the comparator, and a rank-one change to the inverse."""
+        """Return the cost of x's norm, the distance to the comparator, and a rank-one change to the inverse."""
         K, d = n_classes, n_features
         return Cost(
             flops_per_event=2 * nnz * (K + nnz + d) + 3 * K * d + 3 * d * d,

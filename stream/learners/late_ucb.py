@@ -222,7 +222,7 @@ class LateUcb(KernelLearner):
         bit r     in addition  z' = Q_ŷ x⁺,  c = 1 + x⁺ᵀz';  y_ŷ += z'(r − y_ŷᵀx⁺)/c,  Q_ŷ −= z'z'ᵀ/c
 
     Symbols: w_k and y_k weights, W and Y [K, d'], the constant's last; P_k and Q_k inverse covariances [K, d', d'],
-    initially I/λ. Above 191 features P is stored as P − VᵀV, where V [K, 32, d'] contains the changes not yet
+    initially I/λ. Above 191 features, P is stored as P − VᵀV, where V [K, 32, d'] contains the changes not yet
     subtracted, `pending` of them per class (`U` and `pending_settled` for Q). N_k `N`[K]; s_ŷ the decision's own score;
     η `eta`; λ `lam`, where 0 means 0.03, or 0.1 above 200 features and for projections; M `shortlist`; b `bias`.
     `sample` [64, d] contains the first contexts, `bandwidth` their number and σ².
@@ -265,11 +265,13 @@ class LateUcb(KernelLearner):
 
     name: ClassVar[str] = "late-ucb"
     summary: ClassVar[str] = "ridge regression; bounds account for pending decisions; dense data, d ≤ 500"
-    best_for: ClassVar[str] = "dense data of up to 500 features, or more with project=256; late or corrected bits"
+    best_for: ClassVar[str] = "dense data with up to 500 features, or more with project=256; late or corrected bits"
     paper: ClassVar[str] = "after Desautels, Krause, Burdick 2014"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("lam", 0.0, "ridge; 0 selects 0.03, or 0.1 above 200 features and with project", low=0.0, high=1e9),
+        Parameter(
+            "lam", 0.0, "ridge; 0 selects 0.03, or 0.1 with more than 200 features or with project", low=0.0, high=1e9
+        ),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
         Parameter("shortlist", 4, "number of classes whose bounds are computed", low=1, high=1e9),
         Parameter("bias", 0.3, "constant entry appended to x after x is scaled to unit norm", low=0.0, high=1e9),
@@ -281,7 +283,7 @@ class LateUcb(KernelLearner):
             sparse="none",
         ),
         Parameter("m", 64, "number of random features, for expand=rff", low=1, high=10_000),
-        Parameter("project", 0, "dimensions of the projection of x; 0 means no projection", low=0, high=100_000),
+        Parameter("project", 0, "number of dimensions x is projected to; 0 means no projection", low=0, high=100_000),
         DRIFT,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
@@ -424,7 +426,7 @@ class DriftingLateUcb(LateUcb):
 
 
 def features_of(n_features: int, expand: str, m: int, project: int) -> int:
-    """Return the number of features of the regression, without the constant.
+    """Return the number of features in the regression, excluding the constant.
 
     Raises:
         ParameterError: the expansion is too large or combined with a projection.

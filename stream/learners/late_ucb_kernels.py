@@ -43,7 +43,7 @@ def counts_of(model: FloatArray) -> FloatArray:
 
 @inlined
 def weights_of(model: FloatArray) -> FloatArray:
-    """Return the weights [d', R·K], with R regressions. Each row has w of all classes, then y of all classes."""
+    """Return the weights [d', R·K], with R regressions. Each row contains w for all classes, then y for all classes."""
     columns, size = regressions_of(model) * int(model[CLASSES]), int(model[SIZE])
     start = SETTINGS + COUNTS * (int(model[CLASSES]) + 1)
     return model[start : start + columns * size].reshape((size, columns))
@@ -51,7 +51,7 @@ def weights_of(model: FloatArray) -> FloatArray:
 
 @inlined
 def inverses_of(model: FloatArray, which: int) -> FloatArray:
-    """Return P and V of every class [K, d' + B, s], or Q and the pending changes to Q."""
+    """Return P and V for every class [K, d' + B, s], or Q and the pending changes to Q."""
     K, size = int(model[CLASSES]), int(model[SIZE])
     rows, columns = size + block_of(size), padded(size)
     start = SETTINGS + COUNTS * (K + 1) + regressions_of(model) * K * size + which * K * rows * columns
@@ -60,7 +60,7 @@ def inverses_of(model: FloatArray, which: int) -> FloatArray:
 
 @inlined
 def inverse_of_class(model: FloatArray, which: int, k: int) -> FloatArray:
-    """Return P and V of a class [d' + B, s], or Q and the pending changes to Q."""
+    """Return P and V for a class [d' + B, s], or Q and the pending changes to Q."""
     K, size = int(model[CLASSES]), int(model[SIZE])
     rows, columns = size + block_of(size), padded(size)
     start = SETTINGS + COUNTS * (K + 1) + regressions_of(model) * K * size + (which * K + k) * rows * columns
@@ -182,7 +182,7 @@ def unit_of(values: FloatArray, norm: float, scaled: bool) -> FloatArray:
 
 @inlined
 def scores_of(places: IndexArray, x: FloatArray, weights: FloatArray, scores: FloatArray) -> None:
-    """Write w_kᵀx of every class, or (w_kᵀx + y_kᵀx)/2, into the first K scores."""
+    """Write w_kᵀx for every class, or (w_kᵀx + y_kᵀx)/2, into the first K scores."""
     K, columns = scores.size, weights.shape[1]
     sums = np.empty(columns)
     sum_of_rows(weights, places, x, sums)
@@ -211,14 +211,14 @@ def score_of(places: IndexArray, x: FloatArray, weights: FloatArray, column: int
 
 @inlined
 def move(weights: FloatArray, column: int, scale: float, z: FloatArray) -> None:
-    """Add scale · z to the weights of a column."""
+    """Add scale · z to the weights in a column."""
     for j in range(weights.shape[0]):
         weights[j, column] += scale * z[j]
 
 
 @compiled
 def epoch(counts: FloatArray, k: int) -> float:
-    """Return the number of resets of a class."""
+    """Return how many times a class has been reset."""
     return float(counts[ALARMS, k] + counts[ALARMS, counts.shape[1] - 1])
 
 

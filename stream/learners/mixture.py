@@ -29,7 +29,7 @@ class Mixture(Wrapper):
 
         u < h         play q's class for u/h
         u ≥ h         t = (u − h)/(1 − h);  t < f: play a uniform class for t/f;  t ≥ f: the learner's, (t − f)/(1 − f)
-        propensity    h q(a) + (1 − h) (f/m + (1 − f) p),  p the probability with which the learner chooses that class
+        propensity    h q(a) + (1 − h) (f/m + (1 − f) p),  p the learner's probability of choosing that class
 
     The floor plays a uniformly random class among the m eligible classes. The holdout plays a uniformly random class, a
     constant class, or the greedy class of a frozen model. If this class is not eligible, the holdout plays a uniformly
@@ -137,12 +137,12 @@ class Mixture(Wrapper):
 
 @compiled
 def _constant_class(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: int) -> int:
-    """Return the constant class of the policy, or -1 for a uniformly random class."""
+    """Return the policy's constant class, or -1 for a uniformly random class."""
     return policy
 
 
 def _greedy_class(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: Any) -> int:
-    """Return the greedy class of a frozen learner, which may be ineligible if the learner ignores `eligible`."""
+    """Return a frozen learner's greedy class, which may be ineligible if the learner ignores `eligible`."""
     scores, model = policy
     return int(predict(indices, values, 0.0, scores, eligible, *model)[1])  # type: ignore[name-defined] # noqa: F821
 

@@ -1,4 +1,4 @@
-"""Newtron, which makes online Newton steps on the log-loss from one bit."""
+"""Newtron, which takes online Newton steps on the log-loss from one bit."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -111,7 +111,7 @@ class PNewtron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and of updating all rows of three arrays."""
+        """Return the cost of computing the scores (K·nnz products) and updating all rows in three arrays."""
         return Cost(
             flops_per_event=n_classes * (13 * nnz + 20),
             bytes_per_event=8 * nnz * n_classes * 7,

@@ -27,7 +27,7 @@ part of the state, so that a restored model behaves identically.
 """
 
 NORM_TOLERANCE = 1e-13
-"""Relative tolerance of ‖W'‖ = D in newtron's projection. It is a hundred times the rounding error of the norm."""
+"""Relative tolerance for ‖W'‖ = D in newtron's projection. It is a hundred times the rounding error of the norm."""
 
 TIE_TOLERANCE = 1e-9
 """Two scores in newtron tie if they differ by at most this share of the largest possible score, D‖x‖. Without rounding,

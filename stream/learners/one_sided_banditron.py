@@ -12,7 +12,7 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 TOLERANCE = 1e-13
-"""Dykstra's algorithm stops when no entry of W changes by more than this multiple of the radius in a cycle. The value
+"""Dykstra's algorithm stops when no entry of W changes by more than this multiple of the radius in one cycle. The value
 is ten times the rounding error, and far below the tolerance of 1e-9 with which tests compare weights.
 """
 
@@ -114,7 +114,7 @@ def update(
 class OneSidedBanditron(KernelLearner):
     """Decreases the score of a wrong action, and projects the weights. Never explores, and needs no true class.
 
-    "Bandit Multiclass Classification" (the Notes), Algorithm 4. The set Ω results from the sum-to-zero assumption.
+    "Bandit Multiclass Classification" (the Notes), Algorithm 4. The set Ω follows from the sum-to-zero assumption.
 
         ŷ = argmax_i (Wx)_i;  if ŷ ≠ y:  W = Π(W - η e_ŷ xᵀ)
         Π: the nearest point, in the Frobenius norm, of Ω = {‖W_i‖ ≤ R for all i, Σ_i W_i = 0}
@@ -138,7 +138,7 @@ class OneSidedBanditron(KernelLearner):
     """
 
     name: ClassVar[str] = "one-sided-banditron"
-    summary: ClassVar[str] = "decreases the scores of wrong actions and projects; never explores"
+    summary: ClassVar[str] = "decreases the scores of wrong actions and projects W; never explores"
     paper: ClassVar[str] = "Notes, Alg. 4"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("eta", 0.1, "step size; the mistake bound uses Δ/sup‖x‖²", low=0.0, low_open=True, high=1e6),
@@ -153,7 +153,7 @@ class OneSidedBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and, after a mistake, of the projection of W."""
+        """Return the cost of computing the scores (K·nnz products) and, after a mistake, projecting W."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 1) + 12 * n_classes * n_features,
             bytes_per_event=8 * nnz * (n_classes + 2) + 8 * 5 * n_classes * n_features,

@@ -73,7 +73,7 @@ def update_linear(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """Add x to W_action, subtract x from it, or change nothing."""
+    """Add x to W_action, subtract x from it, or leave it unchanged."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     sign = direction(scores, reward)
@@ -145,7 +145,7 @@ class OvaPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and of an update to one row."""
+        """Return the cost of computing the scores (K·nnz products) and updating one row."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 1),
             bytes_per_event=8 * nnz * (n_classes + 2),

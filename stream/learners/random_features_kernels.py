@@ -1,4 +1,4 @@
-"""Random Fourier features with a bandwidth from the first contexts (Rahimi, Recht, NIPS 2007).
+"""Random Fourier features with a bandwidth computed from the first contexts (Rahimi, Recht, NIPS 2007).
 
     σ² = the median of ‖x − x'‖² over all pairs of the first 64 contexts observed (0 → 1)
     z_j = √(2/m) cos(ω_jᵀx + β_j),  ω_j ~ N(0, I/σ²),  β_j ~ U[0, 2π),  j = 1..m
@@ -37,7 +37,7 @@ S0, S1, S2, S3, S4, S5, S6, S7, S8, S9 = (
 
 @inlined
 def cosines(angles: FloatArray, scale: float) -> None:
-    """Replace each angle t by scale · cos t = scale · (1 − 2 sin²(t/2))."""
+    """Replace each angle t with scale · cos t = scale · (1 − 2 sin²(t/2))."""
     for j in range(angles.size):
         turns = angles[j] * (0.5 / pi)
         c = turns - np.floor(turns + 0.5)
@@ -104,7 +104,7 @@ def add_to_sample(indices: IndexArray, values: FloatArray, bandwidth: FloatArray
     Args:
         indices: The indices of x, int32[nnz].
         values: The values of x, float64[nnz].
-        bandwidth: Number of stored contexts, and σ² (0: not known yet).
+        bandwidth: Number of stored contexts, and σ² (0 if not yet known).
         sample: float64[64, d]; reset to zeros when σ² is known.
     """
     row = sample[int(bandwidth[0])]

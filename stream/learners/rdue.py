@@ -49,7 +49,7 @@ def predict(
     rest: FloatArray,
     q: float,
 ) -> tuple[int, int, float]:
-    """Sample a class by algorithm 2, which includes algorithm 1. The same u determines both draws."""
+    """Sample a class with algorithm 2, which includes algorithm 1. The same u determines both draws."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     K = scores.size
@@ -109,8 +109,8 @@ class Rdue(KernelLearner):
     Symbols: W weights [K, d]; θ scores [K]; q the share of uniform exploration; B `diameter`, the diameter of the set
     of comparators; p_ỹ the propensity; Σ the sum over the feedback so far. A wrong action changes nothing.
 
-    With delay, each bit causes one step when it arrives, in the order of arrival, with ŷ, ỹ and p_ỹ from prediction
-    time (algorithm 4). The paper sets q = B √(K/T); the default q corresponds to B = 10, K = 10 and T = 10⁵.
+    With delay, each bit causes one step when it arrives, in order of arrival, using ŷ, ỹ and p_ỹ from prediction time
+    (algorithm 4). The paper sets q = B √(K/T); the default q corresponds to B = 10, K = 10 and T = 10⁵.
 
     Departures from the paper: late bits also use the learning rate of section 3.2, with the constants of the paper's
     experiments (appendix H.1: 1e-8, B = 10, no projection). The rate of lemma G.1 is not used, because its formula is

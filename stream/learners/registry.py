@@ -29,12 +29,12 @@ def register(cls: LearnerType) -> LearnerType:
 
 
 def registered() -> Plugins[type[Learner]]:
-    """Return all learners, sorted by name, including those from the entry points `onebit.learners`."""
+    """Return all learners, sorted by name, including those from the `onebit.learners` entry points."""
     return _ALL
 
 
 def _check_plugin(name: str, plugin: object) -> type[Learner]:
-    """Return the class of a plug-in. Raise an error if the class is not a learner with this name."""
+    """Return a plug-in's class. Raise an error if the class is not a learner with this name."""
     if not isinstance(plugin, type) or not issubclass(plugin, Learner):
         raise TypeError(f"expected a class derived from onebit.Learner; got {plugin!r}")
     if missing := [
@@ -54,7 +54,7 @@ _ALL = Plugins("onebit.learners", _REGISTRY, _check_plugin)
 def check_parameters(
     name: str, parameters: Mapping[str, object], *, correctable: bool = False, any_right: bool = False
 ) -> dict[str, float | int | str]:
-    """Check parameters of a learner. Return these parameters and the defaults of all others.
+    """Check a learner's parameters. Return them with the defaults for all other parameters.
 
     Args:
         name: The learner.
@@ -88,7 +88,7 @@ def sparse_defaults(name: str, n_features: int, mean_nnz: float | None) -> dict[
     Args:
         name: The learner. The result is empty for an unknown learner.
         n_features: d.
-        mean_nnz: Mean number of non-zeros of x, or None if unknown.
+        mean_nnz: Mean number of non-zeros in x, or None if unknown.
 
     >>> sparse_defaults("late-ucb", 400, 25.0), sparse_defaults("late-ucb", 64, 33.0)
     ({'expand': 'none'}, {})
@@ -99,7 +99,7 @@ def sparse_defaults(name: str, n_features: int, mean_nnz: float | None) -> dict[
 
 
 def is_dense(n_features: int, mean_nnz: float) -> bool:
-    """Return whether data with this mean number of non-zeros of x are dense."""
+    """Return whether data with this mean number of non-zeros in x are dense."""
     return mean_nnz * DENSE_SHARE > n_features
 
 

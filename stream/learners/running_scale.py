@@ -1,4 +1,4 @@
-"""Standard scaling of features, with statistics of the contexts that have arrived so far."""
+"""Standard scaling of features, using statistics from the contexts that have arrived so far."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -28,7 +28,7 @@ deviation can be a rounding error."""
 
 OBSERVED, VERSIONS, CENTRED = 0, 1, 2
 """Indices in `counts`: the number of contexts, the number of scales, and the first of the entries that contain the
-number of centred columns of each scale."""
+number of centred columns in each scale."""
 
 COUNT, MEAN, SQUARES = 0, 1, 2
 """Columns of `moments`: the number, the mean and the sum of squared deviations of a feature's non-zero values."""
@@ -44,10 +44,10 @@ class RunningScale(Wrapper):
 
         observe      n += 1, and count, mean and squared deviations of each x_i ≠ 0 (Welford 1962)
         n = 2ᵏ ≥ 16  fix a scale from all n contexts, with the next version v = 1, 2, ...
-        predict      z_i = (x_i − c_i) / s_i by the newest scale, limited to ±10; the decision records v
-        update       z by the decision's own scale v, which is kept in the state
+        predict      z_i = (x_i − c_i) / s_i with the newest scale, limited to ±10; the decision records v
+        update       z with the decision's own scale v, which is kept in the state
 
-    The formulas are the same as for a file with `--scale standard`. If most values of a column are 0, it is not
+    The formulas are the same as for a file with `--scale standard`. If most values in a column are 0, the column is not
     centred, and s_i is the root mean square of the other values. Otherwise, c_i is the mean, and s_i the standard
     deviation. A value in a column without a scale is replaced by its sign, ±1. Columns have no scale before the first
     scale is fixed, if they are constant, or if they are new.
@@ -55,8 +55,8 @@ class RunningScale(Wrapper):
     Because each decision records its version, an update and its reversal use the same z as the decision, regardless of
     delay and order. With a shared model, the scales are a function of the log alone.
 
-    Arrays: `moments` [d, 3]; `rows` [33, d, 2], with c_i and s_i of each version; `centred`, with the columns of each
-    version in which c_i ≠ 0. Version 0 is used until the first scale is fixed. In centred columns, z_i is not 0 if x_i
+    Arrays: `moments` [d, 3]; `rows` [33, d, 2], with c_i and s_i for each version; `centred`, with the columns in which
+    c_i ≠ 0, for each version. Version 0 is used until the first scale is fixed. In centred columns, z_i is not 0 if x_i
     = 0. The state contains only the rows in use, 16 d bytes each.
 
     Assumptions: the units of the columns do not change. A new scale is fixed only when the number of contexts has
@@ -73,7 +73,7 @@ class RunningScale(Wrapper):
     """
 
     def __init__(self, inner: KernelLearner) -> None:
-        """Scale the features of a learner."""
+        """Scale a learner's features."""
         d = inner.n_features
         self._counts: Counts = np.zeros(CENTRED + VERSIONS_MAX + 1, np.int64)
         self._moments = np.zeros((d, 3))
@@ -133,7 +133,7 @@ def scaled(
     rows: FloatArray,
     centred: IndexArray,
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the non-zero entries of the scaled x. Values with a square beyond float64 are not scaled; see `usable`."""
+    """Return the non-zero entries of the scaled x. Values are not scaled if their squares overflow; see `usable`."""
     check_event(indices, values, rows.shape[1])
     if not 0.0 <= version <= counts[VERSIONS]:
         raise ValueError("decision: expected a scale that the model has fixed")

@@ -1,4 +1,4 @@
-"""Selectron, which explores if x is unfamiliar, and otherwise plays the greedy class. Right answers cause new fits."""
+"""Selectron, which explores if x is unfamiliar, and otherwise plays the greedy class. Right answers trigger a refit."""
 
 from collections.abc import Mapping
 from math import exp, sqrt
@@ -32,7 +32,7 @@ STEPS_MAX = 20_000
 """Limit on the number of steps. A fit starts from the last W and usually takes 20 to 500 steps."""
 
 ENTRIES_PER_EXAMPLE = 256
-"""Memory is allocated for this mean number of entries per stored example. Examples of the text data sets have fewer."""
+"""Memory is allocated for this mean number of entries per stored example. Examples in the text data sets have fewer."""
 
 # Indices in `fill`.
 EXAMPLES, ENTRIES = range(2)
@@ -40,7 +40,7 @@ EXAMPLES, ENTRIES = range(2)
 
 @compiled
 def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weight: float) -> FloatArray:
-    """Replace M⁻¹ by (M + weight · xxᵀ)⁻¹ (Sherman-Morrison) and return the new M⁻¹x.
+    """Replace M⁻¹ with (M + weight · xxᵀ)⁻¹ (Sherman-Morrison) and return the new M⁻¹x.
 
     Mirrored entries are computed from the same product, so the matrix remains exactly symmetric.
     """
@@ -193,7 +193,7 @@ def _objective_gradient(
 
 @compiled
 def _into_balls(W: FloatArray, radius: float) -> None:
-    """Project every row onto its ball, which gives the nearest point of Ω = {‖W_i‖ ≤ radius}."""
+    """Project every row onto its ball, which gives the nearest point in Ω = {‖W_i‖ ≤ radius}."""
     for i in range(W.shape[0]):
         norm_sq = squared_length(W[i])
         if norm_sq > radius * radius:
@@ -412,7 +412,7 @@ class Selectron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of two rank-one changes or, with the logistic loss, of one change and 200 steps of a fit."""
+        """Return the cost of two rank-one changes or, with the logistic loss, one change and 200 steps of a fit."""
         K, d = n_classes, n_features
         if parameters["loss"] == "quadratic":
             return Cost(

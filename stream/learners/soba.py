@@ -1,4 +1,4 @@
-"""SOBA, which makes second-order updates on correct rounds only."""
+"""SOBA, which performs second-order updates on correct rounds only."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -32,21 +32,21 @@ A_START = Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, hi
 def diagonal_model(
     n_classes: int, n_features: int, gamma: float, a: float, margin: str, sums: FloatArray
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the model arguments of the kernels for a diagonal A."""
+    """Return the arrays by name, and the kernels' model arguments for a diagonal A."""
     M = np.zeros((3, n_classes, n_features))
     M[2] = a
     return {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma, margin == "feedback")
 
 
 class SobaLearner(KernelLearner):
-    """Base class of the variants of SOBA. They do not learn from wrong actions."""
+    """Base class for the SOBA variants, which do not learn from wrong actions."""
 
     retractable: ClassVar[bool] = True
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that was omitted because the assumed reward was 0."""
+        """Apply the update that was omitted because the assumed reward was 0."""
         if assumed_reward != 0:
             raise ValueError(f"{self.name}: can retract only an assumed reward of 0; got {assumed_reward!r}")
         return self.update(x, decision, reward)
@@ -72,7 +72,7 @@ class SobaDiag(SobaLearner):
     action was drawn. (Wx), ȳ and δ come from the current W (margin=feedback) or from prediction time (margin=decision).
     A, θ and Σ m_s are the current sums.
 
-    Retraction: an update with an assumed reward of 0 changes nothing, so the retraction makes the update with the
+    Retraction: an update with an assumed reward of 0 changes nothing, so the retraction performs the update with the
     current model. With margin=decision, A and θ are sums. If the condition on m rejects no update, W is therefore, up
     to rounding, the same as if the original update had used the real bit. An assumed reward of 1 cannot be retracted,
     because the state does not record whether this reward caused an update.
@@ -104,7 +104,7 @@ class SobaDiag(SobaLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and of updates to two rows of three arrays."""
+        """Return the cost of computing the scores (K·nnz products) and updating two rows in three arrays."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 10),
             bytes_per_event=8 * nnz * (n_classes + 12),
@@ -114,7 +114,7 @@ class SobaDiag(SobaLearner):
 
 BLOCK = 64
 """Number of rank-one terms that accumulate in V before one product subtracts them from P. BLAS applies 64 terms
-together in the time of two separate terms, because P (100 MB at K·d = 3,600) is read only once."""
+together in the time that two separate terms take, because P (100 MB at K·d = 3,600) is read only once."""
 
 BLOCK_ROWS = 128
 """Rows of P per product, chosen so that the product stays in the cache."""
@@ -123,7 +123,7 @@ BLOCK_ROWS = 128
 def full_model(
     n_classes: int, n_features: int, gamma: float, a: float, margin: str, sums: FloatArray, *, condition: bool = True
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the model arguments of the kernels for a full A."""
+    """Return the arrays by name, and the kernels' model arguments for a full A."""
     size = n_classes * n_features
     arrays = {
         "W": np.zeros((n_classes, n_features)),

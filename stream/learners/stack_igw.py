@@ -229,7 +229,7 @@ def update(
 
 @register
 class StackIgw(KernelLearner):
-    """Stacks logistic regressions with centroids of right and wrong examples, and plays by inverse-gap weighting.
+    """Stacks logistic regressions with centroids of right and wrong examples, and plays using inverse-gap weighting.
 
     Developed for Onebit. Inverse-gap weighting after Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual
     bandits with regression oracles", ICML 2020; stacking after Wolpert, "Stacked generalization", Neural Networks 5,
@@ -273,12 +273,12 @@ class StackIgw(KernelLearner):
     Delay: an update uses the current model, and only the decision's action. The order of the bits matters, so an
     update cannot be retracted.
 
-    Drift: a sustained drop in reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class or of one class.
-    `alarms` counts the resets, with one entry per class and a last entry for resets of all classes. An unstable learner
-    may raise an alarm on a stationary stream. This happened for one of six random orders of a review data set with 7
-    classes and 13,000 rows, with a delay of 1,000 events.
+    Drift: a sustained drop in reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R for every class or for one
+    class. `alarms` counts the resets, with one entry per class and a last entry for resets of all classes. An unstable
+    learner may raise an alarm on a stationary stream. This happened for one of six random orders of a review data set
+    with 7 classes and 13,000 rows, with a delay of 1,000 events.
 
-    Departures from the papers: the regression oracle is a stack of models; the gaps are differences of probability
+    Departures from the papers: the regression oracle is a stack of models; the gaps are differences in probability
     times bonus; the schedule γ is not derived from a regret bound.
 
     >>> from stream.learners import create
@@ -302,8 +302,10 @@ class StackIgw(KernelLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *INVERSE_GAP,
-        Parameter("bonus", 2.5, "bonus of classes with few right answers", low=0.0, high=1e6),
-        Parameter("vectors", 64, "dimensions of the feature vectors; 0 means no vectors", choices=("0", "32", "64")),
+        Parameter("bonus", 2.5, "bonus for classes with few right answers", low=0.0, high=1e6),
+        Parameter(
+            "vectors", 64, "number of dimensions of the feature vectors; 0 means no vectors", choices=("0", "32", "64")
+        ),
         DRIFT,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING

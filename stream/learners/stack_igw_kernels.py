@@ -109,7 +109,7 @@ def lead(z: FloatArray, out: FloatArray) -> None:
 
 @compiled
 def evidence(indices: IndexArray, x: FloatArray, Z: FloatArray, rest: FloatArray) -> tuple[FloatArray, float]:
-    """Return C_kᵀx, N_kᵀx and W_kᵀx of every class [3, K], and Mᵀx."""
+    """Return C_kᵀx, N_kᵀx and W_kᵀx for every class [3, K], and Mᵀx."""
     K = int(rest[CLASSES])
     dots = np.zeros(3 * K)
     last = Z[Z.shape[0] - 1]

@@ -1,6 +1,6 @@
 """Learners over a finite sample of linear hypotheses: halving, biased halving, EXP4 and hypothesis exhaustion.
 
-These learners are references for small problems, because an event costs hypotheses · K · nnz products.
+These learners serve as references for small problems, because an event costs hypotheses · K · nnz products.
 
 The Notes use a grid of γ^(-Kd) matrices or the whole space. These learners draw a sample of matrices W; the parameter
 `hypotheses` is their number. The rows of W are uniformly distributed in a ball of the given radius. They are drawn once
@@ -31,7 +31,7 @@ def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, s
 
 
 class Sampled(KernelLearner):
-    """Base class of learners that use a sample of hypotheses, float64[n, K, d]."""
+    """Base class for learners that use a sample of hypotheses, float64[n, K, d]."""
 
     common: ClassVar[tuple[Parameter, ...]] = (
         Parameter("hypotheses", 256, "number of matrices in the sample", low=1, high=10_000_000),
@@ -55,7 +55,7 @@ class Sampled(KernelLearner):
         if int(state.get("fingerprint", -1)) != expected:
             raise ValueError(
                 f"cannot load {self.name}: expected hypotheses with checksum {expected}, got "
-                f"{state.get('fingerprint')}; use the seed, radius and number of hypotheses of the stored state"
+                f"{state.get('fingerprint')}; use the stored state's seed, radius and number of hypotheses"
             )
         super().load(state)
 
@@ -161,7 +161,7 @@ class Halving(Sampled):
 
     Symbols: S_t the remaining hypotheses, flagged in `alive`; |S_t(y)| scores; ỹ the action.
 
-    Assumes that some hypothesis of the sample is never wrong. A mistake removes at least 1/K of the remaining
+    Assumes that some hypothesis in the sample is never wrong. A mistake removes at least 1/K of the remaining
     hypotheses. There are therefore at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
 
     Delay: a wrong answer removes the remaining hypotheses that predict the action for x, regardless of the current
@@ -257,7 +257,7 @@ class BiasedHalving(Sampled):
     Symbols: Ω_t the remaining hypotheses, flagged in `alive`; |Ω_t(i|x)| scores; α `alpha`, in (0, 1), below ½ for the
     paper's analysis; ỹ the action.
 
-    Assumes that some hypothesis of the sample is never wrong. With N hypotheses, a majority is then wrong at most ln N
+    Assumes that some hypothesis in the sample is never wrong. With N hypotheses, a majority is then wrong at most ln N
     / ln(1/α) times, and a guess is right at most ln N / ln(1/(1-α)) times. On average, at most K-1 guesses are wrong
     for each right guess.
 
@@ -478,13 +478,13 @@ class HypothesisExhaustion(Sampled):
 
         ỹ = argmax_r (W_j x)_r;  wrong: j += 1
 
-    Symbols: W_j the hypotheses in the order of the sample; j in `current`; ỹ the action, which is the greedy class.
+    Symbols: W_j the hypotheses in sample order; j in `current`; ỹ the action, which is the greedy class.
 
-    Assumes that some hypothesis of the sample is never wrong. There are then at most |H| - 1 mistakes, one for each
+    Assumes that some hypothesis in the sample is never wrong. There are then at most |H| - 1 mistakes, one for each
     hypothesis before the one that is never wrong.
 
     Delay: a wrong answer refutes the current hypothesis only if this hypothesis also predicts the played class for x. A
-    mistake of an earlier hypothesis does not refute the current one.
+    mistake by an earlier hypothesis does not refute the current one.
 
     Departures from the paper: a sample of hypotheses replaces the grid. After the last hypothesis, the first one is
     used again.

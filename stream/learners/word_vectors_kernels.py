@@ -40,7 +40,7 @@ PIVOT_MIN = 1e-10
 
 RIDGE = 0.3
 CONSTANT = 0.3
-"""Constant entry of the regressions on (ê, .3)."""
+"""Constant entry in the regressions on (ê, .3)."""
 
 # Indices of the first entries in the word-vector part of the model.
 USED, REFRESHES, IS_ON, OLD = range(4)
@@ -48,12 +48,12 @@ WORDS = 4
 """Number of rows in use, number of refreshes, whether the vectors are used, and number of rows at the last refresh."""
 
 ROW, STAMP = 3, 4
-"""Indices in a feature's row of Z: its row of the vectors (from 1, or 0 without a row), and its last refresh."""
+"""Indices in a feature's row of Z: its row in the vectors (from 1, or 0 without a row), and its last refresh."""
 
 
 @inlined
 def words_size(K: int, m: int) -> int:
-    """Return the number of values besides the vectors, including padding."""
+    """Return the number of values other than the vectors, including padding."""
     return WORDS + 3 * m * m + 2 * K * m + K * (m + 1) * (1 + padded(m + 1)) if m > 0 else 0
 
 
@@ -95,7 +95,7 @@ def regressions_of(words: FloatArray, K: int, m: int) -> FloatArray:
 
 @compiled
 def hashed(feature: int, column: int) -> float:
-    """Return a fixed number in (−½, ½), computed with the finaliser of splitmix64."""
+    """Return a fixed number in (−½, ½), computed with SplitMix64's finaliser."""
     h = np.uint64(feature) * np.uint64(64) + np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -272,7 +272,7 @@ def is_refreshed_at(decided: float) -> bool:
 
 @compiled
 def inverse_factor(gram: FloatArray) -> FloatArray:
-    """Return R⁻¹ of an upper triangular R with RᵀR = GᵀG. Linearly dependent columns are 0."""
+    """Return R⁻¹ for an upper triangular R with RᵀR = GᵀG. Linearly dependent columns are 0."""
     m = gram.shape[0]
     R, B = np.zeros((m, m)), np.zeros((m, m))  # B is stored transposed until the end
     for j in range(m):
@@ -329,7 +329,7 @@ def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
 
 @compiled
 def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
-    """Set b_k = T b_k and R_k = T R_k Tᵀ + (I − T Tᵀ)/.3, that is T (R_k − I/.3) Tᵀ + I/.3."""
+    """Set b_k = T b_k and R_k = T R_k Tᵀ + (I − T Tᵀ)/.3, that is, T (R_k − I/.3) Tᵀ + I/.3."""
     size = T.shape[0]
     every = np.arange(size).astype(np.int32)
     moved, half, row = np.empty(b.shape), np.empty((size, size)), np.empty(size)

@@ -1,4 +1,4 @@
-"""Base class of learners that wrap another learner, for example to scale features."""
+"""Base class for learners that wrap another learner, for example to scale features."""
 
 from collections.abc import Iterator, Mapping
 from copy import copy
@@ -20,9 +20,9 @@ DECLARATIONS = (
 class Wrapper(KernelLearner):
     """A learner that converts contexts and decisions, and passes the results to another learner, `inner`.
 
-    The state consists of the state of `inner` and the wrapper's own arrays. The logged values of a decision are those
-    of `inner`, followed by those of the wrapper. `inside` converts a context and its decision for `inner`. The kernels
-    must convert contexts and decisions in the same way. `cost` is the cost of the wrapper alone.
+    The state consists of `inner`'s state and the wrapper's own arrays. A decision's logged values are those of `inner`,
+    followed by the wrapper's own. `inside` converts a context and its decision for `inner`. The kernels must convert
+    contexts and decisions in the same way. `cost` is the cost of the wrapper alone.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Wrapper(KernelLearner):
             arrays: The wrapper's own state by name.
             model: The kernels' arguments between the event and the model of `inner`.
             observed: The wrapper's own arrays that `observe` may change.
-            templates: Functions that call the kernels of `inner` as globals named like the fields of `Kernels`.
+            templates: Functions that call the kernels of `inner` as globals named after the fields of `Kernels`.
             logged_size: The number of the wrapper's own values per decision.
             options: The constructor's arguments after `inner`.
-            others: Other globals of the templates; see `compile_with`.
+            others: Other globals used by the templates; see `compile_with`.
             beside: The kernels' arguments after the model of `inner`.
         """
         self._options = options
