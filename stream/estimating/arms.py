@@ -1,13 +1,13 @@
 """Comparison of the learner with the holdout, in which a fixed policy decides instead of the learner.
 
-The draw of an event's id determines its arm, so the arms are a random split of the stream. An event is in the holdout
+The draw for an event's id determines its arm, so the arms are a random split of the stream. An event is in the holdout
 with probability h. For a decision with reward r, and a prediction c of the reward from earlier decisions,
 
     φ = (r − c) (1[learner]/(1 − h) − 1[holdout]/h)
 
-has the conditional mean *reward of the learner − reward of the holdout*, because c is multiplied by a factor with mean
-0. Since |φ| ≤ max(1/h, 1/(1 − h)), the confidence sequences of `intervals` bound the running mean of the difference at
-all times simultaneously, even if the learner changes.
+has the conditional mean *the learner's reward − the holdout's reward*, because c is multiplied by a factor with mean 0.
+Since |φ| ≤ max(1/h, 1/(1 − h)), the confidence sequences of `intervals` bound the running mean of the difference at all
+times simultaneously, even if the learner changes.
 
 *Shares.* Decisions are counted as described in `prefix`. If bits are lost more often in one arm than in the other, the
 shares of the counted decisions differ from h, and the comparison is invalid (sample-ratio mismatch). The test is the
@@ -35,7 +35,7 @@ PRIOR = 100.0
 
 
 class ArmCount(NamedTuple):
-    """The counted decisions of one arm."""
+    """The counted decisions in one arm."""
 
     n: int
     rewards: int
@@ -59,7 +59,7 @@ class ArmComparison(NamedTuple):
 
     @property
     def mean_difference(self) -> float | None:
-        """The mean reward of the learner minus that of the holdout, or None until both arms have a reward."""
+        """The learner's mean reward minus the holdout's, or None until both arms have a reward."""
         learner, holdout = self.learner.mean, self.holdout.mean
         return None if learner is None or holdout is None else learner - holdout
 
@@ -87,7 +87,7 @@ class ArmComparison(NamedTuple):
 
 
 class Arms(PrefixEstimator[float]):
-    """Counts each decision by arm when it and all earlier decisions are settled.
+    """Counts each decision by arm once it and all earlier decisions are settled.
 
     >>> arms = Arms(0.5)
     >>> arms.count(np.array([0, 1, 0, 1] * 500), np.array([1, 0, 1, 1] * 500))
@@ -100,7 +100,7 @@ class Arms(PrefixEstimator[float]):
         """Initialise an empty comparison.
 
         Args:
-            share: The share h of the holdout, in (0, 1).
+            share: The holdout's share h, in (0, 1).
         """
         super().__init__()
         self._share = share
@@ -110,7 +110,7 @@ class Arms(PrefixEstimator[float]):
         self._counts = np.zeros((2, 3), np.int64)  # decisions per arm: with a reward, with reward 1, without reward
 
     def value_of(self, prediction: Prediction) -> float:
-        """Return 1 for a decision of the holdout, 0 for a decision of the learner; see PrefixEstimator."""
+        """Return 1 for a decision by the holdout, 0 for a decision by the learner; see PrefixEstimator."""
         return float(prediction.arm == HOLDOUT)
 
     def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
@@ -150,7 +150,7 @@ class Arms(PrefixEstimator[float]):
             side.load(stored)
 
     def __add__(self, other: "Arms") -> "Arms":
-        """Combine the comparisons of two partitions."""
+        """Combine the comparisons from two partitions."""
         both = Arms(self._share)
         both._counts = self._counts + other._counts
         both._sides = self._sides[0] + other._sides[0], self._sides[1] + other._sides[1]
@@ -171,7 +171,7 @@ class Arms(PrefixEstimator[float]):
 
 
 def differs(holdout: int, learner: int, share: float) -> bool:
-    """Return whether the numbers of decisions in the two arms contradict the configured share of the holdout.
+    """Return whether the numbers of decisions in the two arms contradict the holdout's configured share.
 
     >>> differs(50, 950, 0.05), differs(5, 995, 0.05)
     (False, True)

@@ -49,7 +49,7 @@ def poisson_counts(chunk: Chunk, resamples: int) -> NDArray[np.float32]:
 
 
 class ResampledSums:
-    """The sum of each column of terms: over all rows, float64[columns], and over the rows of each resample."""
+    """The sum of each column of terms: over all rows, float64[columns], and over the rows in each resample."""
 
     def __init__(self, columns: int, resamples: int = RESAMPLES) -> None:
         self.sums: FloatArray = np.zeros(columns)
@@ -64,7 +64,7 @@ class ResampledSums:
 def percentile_interval(values: FloatArray, confidence: float) -> Interval | None:
     """Return the interval between percentiles of the resampled values, or None.
 
-    The interval is None if any value is undefined, or if all values are equal. Equal values, such as those of a few
+    The interval is None if any value is undefined, or if all values are equal. Equal values, such as those from a few
     rows without any reward, contain no information about the variance.
     """
     if values.size == 0 or not np.isfinite(values).all() or np.ptp(values) <= SPREAD_MIN:

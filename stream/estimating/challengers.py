@@ -1,15 +1,15 @@
-"""Estimates of challengers, which learn from the champion's decisions; see `stream.learners.challenge`.
+"""Estimates for challengers, which learn from the champion's decisions; see `stream.learners.challenge`.
 
 A prediction contains the class a that the champion played, its propensity p, and for each challenger the class a′ that
 it chose with its own draw. Let w = 1[a′ = a]/p. Given a, the mean of w is p′/p, where p′ is the challenger's
-probability of a. For n decisions with the bit r:
+probability of a. For n decisions with bit r:
 
     reward of the challenger       ips and snips; see `live`
     challenger minus champion      the mean of φ = (w − 1) r
 
 Because the mean of w is 1, (w − 1)(1 − r) has the mean *champion minus challenger*. Both terms are at least −1, so the
 confidence sequences of `intervals` bound the running mean of the difference on both sides at all times simultaneously.
-The intervals of the differences are valid jointly for all challengers. The interval of a reward is valid for one
+The intervals for the differences are valid jointly for all challengers. The interval for a reward is valid for a single
 challenger.
 
 If a challenger chooses a class that the champion never plays, w is 0 and φ is at most 0. The challenger's reward is
@@ -32,7 +32,7 @@ from stream.wire.records import Prediction
 
 
 class ChallengerEstimate(NamedTuple):
-    """The current estimate of one challenger."""
+    """The current estimate for one challenger."""
 
     name: str
     ips: float  # estimate of the challenger's mean reward
@@ -42,7 +42,7 @@ class ChallengerEstimate(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """Whether all intervals are non-empty. An empty one shows that bits are lost more often for some classes."""
+        """Whether all intervals are non-empty. An empty one means that bits are lost more often for some classes."""
         return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
 
     @property
@@ -52,7 +52,7 @@ class ChallengerEstimate(NamedTuple):
 
 
 class ChallengerComparison(NamedTuple):
-    """The current estimates of all challengers."""
+    """The current estimates for all challengers."""
 
     champion: str | None  # name of the champion; None before the first counted decision
     n: int  # number of counted decisions of this champion with a reward
@@ -89,11 +89,11 @@ class ChallengerComparison(NamedTuple):
 
 
 _Row = Sequence[Any]
-"""The champion of a decision, and the weight of each challenger by name, as values that JSON can represent."""
+"""The champion that made a decision, and the weight of each challenger by name, as values that JSON can represent."""
 
 
 class _Sums:
-    """The sums of one challenger."""
+    """The sums for one challenger."""
 
     def __init__(self, delta: float) -> None:
         self.estimate = RunningEstimate()
@@ -113,7 +113,7 @@ class _Sums:
 
 
 class _Reign:
-    """The sums over the decisions of one champion."""
+    """The sums over one champion's decisions."""
 
     def __init__(self, challengers: Iterable[str]) -> None:
         names = tuple(challengers)
@@ -152,7 +152,7 @@ class _Reign:
 
 
 class ChallengerEstimator(PrefixEstimator[_Row]):
-    """Counts each decision when it and all earlier decisions are settled.
+    """Counts each decision once it and all earlier decisions are settled.
 
     >>> from stream.wire.records import Challenged, Decision, Example, Outcome
     >>> estimator = ChallengerEstimator()
@@ -182,7 +182,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         return challenged.champion, weights
 
     def count_settled(self, settled: Sequence[tuple[_Row, int | None]]) -> None:
-        """See `PrefixEstimator.count_settled`. Ignores decisions with other challengers, which another client wrote."""
+        """See `PrefixEstimator.count_settled`. Ignores decisions by other clients with different challengers."""
         for champion, group in groupby(settled, lambda one: one[0][0]):
             rows = list(group)
             self._champion = champion
@@ -204,7 +204,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         self._reigns = {champion: _Reign.of_state(reign) for champion, reign in state["reigns"].items()}
 
     def __add__(self, other: "ChallengerEstimator") -> "ChallengerEstimator":
-        """Combine the estimates of two partitions. The champion is that of `other`, if `other` has a champion."""
+        """Combine the estimates from two partitions. If `other` has a champion, it becomes the champion."""
         both = ChallengerEstimator()
         both.load(self.state())
         both._champion = other._champion or self._champion

@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 
 class Estimates(NamedTuple):
-    """The estimated values of the policies."""
+    """The policies' estimated values."""
 
     data: str
     events: int
@@ -37,7 +37,7 @@ def estimate(
     Args:
         log: The log. It is read twice from its start.
         policies: The policies. The evaluation trains a learning policy, so use each object only once.
-        options: The settings of the evaluation.
+        options: The evaluation settings.
         progress: A callback that is called periodically.
 
     Raises:
@@ -93,7 +93,7 @@ def _limit_flags(found: Survey, options: Options) -> list[Flag]:
         Flag(
             "propensity-below-minimum",
             f"the smallest propensity is {found.propensity_min:g}, below the given minimum {least:g}: smaller values "
-            "were raised to this minimum, which biases all estimates except those of the direct method",
+            "were raised to this minimum, which biases all estimates except those from the direct method",
         )
     ]
 

@@ -12,17 +12,17 @@ For n rows with weight w = π(a|x)/μ(a|x), bit r and reward model q̂, where q�
 
 Assumptions, in addition to correct propensities and contexts that are independent of earlier actions:
 
-- dm: a correct reward model. Its intervals do not account for the error of the model.
+- dm: a correct reward model. Its intervals do not account for the model's error.
 - replay, and all empirical Bernstein intervals: weights of at most w_max, which is derived from the smallest propensity
   of any class under the logging policy. If that propensity is not given, it is estimated from the log.
 - empirical Bernstein intervals: independent rows, and therefore a fixed policy. snips is a ratio and has no such
   interval.
 - clipped-ips: its bootstrap interval covers the clipped mean, which is at most the value. Its empirical Bernstein
   interval covers the value, because clipping 1 − r raises the upper limit.
-- the confidence sequence of ips: only non-negative weights.
-- the confidence sequence of dr, which uses the running reward model: weights of at most w_max. q̂(x, a) is limited to k
-  divided by the largest possible weight of a, so that w q̂ is at most k.
-- the intervals of dr: a log with a positive probability of every action that the policy plays. They are omitted if the
+- the confidence sequence for ips: only non-negative weights.
+- the confidence sequence for dr, which uses the running reward model: weights of at most w_max. q̂(x, a) is limited to
+  k divided by the largest possible weight of a, so that w q̂ is at most k.
+- the intervals for dr: a log with a positive probability of every action that the policy plays. They are omitted if the
   mean weight differs from 1 and no minimum propensity was given. The terms share the folds' reward models, so the
   empirical Bernstein interval is exact only if other rows would give the same models.
 """
@@ -42,7 +42,7 @@ from stream.wire.records import FloatArray
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
 
 DR_BELOW_MAX = 4.0
-"""k for the confidence sequence of dr. A larger value restricts q̂ less, but needs more rows for an equally narrow
+"""k in the confidence sequence for dr. A larger value restricts q̂ less, but needs more rows for an equally narrow
 interval."""
 
 ESS_MIN = 100.0
@@ -59,7 +59,7 @@ WEIGHT_EDGES: FloatArray = np.concatenate(([0.0], 2.0 ** np.arange(-6.0, 21.0)))
 
 
 class Options(NamedTuple):
-    """Settings of an evaluation."""
+    """Settings for an evaluation."""
 
     seed: int = 0
     confidence: float = 0.95
@@ -184,7 +184,7 @@ class PolicyEvaluator:
         self._weight_counts = np.zeros(WEIGHT_EDGES.size, np.int64)
 
     def add(self, chunk: Chunk, q: FloatArray, running_q: FloatArray, counts: NDArray[np.float32]) -> None:
-        """Add the next rows of the log.
+        """Add the next rows from the log.
 
         Args:
             chunk: The rows.
@@ -303,7 +303,7 @@ class PolicyEvaluator:
         )
 
     def _bernstein(self) -> dict[str, Interval]:
-        """Return the empirical Bernstein intervals of a fixed policy. Each limit has half of the error probability."""
+        """Return the empirical Bernstein intervals for a fixed policy. Each limit has half the error probability."""
         moments, half = self._moments, (1.0 - self._options.confidence) / 2.0
         clipped_max = min(self._weight_max, self._limits.clip)
         intervals = {}

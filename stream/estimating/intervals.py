@@ -1,4 +1,4 @@
-"""Intervals for means of bounded or non-negative terms, which are valid for every sample size.
+"""Intervals for means of bounded or non-negative terms, valid for every sample size.
 
 *Empirical Bernstein*, for one sample size: Maurer, Pontil, "Empirical Bernstein bounds and sample variance
 penalization", COLT 2009, theorem 4. For n independent terms in [0, b] with sample variance v, the following holds with
@@ -19,8 +19,8 @@ is a supermartingale with initial value 1, because ξ_t − ξ̂_t ≥ −1 (Fan
 also a supermartingale. The probability that it ever exceeds 1/δ is at most δ (Ville). Solving for the sum gives a lower
 bound on the running mean of the m_t that holds at all t simultaneously, even if the m_t change.
 
-The sequence uses a mixture over λ instead of a λ_t per row. With a λ_t per row, it would bound a mean of the m_t that
-is weighted by λ_t. For a changing policy, this differs from the mean value.
+The sequence uses a mixture over λ instead of a λ_t per row. With a λ_t per row, it would bound the mean of the m_t
+weighted by λ_t. For a changing policy, this differs from the mean value.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ NEWTON_TOLERANCE = 1e-10
 
 
 class Interval(NamedTuple):
-    """An interval with its lower and upper limit."""
+    """An interval with its lower and upper limits."""
 
     low: float
     high: float
@@ -63,7 +63,7 @@ def bernstein_low(n: int, mean: float, variance: float, span: float, delta: floa
 
 
 def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
-    """Return the s with Σ_j exp(λ_j s − ψ(λ_j) V)/J = 1/δ for each V, by Newton's method from above.
+    """Return the s with Σ_j exp(λ_j s − ψ(λ_j) V)/J = 1/δ for each V, using Newton's method from above.
 
     >>> mixture_bound(np.array([0.0, 100.0]), 0.025).round(2).tolist()
     [7.82, 40.61]

@@ -1,4 +1,4 @@
-"""Off-policy estimates of a learner's own policy while the learner replays the decisions of a log.
+"""Off-policy estimates for a learner's own policy while the learner replays the decisions in a log.
 
 A prediction contains the logged class a, its propensity μ(a|x), and the target: a class a′ that the learner drew from
 its own distribution π(·|x), and its probability π(a′|x). The prediction does not contain π(a|x), so the exact weight
@@ -6,18 +6,18 @@ its own distribution π(·|x), and its probability π(a′|x). The prediction do
 
     w = 1[a′ = a]/μ(a|x),  whose mean over the draw of a′ is π(a|x)/μ(a|x)
 
-because a′ is drawn independently of the log's action. For n decisions with the bit r,
+because a′ is drawn independently of the log's action. For n decisions with bit r,
 
     ips    Σ w r/n       is unbiased, as with the exact weight
     snips  Σ w r/Σ w     is consistent
 
-Both have a larger variance than with the exact weight: on average over a′, w² is larger by the factor 1/π(a|x). The
+Both have a larger variance than with the exact weight: on average over a′, w² is larger by a factor of 1/π(a|x). The
 estimates do not use π(a′|x). The confidence sequence for ips requires only non-negative weights and conditional means.
 It is valid at all times, even for a changing policy, and bounds the mean value of the policies that made the individual
 decisions. The direct method and dr require the whole distribution π, or the context; `onebit estimate` computes them
 from the log.
 
-*Prefix.* A decision is counted when it and all earlier decisions are settled; see `prefix`. An expired decision is
+*Prefix.* A decision is counted once it and all earlier decisions are settled; see `prefix`. An expired decision is
 settled without an outcome. It does not block the prefix and is counted separately. It raises a flag, because the
 estimate covers only decisions with an outcome.
 """
@@ -49,7 +49,7 @@ class LivePoint(NamedTuple):
 
 
 class LiveEstimates(NamedTuple):
-    """The current estimates of the learner's own policy."""
+    """The current estimates for the learner's own policy."""
 
     n: int  # number of settled decisions with an outcome and a weight, on which the estimates are based
     without_outcome: int  # number of settled decisions that expired
@@ -76,7 +76,7 @@ class LiveEstimates(NamedTuple):
 
 
 class LiveEstimator(PrefixEstimator[float]):
-    """Counts decisions in the order of publication, each one when it and all earlier decisions are settled."""
+    """Counts decisions in order of publication, each one once it and all earlier decisions are settled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class LiveEstimator(PrefixEstimator[float]):
 def live_weight_flags(weights: Moments) -> list[Flag]:
     """Return flags for suspicious weights, for callers that check the same estimates repeatedly.
 
-    The test of the mean weight is omitted while there are few rows: its distribution is then far from normal, and the
+    The test for the mean weight is omitted while there are few rows: its distribution is then far from normal, and the
     repeated test would raise false alarms at the start of every log.
     """
     return [flag for flag in weight_flags(weights) if flag.name != WEIGHTS_OFF_ONE or weights.ess >= ESS_MIN]

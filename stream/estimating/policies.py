@@ -1,6 +1,6 @@
-"""Policies that can be evaluated. A policy returns the probability with which it would play each class.
+"""Policies that can be evaluated. A policy returns its probability of playing each class.
 
-A policy processes the decisions of a log once, in order. Before each decision, a learning policy is trained on the
+A policy processes the decisions in a log once, in order. Before each decision, a learning policy is trained on the
 logged actions whose feedback has arrived. The estimate is then the mean value, over the log, of a policy that changes
 while it learns.
 """
@@ -45,14 +45,14 @@ class Policy(ABC):
 
     @abstractmethod
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the probability of each class for the next rows of the log, float64[n, K]; 0 for excluded rows."""
+        """Return the probability of each class for the next rows in the log, float64[n, K]; 0 for excluded rows."""
 
     def weight_max(self, propensity_min: float, classes_min: int) -> float:
         """Return the upper limit on importance weights.
 
         Args:
             propensity_min: Lower bound on the logged propensities.
-            classes_min: Lower bound on the number of eligible classes of a decision.
+            classes_min: Lower bound on the number of eligible classes for a decision.
         """
         return 1.0 / propensity_min
 
@@ -61,7 +61,7 @@ class Policy(ABC):
         return p / propensity_min
 
     def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
-        """Return the importance weights π(a|x)/μ(a|x) of n rows, from π = p [n, K] and the logged values."""
+        """Return the importance weights π(a|x)/μ(a|x) for n rows, from π = p [n, K] and the logged values."""
         weights: FloatArray = p[np.arange(actions.size), actions] / propensities
         return weights
 
@@ -147,7 +147,7 @@ class Model(Policy):
 
 
 class Training(NamedTuple):
-    """Settings for training learners on a log: seed, delay of the feedback, and kind of reward."""
+    """Settings for training learners on a log: seed, feedback delay, and kind of reward."""
 
     seed: int = 0
     delay: DelayModel | None = None  # delay for rows without a logged delay; None means no delay
@@ -276,12 +276,12 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         if rest not in class_names:
             shown = ", ".join(class_names[:20]) + (", ..." if n_classes > 20 else "")
             raise EstimateError(
-                f"policy {spec}: expected constant:CLASS with a class of the log ({shown}); got {rest!r}"
+                f"policy {spec}: expected constant:CLASS with a class from the log ({shown}); got {rest!r}"
             )
         return Constant(n_classes, class_names.index(rest), rest)
     if name not in registered():
         raise EstimateError(
-            f"policy {spec}: expected logged, uniform, constant:ACTION, model:FILE, or a learner of "
+            f"policy {spec}: expected logged, uniform, constant:ACTION, model:FILE, or one of the learners "
             f"{', '.join(evaluable_learners())}"
         )
     parameters = check_parameters(name, _parameters(spec, rest), any_right=training.reward == "any")

@@ -1,7 +1,7 @@
-"""The settled decisions, in the order of publication, that precede the first pending decision.
+"""The settled decisions, in order of publication, that precede the first pending decision.
 
 If feedback for right answers arrives sooner than feedback for wrong answers, an estimate that counts each bit on
-arrival is biased upwards. A decision is therefore counted when it and all earlier decisions are settled:
+arrival is biased upwards. A decision is therefore counted once it and all earlier decisions are settled:
 
     decided   1  2  3  4  5  6
     settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
@@ -32,9 +32,10 @@ class _Decided(Generic[V]):
 
 
 class PrefixEstimator(ABC, Generic[V]):
-    """Base of estimators that count each decision when it and all earlier decisions are settled.
+    """Base class for estimators that count each decision once it and all earlier decisions are settled.
 
-    Estimators process the output of steps. A subclass defines the value of a decision, and how settled decisions count.
+    Estimators process the output of steps. A subclass defines a decision's value, and how settled decisions are
+    counted.
     """
 
     def __init__(self) -> None:
@@ -67,8 +68,8 @@ class PrefixEstimator(ABC, Generic[V]):
 
         Args:
             partition: The partition.
-            step: The number of the step. A gap means that another process performed the steps in between and may have
-                settled decisions. The partition's decisions are then discarded.
+            step: The step number. A gap means that another process performed the steps in between and may have settled
+                decisions. The partition's decisions are then discarded.
             predictions: The decisions, in order.
             examples: The settled decisions, from this and earlier steps.
         """
@@ -88,7 +89,7 @@ class PrefixEstimator(ABC, Generic[V]):
         self._advance()
 
     def keep(self, partitions: Container[int]) -> None:
-        """Discard the decisions of all but these partitions, because other processes will settle them."""
+        """Discard the decisions from all but these partitions, because other processes will settle them."""
         self._leave({partition for partition in self._steps if partition not in partitions})
         self._advance()
 

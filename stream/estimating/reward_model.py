@@ -5,9 +5,8 @@
     S = the diagonal matrix of the mean z² over all rows, so that the model does not depend on the units of the features
 
 The sums are kept for each fold and need constant memory. An *out-of-fold* prediction uses all folds except the row's
-own. The λ of a fold is the value in RIDGES that predicts held-out folds best. The error is also computed from the
-sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ equals r̄; for a rare action, it is close
-    to r̄.
+own. A fold's λ is the value in RIDGES that predicts held-out folds best. The error is also computed from the sums:
+Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ equals r̄; for a rare action, it is close to r̄.
 
 If d features require too much memory, x is hashed with signs to m features (Weinberger et al., "Feature hashing for
 large scale multitask learning", ICML 2009). The coarser model widens the intervals, but biases only the direct method.
@@ -36,7 +35,7 @@ VALUE_MAX = 1e100
 RIDGES = (1.0, 10.0, 100.0, 1000.0)
 
 SIGN_STATE = 20_260_301
-"""Fixed seed of the feature hashing."""
+"""Fixed seed for feature hashing."""
 
 
 def size_of(n_features: int, n_classes: int, folds: int) -> int:
@@ -104,7 +103,7 @@ class _Sums(NamedTuple):
 
 
 def _best_ridge(known: _Sums, held: _Sums) -> float:
-    """Return the λ with which a model of the known rows best predicts the held-out rows. Ties go to the smallest λ."""
+    """Return the λ with which a model fitted on known rows best predicts held-out rows. Ties go to the smallest λ."""
     losses = [known.loss_on(held, ridge) for ridge in RIDGES]
     return RIDGES[int(np.argmin(losses))]
 
@@ -151,9 +150,9 @@ class RewardModel:
             self._b[f, a] += rewards[rows] @ z[rows]
 
     def fit(self) -> None:
-        """Fit the weights of each fold on all other folds.
+        """Fit the weights for each fold on all other folds.
 
-        With two folds, fit the weights of both folds on all rows.
+        With two folds, fit the weights for both folds on all rows.
         """
         parts = [_Sums(*part) for part in zip(self._A, self._b, strict=True)]
         if self.folds == 2:
@@ -177,7 +176,7 @@ class RewardModel:
 
 REFIT_FIRST = 32
 REFIT_GROWTH = 1.5
-"""The running model is fitted again whenever the number of rows has grown by this factor."""
+"""The running model is refitted whenever the number of rows has grown by this factor."""
 
 
 class RunningRewardModel:

@@ -19,7 +19,7 @@ FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
 
 
 class Eligible(NamedTuple):
-    """The eligible classes of n decisions, in compressed form. Without entries, all classes are eligible."""
+    """The eligible classes for n decisions, in compressed form. If there are no entries, all classes are eligible."""
 
     offsets: NDArray[np.int64]  # [n + 1]: decision j has classes[offsets[j] : offsets[j + 1]]
     classes: IndexArray  # int32, in increasing order for each decision
@@ -31,22 +31,22 @@ class Eligible(NamedTuple):
         return cls(offsets, np.fromiter(chain.from_iterable(lists), np.int32, int(offsets[-1])))
 
     def where(self, kept: NDArray[np.bool_]) -> "Eligible":
-        """Return the eligible classes of the decisions selected by a mask."""
+        """Return the eligible classes for the decisions selected by a mask."""
         sizes = np.diff(self.offsets)
         return Eligible(np.concatenate(([0], np.cumsum(sizes[kept]))), self.classes[np.repeat(kept, sizes)])
 
     def part(self, start: int, stop: int) -> "Eligible":
-        """Return the eligible classes of a range of decisions."""
+        """Return the eligible classes for a range of decisions."""
         first, last = self.offsets[start], self.offsets[stop]
         return Eligible(self.offsets[start : stop + 1] - first, self.classes[first:last])
 
     def of(self, j: int) -> IndexArray | None:
-        """Return the eligible classes of a decision, or None for all classes."""
+        """Return the eligible classes for a decision, or None for all classes."""
         start, stop = self.offsets[j], self.offsets[j + 1]
         return self.classes[start:stop] if stop > start else None
 
     def counts(self, n_classes: int) -> NDArray[np.int64]:
-        """Return the number of eligible classes of each decision."""
+        """Return the number of eligible classes for each decision."""
         sizes = np.diff(self.offsets)
         return np.where(sizes > 0, sizes, n_classes)
 
@@ -120,7 +120,7 @@ class Chunk(NamedTuple):
         return Features(self.indices[start:stop], self.values[start:stop])
 
     def among(self, j: int) -> IndexArray | None:
-        """Return the eligible classes of row j, or None for all classes."""
+        """Return the eligible classes for row j, or None for all classes."""
         return None if self.eligible is None else self.eligible.of(j)
 
     def mask(self, n_classes: int) -> NDArray[np.bool_]:

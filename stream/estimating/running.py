@@ -22,7 +22,7 @@ class LiveEstimate(NamedTuple):
 
 
 class RunningEstimate:
-    """The sums of a policy's weights and bits, and the confidence sequence of ips."""
+    """The sums of a policy's weights and bits, and the confidence sequence for ips."""
 
     def __init__(self) -> None:
         self.weights, self.weighted_rewards, self.rewards = Moments(), Moments(), Moments()
@@ -72,7 +72,7 @@ class RunningEstimate:
         self._sequence.load(state[-1])
 
     def __add__(self, other: "RunningEstimate") -> "RunningEstimate":
-        """Combine the estimates of two partitions.
+        """Combine the estimates from two partitions.
 
         The sums of the confidence sequences are also added. For each λ, the product of two alternating supermartingales
         is a supermartingale, so the mixture of the products remains valid.

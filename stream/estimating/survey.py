@@ -20,7 +20,7 @@ EXPECTED_MIN = 5.0
 """Classes with a smaller expected count are merged for the chi-squared test (Cochran 1954)."""
 
 UNIFORM_WITHIN = 0.01
-"""Relative tolerance for a propensity of 1/K; for example, logs round 1/3 to 0.333."""
+"""Relative tolerance for a propensity of 1/K; for example, a log may round 1/3 to 0.333."""
 
 
 class Flag(NamedTuple):
@@ -73,7 +73,7 @@ def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
 
 
 class _Counts:
-    """Counters of a pass over a log."""
+    """Counters for a pass over a log."""
 
     def __init__(self, n_classes: int) -> None:
         self.events = self.judged = self.weighted = 0

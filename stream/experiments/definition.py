@@ -1,6 +1,6 @@
 """The definition of an experiment, read from a TOML file; docs/experiments.md describes the format.
 
-An experiment consists of sweeps, figures and tables. The figures and tables show the rows of the sweeps together with
+An experiment consists of sweeps, figures and tables. The figures and tables show the rows from the sweeps together with
 published numbers. A sweep runs all combinations of data sets, learners with parameter grids, stream conditions and
 seeds.
 """
@@ -97,7 +97,7 @@ FOLDS = 10
 
 
 class Conditions(_Table):
-    """Conditions of the stream. Times are counted in decisions."""
+    """Stream conditions. Times are measured in decisions."""
 
     delay: int | str = 0  # in decisions, or a distribution as in `onebit run --delay`, with 1 ms per decision
     loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of lost bits
@@ -126,7 +126,7 @@ class Conditions(_Table):
         if self.model == "own" and (self.lag > 1 or self.outage):
             raise ValueError("conditions: lag and outage require a shared model")
         if self.model == "shared" and self.forget_every:
-            raise ValueError("conditions: forget_every requires own models")
+            raise ValueError("conditions: forget_every requires model = 'own'")
         return self
 
 
@@ -173,7 +173,7 @@ class Reported(_Table):
 
 
 class Comparison(_Table):
-    """A table of errors with the numbers from a paper."""
+    """A table of errors, with a paper's numbers for comparison."""
 
     name: str
     title: str
@@ -236,12 +236,12 @@ class Experiment(_Table):
         return [sweep for sweep in self.sweeps if sweep.name in found]
 
     def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
-        """Return a copy with different numbers of events and seeds. None leaves a number unchanged.
+        """Return a copy with a different number of events and seeds. None leaves a number unchanged.
 
         Args:
             events: Limit on events per run. Sweeps with a lower limit keep it.
             seeds: Number of seeds.
-            exactly: Names of sweeps that use exactly this number of events, even if it exceeds their limit.
+            exactly: Names of sweeps that use exactly this number of events, even if it exceeds their limits.
         """
         sweeps = []
         for sweep in self.sweeps:

@@ -55,7 +55,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Return the key that identifies the row of this run."""
+        """Return the key that identifies this run's row."""
         parts = (self.sweep, self.data, self.learner, self.parameters, self.conditions.known_by, self.seed,
                  self.events, self.epochs, self.evaluate, self.fold)  # fmt: skip
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12).hexdigest()
@@ -136,7 +136,7 @@ _warm: set[object] = set()
 
 
 def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run, float]:
-    """Run the learner; return the result and the CPU time of the loop, excluding the time to load the kernels."""
+    """Run the learner; return the result and the CPU time of the loop, excluding the time taken to load the kernels."""
     kernels = getattr(learner, "kernels", None)
     if kernels not in _warm:
         few = life_of(stream, np.arange(min(2, stream.truth.size)))
@@ -199,7 +199,7 @@ def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
 
 
 def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
-    """Return the stream of each learner in a run, with the indices of its events."""
+    """Return the stream for each learner in a run, with the indices of its events."""
     size, conditions = stream.truth.size, job.conditions
     if conditions.partitions > 1 and conditions.model == "own":
         numbers = partitions_of(size, conditions.partitions, job.seed)

@@ -49,11 +49,11 @@ def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on:
 
 
 _FORMS: dict[str, Form] = {"error": "share", "last_tenth": "share", "mistakes": "count", "queried": "count"}
-"""Display formats of measures. Other measures are plain numbers."""
+"""Display formats for measures. Other measures are plain numbers."""
 
 
 def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: DrawnAxis) -> list[Chart]:
-    """Return the panels of a figure as charts. A label has the same colour in all charts.
+    """Return a figure's panels as charts. A label has the same colour in all charts.
 
     Args:
         key: A key for the figure, unique on the page.

@@ -1,4 +1,4 @@
-"""The runs of an experiment, in execution order."""
+"""The runs in an experiment, in execution order."""
 
 import json
 from collections import defaultdict
@@ -21,7 +21,7 @@ from stream.experiments.measure import Job, Row
 def jobs_of(
     sweep: Sweep, available: Iterable[str], best: Mapping[tuple[str, str, str], Parameters] | None
 ) -> list[Job]:
-    """Return the runs of a sweep, ordered by data set and seed so that each stream is created only once.
+    """Return the runs in a sweep, ordered by data set and seed so that each stream is created only once.
 
     Args:
         sweep: The sweep.
@@ -73,7 +73,7 @@ def _parameters(
 
 
 def conditions_text(conditions: Conditions) -> str:
-    """Return conditions in the form in which rows store them: JSON, without default values."""
+    """Return conditions as rows store them: JSON, without default values."""
     return json.dumps(conditions.model_dump(exclude_defaults=True), sort_keys=True)
 
 
@@ -89,7 +89,7 @@ def best_parameters(rows: Sequence[Row]) -> dict[tuple[str, str, str], Parameter
 
 
 def check_learners(experiment: Experiment, accepted: Mapping[str, frozenset[str]]) -> None:
-    """Check the learners and parameters of an experiment.
+    """Check the learners and parameters in an experiment.
 
     Args:
         experiment: The experiment.

@@ -1,4 +1,4 @@
-"""Evaluates a sweep's rows: lines for figures, and tables that include a paper's numbers. Accesses no files."""
+"""Evaluates a sweep's rows: lines for figures, and tables that include a paper's numbers. Does not access files."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from stream.reporting.experiment_figures import Line, Panel
 from stream.reporting.tables import Table
 
 EXAMPLES = "examples"
-"""Name of the x axis of learning curves."""
+"""Name of the x axis in learning curves."""
 
 POLICY = "policy"
 """Name of the field that states how expired decisions are treated: drop, negative or correct."""
@@ -37,7 +37,7 @@ _FIGURES: dict[str, Callable[[Row], float]] = {
 
 
 def field_of(row: Row, name: str) -> Scalar | None:
-    """Return a parameter, a condition or a column of a row, or None if the row has none of this name.
+    """Return a parameter, a condition or a column of a row, or None if the row has none with this name.
 
     If the parameter is a multiple of a statistic of the data, the factor is returned.
     """
@@ -62,7 +62,7 @@ def first_field_of(row: Row, names: str) -> Scalar | None:
 
 
 def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str]) -> list[Panel]:
-    """Return the panels of a figure, with a line for each learner and each value of `lines`."""
+    """Return a figure's panels, with a line for each learner and each value of `lines`."""
     # Rows of a learner without the parameter are also shown.
     shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
@@ -113,7 +113,7 @@ def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | No
 
 
 class Compared(NamedTuple):
-    """A line of a table that compares results with a paper. Errors are in percent, mistakes are counts."""
+    """A line in a table that compares results with a paper. Errors are in percent, mistakes are counts."""
 
     data: str
     learner: str
@@ -133,7 +133,7 @@ class Compared(NamedTuple):
 
 
 def compare(table: Comparison, rows: Sequence[Row]) -> list[Compared]:
-    """Return the lines of a table, in the order of the rows."""
+    """Return a table's lines, in the order of the rows."""
     groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.data, row.title, *(str(field_of(row, name)) for name in table.by)].append(row)

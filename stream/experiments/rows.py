@@ -24,17 +24,17 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file, or an empty list if it does not exist.
+    """Return the rows in a file, or an empty list if the file does not exist.
 
     Raises:
-        ExperimentError: the file is not a result file, or was written by another version of Onebit.
+        ExperimentError: the file is not a result file, or was written by a different version of Onebit.
     """
     if not path.exists():
         return []
     try:
         return [_row(orjson.loads(line), path) for line in gzip.decompress(path.read_bytes()).splitlines()]
     except (OSError, EOFError, zlib.error, orjson.JSONDecodeError) as error:
-        message = f"{path}: expected the rows of an experiment as gzipped JSON lines; got {error}"
+        message = f"{path}: expected an experiment's rows as gzipped JSON lines; got {error}"
         raise ExperimentError(message) from error
 
 
@@ -43,7 +43,7 @@ def _row(fields: Any, path: Path) -> Row:
     if names != list(Row._fields):
         raise ExperimentError(
             f"{path}: expected the columns {', '.join(Row._fields)}; got {', '.join(names) or 'none'}; "
-            "use another results directory, or delete this file"
+            "use a different results directory, or delete this file"
         )
     values: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
     return Row(**values)  # JSON represents NaN as null

@@ -143,7 +143,7 @@ Make = Callable[[Sequence[Job]], Iterator[tuple[Job, Ended, float]]]
 
 @contextmanager
 def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
-    """Start one process pool for all sweeps, because the first run in each process takes seconds longer."""
+    """Start one process pool for all sweeps, because the first run in each process takes several seconds longer."""
     if jobs == 1:
         yield lambda planned: (_make(job, sets) for job in planned)
         return
@@ -152,7 +152,7 @@ def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
 
 
 _sets: list[Sets] = []
-"""The data sets of a process in the pool. Its runs share them, so that loaded data are reused."""
+"""The data sets loaded by a process in the pool. Its runs share them, so that loaded data are reused."""
 
 
 def _start(sets: Sets) -> None:

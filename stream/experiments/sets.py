@@ -38,7 +38,7 @@ class Loaded:
 
 
 class Sets:
-    """The data sets available to an experiment: its own data sets, those of `sets.toml`, and generated data sets."""
+    """The data sets available to an experiment: its own data sets, those in `sets.toml`, and generated data sets."""
 
     def __init__(self, own: Mapping[str, SetEntry], folder: Path | None) -> None:
         self._entries = read_sets() | dict(own)

@@ -1,7 +1,7 @@
 """Streams: rows of a data set in order, with draws, delays, noise and changes that depend only on a seed.
 
-Draws for different purposes are independent. A seed therefore gives the same order and draws whatever the delay, noise
-and change.
+Draws for different purposes are independent. A seed therefore gives the same order and draws regardless of the delay,
+noise and change.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class Stream(NamedTuple):
 
 
 def stream_of(data: Loaded, seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
-    """Return the stream for a seed, with at most `events` events. Each epoch has the rows in random order.
+    """Return the stream for a seed, with at most `events` events. Each epoch contains the rows in random order.
 
     Generated rows keep their order, which already depends on the seed.
     """
@@ -86,7 +86,7 @@ def noisy(labels: Labels, n_classes: int, share: float, rng: np.random.Generator
 
 
 def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
-    """Rename the labels of the second half with a random cyclic permutation of the classes."""
+    """Rename the labels in the second half with a random cyclic permutation of the classes."""
     circle = rng.permutation(n_classes)
     names = np.empty(n_classes, dtype=np.int64)
     names[circle] = np.roll(circle, 1)
@@ -95,7 +95,7 @@ def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
 
 
 def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.Generator) -> Indices:
-    """Reorder the rows so that a third of the classes occurs only in the first half, and a third only in the second.
+    """Reorder the rows so that a third of the classes occur only in the first half, and a third only in the second.
 
     Rows in the wrong half are swapped in pairs, one from each half. Rows that remain in the wrong half are omitted.
     """
@@ -116,7 +116,7 @@ def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.G
 
 
 def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
-    """Return the delay of each bit in decisions, or NEVER for a lost bit."""
+    """Return each bit's delay in decisions, or NEVER for a lost bit."""
     delay, size = conditions.delay, labels.size
     if isinstance(delay, int):
         delays = np.full(size, delay, dtype=np.int64)
@@ -153,7 +153,7 @@ def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
 
 
 def partitions_of(size: int, partitions: int, seed: int) -> Indices:
-    """Return the partition of each event, assigned uniformly at random, as key hashing does."""
+    """Return each event's partition, assigned uniformly at random, as key hashing does."""
     return generator(seed, "partition").integers(0, partitions, size)
 
 
@@ -163,7 +163,7 @@ def lives(size: int, forget_every: int) -> list[Indices]:
 
 
 def split(size: int, seed: int, fold: int, folds: int) -> tuple[Indices, Indices]:
-    """Return the training rows and the test rows of a fold."""
+    """Return the training rows and the test rows for a fold."""
     order = generator(seed, "split").permutation(size)
     tested = np.zeros(size, dtype=np.bool_)
     tested[order[fold::folds]] = True

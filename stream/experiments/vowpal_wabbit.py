@@ -21,7 +21,7 @@ from stream.offline import Examples
 
 
 class Sizes(Protocol):
-    """The numbers of classes and features of a data set."""
+    """The numbers of classes and features in a data set."""
 
     @property
     def n_classes(self) -> int:
@@ -58,10 +58,10 @@ class Setting(NamedTuple):
 
 
 def package(name: str) -> Any:
-    """Import a module of another library.
+    """Import a module from another library.
 
     Raises:
-        ParameterError: it is not installed.
+        ParameterError: the library is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -71,7 +71,7 @@ def package(name: str) -> Any:
 
 @cache
 def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
-    """Return the index of each feature in a weight table of 2**`bits` entries, int64[d]."""
+    """Return the index of each feature in a weight table with 2**`bits` entries, int64[d]."""
     workspace = package("vowpalwabbit.pyvw").Workspace(f"--quiet -b {bits}")
     namespace = workspace.hash_space(NAMESPACE)
     found = [workspace.hash_feature(f"f{i}", namespace) for i in range(n_features)]
@@ -80,7 +80,7 @@ def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
 
 
 class Bandit:
-    """Vowpal Wabbit for K actions; converts the examples of a stream to its format."""
+    """Vowpal Wabbit for K actions; converts the examples in a stream to its format."""
 
     def __init__(self, data: Sizes, setting: Setting, *, quadratic: bool = False) -> None:
         pyvw = package("vowpalwabbit.pyvw")

@@ -194,8 +194,11 @@ def test_parameters_are_passed_to_the_learner() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("constant:e", r"policy constant:e: expected constant:CLASS with a class of the log \(a, b, c, d\); got 'e'"),
-        ("greedy", r"policy greedy: expected logged, uniform, constant:ACTION, model:FILE, or a learner of banditron"),
+        ("constant:e", r"policy constant:e: expected constant:CLASS with a class from the log \(a, b, c, d\); got 'e'"),
+        (
+            "greedy",
+            r"policy greedy: expected logged, uniform, constant:ACTION, model:FILE, or one of the learners banditron",
+        ),
         ("late-ucb:eta", r"expected parameters NAME=VALUE separated by commas; got 'eta'"),
     ],
 )

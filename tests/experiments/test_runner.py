@@ -162,7 +162,7 @@ def test_key_of_a_row_does_not_change_if_a_new_condition_has_its_default() -> No
     [
         ({"lag": 2}, "lag and outage require a shared model"),
         ({"outage": 2}, "lag and outage require a shared model"),
-        ({"model": "shared", "forget_every": 9}, "forget_every requires own models"),
+        ({"model": "shared", "forget_every": 9}, "forget_every requires model = 'own'"),
     ],
 )
 def test_contradictory_conditions_are_rejected(conditions: dict[str, Any], message: str) -> None:
@@ -180,7 +180,7 @@ def test_rows_of_an_earlier_definition_are_kept_but_ignored(tmp_path: Path) -> N
 
 def test_file_without_rows_is_rejected(tmp_path: Path) -> None:
     (tmp_path / ROWS_FILE).write_text("rows")
-    with pytest.raises(ExperimentError, match="expected the rows of an experiment as gzipped JSON lines"):
+    with pytest.raises(ExperimentError, match="expected an experiment's rows as gzipped JSON lines"):
         read_rows(tmp_path / ROWS_FILE)
 
 

@@ -186,8 +186,8 @@ def test_error_names_a_policy_without_live_estimates(spec: str, message: str) ->
 @pytest.mark.parametrize(
     ("spec", "changed", "message"),
     [
-        ("constant:a", {}, "a class of the log (0, 1, 2"),
-        ("constant:1", {"n_classes": 2, "class_names": ["yes", "no"]}, "a class of the log (yes, no); got '1'"),
+        ("constant:a", {}, "a class from the log (0, 1, 2"),
+        ("constant:1", {"n_classes": 2, "class_names": ["yes", "no"]}, "a class from the log (yes, no); got '1'"),
         ("model", {"n_features": 7}, "test.predictions has 9 and 7"),
         ("model", {"class_names": [*"abcdefghi"]}, None),
     ],
