@@ -3,7 +3,7 @@
     python benchmarks/activation.py [--write]
 
 Half of the decisions are shown, and receive feedback after a random delay. The other half are never shown. The
-benchmark reports the error of the shown decisions in three pipelines in virtual time, with `--on-expiry negative`:
+benchmark reports the error on the shown decisions in three pipelines in virtual time, with `--on-expiry negative`:
 
     without     only the contexts whose decisions are shown
     deferred    all contexts, deferred; the window begins when a decision is shown
@@ -36,7 +36,7 @@ SHOWN_MS, FEEDBACK_MS = 2_000, 5_000  # mean time until a decision is shown, and
 
 
 def error(kind: str, name: str, learner: str, seed: int) -> float:
-    """Return the error of the shown decisions in percent."""
+    """Return the error on the shown decisions in percent."""
     dataset = load(name, seed=seed)
     luck = np.random.default_rng(seed)
     settings: dict[str, Any] = {"seed": seed, "on_expiry": "negative", "retain": "1m"}

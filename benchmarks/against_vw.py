@@ -64,7 +64,7 @@ Row = dict[str, Any]
 
 
 class Results:
-    """The rows of a result file, identified by the parameters of their runs."""
+    """The rows in a result file, identified by their runs' parameters."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -138,7 +138,7 @@ def compare(name: str, data: Loaded, delay: int | str, arguments: argparse.Names
 
 
 def compare_times(name: str, data: Loaded, results: Results) -> None:
-    """Measure the time per event of the chosen learner, of igw-logistic if stack-igw is chosen, and of squarecb."""
+    """Measure the time per event for the chosen learner, for igw-logistic if stack-igw is chosen, and for squarecb."""
     run: Row = {"set": name, "what": "µs per event"}
     if results.has(run):
         return
@@ -156,7 +156,7 @@ def compare_times(name: str, data: Loaded, results: Results) -> None:
 
 
 def table(rows: list[Row], *, quadratic: bool) -> str:
-    """Return a Markdown table. Each cell has Onebit's error and, after a slash, Vowpal Wabbit's smallest error."""
+    """Return a Markdown table. Each cell contains Onebit's error and, after a slash, Vowpal Wabbit's smallest error."""
     delays = {0: "immediate", 1_000: "1,000 decisions late", "lognormal": "log-normal, median 1,000"}
     lines = ["| data | rows | " + " | ".join(delays.values()) + " |", "|---|---:|" + "---:|" * len(delays)]
     for name in SETS:
@@ -181,8 +181,8 @@ def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Calla
 
     Args:
         data: The data set.
-        stream: The first events of the data set.
-        setting: The configuration of Vowpal Wabbit.
+        stream: The first events in the data set.
+        setting: Vowpal Wabbit's configuration.
         made: Whether the examples are created in advance, so that the measured time excludes their creation.
     """
     bandit = Bandit(data, setting)

@@ -1,13 +1,14 @@
-"""Challengers: false promotions when champion and challenger are equal, and the CPU time of a challenger.
+"""Measure false promotions when champion and challenger are equal, and the CPU time of a challenger.
 
     python -m benchmarks.challengers
 
 *A/A.* In each stream, champion and challenger are igw-logistic with equal parameters and a floor. The challenger's
-estimate is checked after every tenth decision. A stream counts if the challenger is ever reported as better. The error
-probability of the interval's lower limit is 2.5 %; the goal is at most 5 %.
+estimate is checked after every tenth decision. A stream is counted if the challenger is ever reported as better. The
+error probability of the interval's lower limit is 2.5 %; the goal is at most 5 %.
 
-*CPU.* The extra time per decision and update with a challenger is reported relative to the time of the challenger's
-learner alone. All times are measured in one process, in seven turns; each is the shortest of its turns.
+*CPU.* The extra time per decision and update with a challenger is reported relative to the time taken by the
+challenger's learner alone. All times are measured in one process, in seven turns; each reported time is the shortest
+over the turns.
 """
 
 import time
@@ -36,7 +37,7 @@ def learner(name: str, n_classes: int, n_features: int) -> KernelLearner:
 
 
 def is_promoted(seed: int) -> bool:
-    """Return whether the challenger of an A/A stream is ever reported as better."""
+    """Return whether the challenger in an A/A stream is ever reported as better."""
     rng = np.random.default_rng(seed)
     W = rng.normal(size=(D, K))
     equal = Challenge(*(Mixture(learner("igw-logistic", K, D), FLOOR) for _ in range(2)))
@@ -94,7 +95,7 @@ def main() -> None:
     for seed in range(STREAMS):
         promoted += is_promoted(seed)
         if seed % 100 == 99:
-            print(f"A/A: {promoted} of {seed + 1} streams promoted falsely", flush=True)
+            print(f"A/A: false promotions in {promoted} of {seed + 1} streams", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure decisions among eligible classes, and the speed of learning a class that appears halfway.
+"""Measure decisions among eligible classes, and the speed of learning a class that appears halfway through.
 
     python benchmarks/eligible.py DATA_FOLDER [--decisions 1000000] [--write]
 
@@ -36,7 +36,7 @@ WINDOW, REACHED = 50, 0.9
 
 
 def outside(decisions: int) -> int:
-    """Return the number of decisions that are not among their eligible classes."""
+    """Return the number of decisions outside their eligible classes."""
     rng = np.random.default_rng(1)
     names = [f"class-{k}" for k in range(N_NAMES)]
     task = Task(TaskSettings("late-ucb", N_NAMES, N_FEATURES, open_classes=True), "contexts")
@@ -93,7 +93,7 @@ def reached(hits: NDArray[np.bool_]) -> Reached:
 
 
 def measured(name: str, folder: Path, seeds: int) -> dict[str, Any]:
-    """Return the results of all classes of a data set."""
+    """Return the results for all classes in a data set."""
     data = load(name, folder)
     rows: dict[str, list[Reached]] = {"known": [], "new": []}
     for of_class in range(data.n_classes):

@@ -1,11 +1,11 @@
-"""Measure the error of each learner at several feedback delays, and draw the figure for docs/learners.md.
+"""Measure each learner's error at several feedback delays, and draw the figure for docs/learners.md.
 
     python benchmarks/error_by_delay.py DATA_FOLDER [--learners late-ucb arow] [--write]
     python benchmarks/error_by_delay.py --draw
 
 Two data sets of digits are replayed for 30,000 events, in a new random order in each epoch. Every bit arrives after a
 fixed number of decisions. All learners use their default parameters. newtron is omitted because it takes 0.1 s per
-event, and kwik-banditron because it requires a comparator. `--write` stores the errors of each learner in
+event, and kwik-banditron because it requires a comparator. `--write` stores each learner's errors in
 benchmarks/results/error_by_delay.json; `--draw` writes the figure to docs/figures/.
 """
 
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def measure(learner: str, folder: Path) -> Row:
-    """Return the errors of a learner for each data set and delay."""
+    """Return a learner's errors for each data set and delay."""
     errors: dict[str, list[float]] = {}
     for name in SETS:
         data = load(name, folder)
@@ -63,7 +63,7 @@ def measure(learner: str, folder: Path) -> Row:
 
 
 def picture(rows: list[Row]) -> str:
-    """Return the figure. It has one panel per learner, in order of the error under delay."""
+    """Return the figure. It has one panel per learner, ordered by error under delay."""
     ordered = sorted(rows, key=lambda row: sum(sum(errors[2:]) for errors in row["error %"].values()))
     width = COLUMNS * PANEL_PX
     height = TOP_PX + -(-len(ordered) // COLUMNS) * PANEL_HIGH_PX

@@ -1,4 +1,4 @@
-"""Measure the coverage of the intervals of off-policy estimates on data with known true values.
+"""Measure the coverage of intervals for off-policy estimates on data with known true values.
 
     python benchmarks/estimates.py [--sets synsep optdigits] [--seeds 1000] [--rows 2000] [--minutes 30] [--write]
 
@@ -49,7 +49,7 @@ UNIFORM = 0.7
 
 
 class Population(NamedTuple):
-    """The rows of the population, with the class probabilities of two policies."""
+    """The rows in the population, with the class probabilities under two policies."""
 
     name: str
     contexts: list[Features]
@@ -61,14 +61,14 @@ class Population(NamedTuple):
 
 
 class Known(Policy):
-    """A policy with known probabilities for every row of the population. Event ids end with the row number."""
+    """A policy with known probabilities for every row in the population. Event ids end with the row number."""
 
     def __init__(self, name: str, probabilities: FloatArray) -> None:
         self.name = name
         self._probabilities = probabilities
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the known probabilities of the rows."""
+        """Return the known probabilities for the rows."""
         return self._probabilities[[int(one.rpartition("-")[2]) for one in chunk.ids]]
 
 
@@ -97,7 +97,7 @@ def population_of(name: str) -> Population:
 
 
 def taught(dataset: Dataset, start: int, name: str, floor: float = 0.0, **parameters: float) -> Learner:
-    """Return a learner with an exploration floor, trained on the bits of LEARNED rows from row `start` on."""
+    """Return a learner with an exploration floor, trained on the bits of LEARNED rows, starting at row `start`."""
     bare = create(name, dataset.n_classes, dataset.n_features, **parameters)
     assert isinstance(bare, KernelLearner)
     learner = Mixture(bare, floor)

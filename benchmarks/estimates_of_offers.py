@@ -47,7 +47,7 @@ Row = dict[str, Any]
 
 
 def rows_of(log: Log) -> list[Row]:
-    """Return the estimates and the true value of every policy."""
+    """Return the estimates and the true value for every policy."""
     found = estimate(log, [parse_policy(one, log.class_names, log.n_features, TRAINING) for one in POLICIES])
     return [
         {
@@ -120,7 +120,7 @@ def _axis(bottom: int) -> Iterator[str]:
 
 
 def _policy(row: Row) -> Iterator[str]:
-    """Yield the name of a policy, its estimates, and a line at the true value."""
+    """Yield a policy's name, its estimates, and a line at the true value."""
     yield f'<text x="{NAME_PX - 10}" y="{LINE_PX * 2}" text-anchor="end">{row["policy"]}</text>'
     yield f'<path d="M{_x(row["truth"])} 2V{ROW_PX - 8}" stroke="{TRUE}" stroke-width="3"/>'
     for number, (estimator, colour) in enumerate(SHOWN.items()):

@@ -1,4 +1,4 @@
-"""Compare Onebit's default learner with those of coba, Vowpal Wabbit and bayesianbandits in coba's evaluator.
+"""Compare Onebit's default learner with those from coba, Vowpal Wabbit and bayesianbandits in coba's evaluator.
 
     pip install coba==8.1.0 vowpalwabbit==9.11.9 bayesianbandits==1.5.0
     python benchmarks/judged_by_coba.py DATA_FOLDER [--sets vowel r8] [--orders 3] [--rows-max 2000]
@@ -39,7 +39,7 @@ DENSE_SHARE = 8
 """A data set is dense if more than 1/DENSE_SHARE of its entries are non-zero."""
 
 FEATURES = ((1, "a", "ax"), (1, "a", "ax", "axx"))
-"""The inputs of each class's reward regression: x, or x and all products of two of its entries."""
+"""The inputs to each class's reward regression: x, or x and all products of two of its entries."""
 
 LEARNING_RATES = (0.1, 2.0, 8.0, 32.0)
 """Learning rates to try in addition to Vowpal Wabbit's default of 0.5."""
@@ -71,13 +71,13 @@ class Bayesian:
     """One Bayesian linear regression of the reward per class, from bayesianbandits."""
 
     def __init__(self, policy: Any, noise: float) -> None:
-        """Set the policy and the precision of the noise; the prior precision is 1."""
+        """Set the policy and the noise precision; the prior precision is 1."""
         self.params = {"policy": repr(policy), "noise": noise}
         self._policy, self._noise = policy, noise
         self._agent: Any = None
 
     def predict(self, context: Any, actions: Any) -> tuple[Any, float]:
-        """Return an action and the probability 1; see coba's Learner."""
+        """Return an action and a probability of 1; see coba's Learner."""
         if self._agent is None:
             arms = [Arm(action, learner=NormalRegressor(alpha=1.0, beta=self._noise)) for action in actions]
             self._agent = ContextualAgent(arms, self._policy, random_seed=1)
@@ -85,7 +85,7 @@ class Bayesian:
         return action, 1.0
 
     def learn(self, context: Any, action: Any, reward: float, probability: float) -> None:
-        """Update the regression of the action with its reward; see coba's Learner."""
+        """Update the action's regression with its reward; see coba's Learner."""
         self._agent.select_for_update(action).update(np.array([context]), np.array([reward]))
 
 
@@ -135,7 +135,7 @@ def error_percent(make: Make, rows: Rows) -> float:
 
 
 def best(makes: Iterable[Make], rows: Rows) -> tuple[float, Make]:
-    """Return the smallest error, and the factory of the learner that achieves it."""
+    """Return the smallest error, and the factory for the learner that achieves it."""
     return min(((error_percent(make, rows), make) for make in makes), key=lambda found: found[0])
 
 
@@ -152,7 +152,7 @@ def tuned(learner: str, makes: list[Make], rows: Rows) -> tuple[float, Make]:
 
 
 def text(make: Make) -> str:
-    """Return the setting of a learner as text."""
+    """Return a learner's setting as text."""
     given: dict[str, Any] = getattr(make, "keywords", {})
     return " ".join(f"{name}={value}" for name, value in given.items())
 

@@ -1,13 +1,13 @@
-"""Measure the error of the default learners on each data set, with immediate and late bits.
+"""Measure the default learners' error on each data set, with immediate and late bits.
 
     python benchmarks/late_bits.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000] [--orders 3] [--drift] [--write]
                                    [--learner igw-logistic] [--param scale=100]
 
-For each data set, the learner that `auto` chooses, with its defaults, processes the rows once in each of several random
-orders. Every bit arrives after a fixed number of decisions, or after a log-normal delay. The error is the share of
-wrong actions. "error % seeing" is the error of the decisions after the arrival of the first bit. With `--drift`, the
-classes are renamed halfway by a cyclic permutation, and each value of `drift` is measured. `--learner` selects a
-different learner. `--write` stores each row as soon as it is measured, in benchmarks/results/late_bits.json or
+For each data set, the learner that `auto` chooses, with default parameters, processes the rows once in each of several
+random orders. Every bit arrives after a fixed number of decisions, or after a log-normal delay. The error is the share
+of wrong actions. "error % seeing" is the error on the decisions made after the first bit arrives. With `--drift`, the
+classes are renamed halfway through by a cyclic permutation, and each value of `drift` is measured. `--learner` selects
+a different learner. `--write` stores each row as soon as it is measured, in benchmarks/results/late_bits.json or
 late_bits_drift.json.
 """
 
@@ -55,7 +55,7 @@ FILES = {
     "amazon7": ("amazon7.svm.gz", 600_042),
     "sector": ("sector.scale.svm.gz", 55_197),
 }
-"""The file name and the number of features of each data set."""
+"""Each data set's file name and number of features."""
 
 SETS = (*FILES, "SynSep", "SynNonSep")
 
@@ -111,7 +111,7 @@ def in_order(examples: Examples, order: NDArray[np.int64]) -> Examples:
 
 
 def renamed_halfway(labels: NDArray[np.int64], n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the labels, with those of the second half renamed by a random cyclic permutation of the classes."""
+    """Return the labels, with those in the second half renamed by a random cyclic permutation of the classes."""
     circle = rng.permutation(n_classes)
     names = np.empty(n_classes, dtype=np.int64)
     names[circle] = np.roll(circle, 1)
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--delays", nargs="+", type=delay_of, default=[0, 1_000], help="decisions, or lognormal")
     parser.add_argument("--orders", type=int, default=3)
     parser.add_argument("--learner", help="learner to measure instead of the learner that auto chooses")
-    parser.add_argument("--param", nargs="*", default=[], help="parameters of the learner, as NAME=VALUE")
+    parser.add_argument("--param", nargs="*", default=[], help="the learner's parameters, as NAME=VALUE")
     parser.add_argument("--drift", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()

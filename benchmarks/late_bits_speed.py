@@ -1,11 +1,11 @@
-"""Measure the time per event of the learners for late bits, in calls from Python and in the compiled loop.
+"""Measure the time per event of the learners for late bits, called from Python and in the compiled loop.
 
     python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--write]
     python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
 
 Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio is more
 reliable than the absolute time. Each time is the shortest CPU time among five parts of the events, after a warm-up
-part. `--write` stores the rows, with the load of the machine, in benchmarks/results/late_bits_speed.json.
+part. `--write` stores the rows, with the machine's load, in benchmarks/results/late_bits_speed.json.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def looped_per_s(data: Loaded, learner_name: str, parameters: dict[str, Any]) ->
 
 
 def inverse_error(d: int, events: int) -> tuple[float, float]:
-    """Return the largest errors of late-ucb's inverses and of W after N events, compared with a direct solution."""
+    """Return the largest errors in late-ucb's inverses and in W after N events, compared with a direct solution."""
     rng = np.random.default_rng(3)
     K = 4
     X = rng.normal(size=(events, d))

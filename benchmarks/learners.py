@@ -1,10 +1,10 @@
-"""Measure the time per event of learners and of Vowpal Wabbit, and the compile time.
+"""Measure the learners' and Vowpal Wabbit's time per event, and the compile time.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/learners.py [--drift] [--json FILE]
 
-Times per event are medians over the repetitions of one run. With more BLAS threads than idle cores, full SOBA's block
+Times per event are medians over the repetitions in one run. With more BLAS threads than idle cores, full SOBA's block
 product waits for a thread that is not running, and an update takes 5 ms instead of 0.7 ms. Vowpal Wabbit is measured if
-its Python package is installed (pip install vowpalwabbit). --drift compares full SOBA with K·d = 3,600 to a direct
+its Python package is installed (pip install vowpalwabbit). --drift compares full SOBA at K·d = 3,600 with a direct
 solution after 10⁵ updates, which takes one to two minutes.
 """
 
@@ -104,7 +104,7 @@ def offline() -> dict[str, float]:
 
 
 def full_soba(updates: int, *, check: bool) -> dict[str, float]:
-    """Return milliseconds per update at K·d = 3,600, and the error of W compared with a direct solution."""
+    """Return milliseconds per update at K·d = 3,600, and the error in W compared with a direct solution."""
     learner = create("soba", n_classes=K, n_features=D, gamma=0.5)
     A, theta = np.eye(K * D) if check else np.zeros((0, 0)), np.zeros(K * D)
     rng = np.random.default_rng(3)
@@ -132,7 +132,7 @@ def full_soba(updates: int, *, check: bool) -> dict[str, float]:
 
 
 def compile_s() -> dict[str, float]:
-    """Return the seconds from creation to the first update in a new process, without cached kernels and with them."""
+    """Return the seconds from creation to the first update in a new process, without and with cached kernels."""
     program = (
         "import sys, time, numpy as np\n"
         "from stream.learners import create\n"
@@ -195,7 +195,7 @@ def show(title: str, figures: dict[str, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--drift", action="store_true", help="compare full SOBA to a direct solution after 100,000 updates"
+        "--drift", action="store_true", help="compare full SOBA with a direct solution after 100,000 updates"
     )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     arguments = parser.parse_args()

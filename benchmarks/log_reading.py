@@ -1,4 +1,4 @@
-"""Measure the speed and memory use of reading logs of decisions.
+"""Measure the speed and memory use of reading decision logs.
 
     python benchmarks/log_reading.py [--rows 1000000] [--format parquet|jsonl|csv] [--own-ids]
 

@@ -1,10 +1,10 @@
-"""Measure the three programs on a Kafka broker with one partition: CPU per event, events per second and latency.
+"""Measure the three programs against a Kafka broker with one partition: CPU per event, events per second and latency.
 
     python benchmarks/real_kafka.py [--events 20000] [--seconds 20] [--results FILE.json]
     python benchmarks/real_kafka.py --learners banditron --data synsep --turns 3 --results FILE.json
     python benchmarks/real_kafka.py --profile
 
-Starts a single-node Kafka broker. The compared programs run alternately within one run, `--turns` times:
+Starts a single-node Kafka broker. Within one run, the compared programs take turns, `--turns` times each:
 
 - The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
   these events, so that both are always busy. The first `--warm-up` events are excluded.
@@ -64,7 +64,7 @@ Row = dict[str, Any]
 
 
 class Process:
-    """A process that runs a program of the pipeline or a rival program."""
+    """A process that runs one of the pipeline's programs or a rival program."""
 
     def __init__(self, settings: Settings, command: Sequence[str]) -> None:
         """Start the process."""
@@ -105,7 +105,7 @@ def python(*arguments: str, profile: Path | None = None) -> list[str]:
 
 
 def onebit(name: str, *flags: str, profile: Path | None = None) -> list[str]:
-    """Return the command that runs a program of the pipeline."""
+    """Return the command that runs one of the pipeline's programs."""
     return python("-m", "stream.cli", name, *flags, profile=profile)
 
 
@@ -204,14 +204,14 @@ class Measured:
 
 
 class Examples:
-    """Counts the settled decisions of a pipeline, and how many of them were wrong."""
+    """Counts a pipeline's settled decisions, and how many of them were wrong."""
 
     def __init__(self, pipeline: Measured) -> None:
         self._reader = pipeline.broker.reader([TopicPartition(pipeline.topics.examples, 0)])
         self.settled = self.wrong = 0
 
     def read_until(self, settled: int, processes: Iterable[Process]) -> None:
-        """Read until this number of decisions is settled. Exit if a process fails."""
+        """Read until this many decisions are settled. Exit if a process fails."""
         while self.settled < settled:
             for process in processes:
                 process.look()
@@ -226,7 +226,7 @@ def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
 
 
 def where(profile: Path) -> str:
-    """Return each code part's share of the profiled time."""
+    """Return the share of the profiled time spent in each part of the code."""
     stats = pstats.Stats(str(profile))
     shares: Counter[str] = Counter()
     for (file, _, name), (_, _, own_s, _, _) in stats.stats.items():  # type: ignore[attr-defined]
@@ -300,7 +300,7 @@ def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argpa
 
 
 def given_to(bootstrap: str, client: str, case: Row) -> dict[str, Any]:
-    """Return the settings of a pipeline for one case and client."""
+    """Return a pipeline's settings for one case and client."""
     return {
         "bootstrap": bootstrap, "client": client, "data": case["data"], "learner": [case["learner"]], "delay": "none",
         "seed": 1, "shuffle": True, "instance": "bench", "session_timeout": "60s",
@@ -312,7 +312,9 @@ def main() -> None:
     """Run the measurements, print a line for each result, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=20_000)
-    parser.add_argument("--warm-up", type=int, default=20_000, help="events to settle before the measured ones")
+    parser.add_argument(
+        "--warm-up", type=int, default=20_000, help="number of events to settle before measurement starts"
+    )
     parser.add_argument("--seconds", type=int, default=20, help="duration at 1,000 events/s; 0 skips this part")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--clients", nargs="+", default=list(ADAPTERS))
@@ -331,7 +333,7 @@ def main() -> None:
 
 
 def everything(bootstrap: str, classes: Path, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Yield the results of all cases, turn by turn."""
+    """Yield the results for all cases, turn by turn."""
     cases = [
         (data, own) for data, learner in CASES for own in arguments.learners or [learner] if data in arguments.data
     ]
@@ -347,7 +349,7 @@ def everything(bootstrap: str, classes: Path, arguments: argparse.Namespace) -> 
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
-    """Return the median of each measurement over the turns."""
+    """Return each measurement's median over the turns."""
     names = ("data", "learner", "client", "program")
     cases: dict[tuple[str, ...], list[Row]] = {}
     for found in rows:

@@ -8,7 +8,7 @@ That command runs the embedded pipeline with its codec, topics and join, and its
 then uses the same draws, and must end with the same number of mistakes and the same state, bit for bit. This mode
 processes about 10,000 events per second.
 
-The reference figures are from an independent implementation. A figure is compared only if the run has the same number
+The reference figures come from an independent implementation. A figure is compared only if the run has the same number
 of events.
 """
 
@@ -71,7 +71,7 @@ ROWS = (
 
 
 class Figures(NamedTuple):
-    """The results of the run with one seed."""
+    """The results of a run with one seed."""
 
     mistakes: int
     last_tenth: float  # percentage of wrong actions in the last tenth of the events

@@ -1,4 +1,4 @@
-"""Measure the number of log entries per second that a replica of a shared model decodes and applies.
+"""Measure how many log entries per second a replica of a shared model decodes and applies.
 
     python benchmarks/replica.py [--events N] [--kafka HOST:PORT [--client kafka-python|confluent]]
 

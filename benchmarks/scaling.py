@@ -5,7 +5,7 @@
 The embedded pipeline includes codec, join, transactions and journal. Each process has one partition. There are 10,000
 events per second, feedback after 1 s, and a step every 20 ms. Times are the total CPU time of all learners' steps.
 
-With a shared model, a process handles its own events and applies the log of all processes. With c µs per event, e log
+With a shared model, a process handles its own events and applies all processes' log entries. With c µs per event, e log
 entries per event and r µs per entry, n processes handle at most n / (c + n e r) events per µs. The limit for large n is
 1 / (e r).
 """

@@ -1,9 +1,9 @@
-"""Measure the latency of decisions over HTTP and of the pipeline itself, on a Kafka broker.
+"""Measure the latency of decisions over HTTP and through the pipeline itself, against a Kafka broker.
 
     python benchmarks/serve.py [--rates 300 1000] [--seconds 10] [--turns 5] [--results FILE.json]
 
-Starts a single-node Kafka broker, a learner and a gateway. In each turn, Poisson arrivals at each rate request
-decisions in two ways, one after the other:
+Starts a single-node Kafka broker, a learner and a gateway. In each turn and at each rate, decisions are requested at
+random (Poisson) times in two ways, one after the other:
 
 - pipeline: a client writes the contexts, and reads the predictions with read_committed.
 - gateway: a client calls `POST /v1/decide` over keep-alive connections.
@@ -52,11 +52,11 @@ WAYS = ("pipeline", "gateway")
 
 Row = dict[str, Any]
 Ask = Callable[[str, bytes], Awaitable[float]]
-"""Requests a decision by id, and returns the time of its receipt."""
+"""Requests a decision by id, and returns the time at which it is received."""
 
 
 async def latencies_ms(ask: Ask, prefix: str, rate: float, seconds: float) -> list[float]:
-    """Request decisions at random times, and return their latencies without those of the warm-up."""
+    """Request decisions at random times, and return their latencies, excluding the warm-up."""
     draw = np.random.default_rng(1)
     planned_s = np.cumsum(draw.exponential(1 / rate, int(rate * (WARM_UP_S + seconds))))
     x = draw.normal(size=(100, N_FEATURES)).round(3).tolist()
@@ -77,7 +77,7 @@ async def latencies_ms(ask: Ask, prefix: str, rate: float, seconds: float) -> li
 
 
 class Door:
-    """A client of the gateway with one connection per concurrent request."""
+    """A gateway client with one connection per concurrent request."""
 
     def __init__(self) -> None:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
@@ -139,7 +139,7 @@ class Pipe:
 
 @contextmanager
 def measured(row: Row, programs: dict[str, psutil.Process], requests: float) -> Iterator[None]:
-    """Add the CPU time of each process per request to a row."""
+    """Add each process's CPU time per request to a row."""
 
     def used_s() -> dict[str, float]:
         times = {name: process.cpu_times() for name, process in programs.items()}
@@ -210,7 +210,7 @@ def decides() -> bool:
 
 
 async def measure(row: Row, bootstrap: str, topics: Topics, arguments: argparse.Namespace) -> list[float]:
-    """Return the latencies of the decisions requested in one of the two ways."""
+    """Return the latencies for the decisions requested in one of the two ways."""
     prefix = f"{row['way']}-{row['rate']:g}-{row['turn']}-"
     if row["way"] == "gateway":
         return await latencies_ms(Door().ask, prefix, row["rate"], arguments.seconds)

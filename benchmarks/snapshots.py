@@ -1,4 +1,4 @@
-"""Measure snapshots on a Kafka broker: cost of a snapshot, delay of decisions, and speed of recovery.
+"""Measure snapshots on a Kafka broker: their cost, the delay in decisions, and the speed of recovery.
 
     python benchmarks/snapshots.py [--bootstrap HOST:PORT] [--events 40000] [--large-events 12000]
 
@@ -8,7 +8,7 @@ may run on the machine:
 
     hold    additional duration of a step that contains a snapshot portion: copy, chunks, commit
     cost    total additional time of one snapshot, as a fraction of the default interval
-    rate    records per second of a recovery from the first step, divided by the learner's rate
+    rate    records per second during a recovery from the first step, divided by the learner's rate
 """
 
 import argparse
@@ -58,7 +58,7 @@ def fill(broker: Broker, topics: Topics, events: int) -> None:
 
 
 class Clock:
-    """Measures the wall time and this thread's CPU time of calls to a function, in seconds."""
+    """Measures the wall time and this thread's CPU time for calls to a function, in seconds."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -76,7 +76,7 @@ class Clock:
 
 
 class Step(NamedTuple):
-    """A step of the learner."""
+    """One of the learner's steps."""
 
     records: int
     all_s: float

@@ -3,9 +3,9 @@
     python benchmarks/soak.py [--events 10000000] [--learner soba-diag] [--results FILE.json]
 
 The data are SynSep at 1,000 events/s of virtual time. Feedback has a log-normal delay with a median of ten seconds;
-some is lost or duplicated. The complete topics of such a run would need 20 GB of memory. Records that all programs have
-read are therefore counted and then deleted, as a broker's retention does. At the end, the learner's ledger is compared
-with these counts.
+some is lost or duplicated. The complete topics from such a run would need 20 GB of memory. Records that all programs
+have read are therefore counted and then deleted, as a broker's retention does. At the end, the learner's ledger is
+compared with these counts.
 """
 
 import argparse
@@ -40,7 +40,7 @@ FRESH_EVENTS = 10_000
 
 
 def fresh_us(learner: str) -> float:
-    """Return the CPU time per event of a short run in a new pipeline, in microseconds."""
+    """Return the CPU time per event for a short run in a new pipeline, in microseconds."""
     pipeline = prepare_embedded(resolve_run(soak_settings(FRESH_EVENTS), learner, synsep(1)))
     started_s = time.process_time()
     pipeline.run_to_end()
@@ -48,13 +48,13 @@ def fresh_us(learner: str) -> float:
 
 
 def soak_settings(events: int) -> Settings:
-    """Return the settings of a run with late, lost and duplicate bits."""
+    """Return the settings for a run with late, lost and duplicate bits."""
     settings = Settings(data="synsep", events=events, delay="lognormal:10s,1.0", loss=0.02, duplicates=0.01, seed=1)
     return settings.model_copy(update={"rate_per_s": 1_000.0})
 
 
 def last_tenth_to_first(of_slices: list[float]) -> float:
-    """Return the ratio of the mean of the last tenth of the slices to the mean of the first tenth."""
+    """Return the ratio of the mean over the last tenth of the slices to the mean over the first tenth."""
     tenth = len(of_slices) // 10
     return round(mean(of_slices[-tenth:]) / mean(of_slices[:tenth]), 2)
 
@@ -76,7 +76,7 @@ class Soak:
         self.started_s = time.process_time()
 
     def look(self) -> None:
-        """Take a measurement if a slice has ended. This method is called after each step of the learner."""
+        """Take a measurement if a slice has ended. This method is called after each learner step."""
         decided = len(self.pipeline.judge.decided_ms)
         if decided >= self.slice_size * (len(self.rows) + 1):
             used_s = time.process_time() - self.started_s
@@ -93,7 +93,7 @@ class Soak:
             self.started_s = time.process_time()
 
     def drop(self, kept: int) -> None:
-        """Count and delete all records of each topic except the newest `kept`."""
+        """Count and delete all records in each topic except the newest `kept`."""
         broker = self.pipeline.broker
         for topic in (spec.name for spec in self.topics.specs(1)):
             tp = TopicPartition(topic, 0)
@@ -127,7 +127,7 @@ class Soak:
 
 
 def main() -> None:
-    """Run the benchmark. Exit with 1 if the ledger does not balance."""
+    """Run the benchmark. Exit with code 1 if the ledger does not balance."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--learner", default="soba-diag")

@@ -1,11 +1,11 @@
-"""Measure the gaps between decisions of a partition when a learner joins or leaves, or the broker pauses.
+"""Measure the gaps between a partition's decisions when a learner joins or leaves, or the broker pauses.
 
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
 On a single-node Kafka broker, a learner first settles and retains N ids in each partition. Contexts then arrive at a
 steady rate. After the learner has caught up, the longest gap between the append times of consecutive predictions is
-measured in each partition: while a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP),
-whose duration is subtracted. The longest gap without these events is also reported.
+measured in each partition: while a second learner joins, while it leaves, and around a broker pause (SIGSTOP), whose
+duration is subtracted. The longest gap without these events is also reported.
 """
 
 import argparse
@@ -131,13 +131,13 @@ class Gaps:
 
 
 def held_by(broker: Broker, group: str, instance: str) -> set[int]:
-    """Return the partitions assigned to one member of a group."""
+    """Return the partitions assigned to one group member."""
     members = broker.members(group)
     return {tp.partition for name, tps in members.items() if name.endswith(instance) for tp in tps}
 
 
 def behind(broker: Broker, group: str, topics: Topics, partitions: int) -> int:
-    """Return the number of contexts that the group has not processed."""
+    """Return the number of contexts that the group has not yet processed."""
     contexts = [TopicPartition(topics.contexts, n) for n in range(partitions)]
     ends, committed = broker.ends(contexts), broker.committed(group, contexts)
     return sum(ends[tp].stable - committed.get(tp, 0) for tp in contexts)

@@ -3,9 +3,9 @@
 For a data set with labels, every prediction gets feedback. For a log, a prediction gets feedback only if its action is
 the logged action or the log contains the true class.
 
-Delivery is at least once. The program stores no record of sent feedback. It commits an offset of the predictions topic
-when the feedback of all earlier predictions has been sent. After a restart, it resumes from that offset. The join drops
-duplicates.
+Delivery is at least once. The program stores no record of sent feedback. It commits an offset in the predictions topic
+once the feedback for all earlier predictions has been sent. After a restart, it resumes from that offset. The join
+drops duplicates.
 """
 
 import heapq
@@ -38,7 +38,7 @@ class _Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeedbackOptions:
-    """The options of the program."""
+    """The program's options."""
 
     group: str = "onebit-feedback"
     instance: str = "feedback-1"  # name of this process, unique and constant across restarts
@@ -69,9 +69,9 @@ class FeedbackProgram:
         """Join the consumer group.
 
         Args:
-            broker: The broker of predictions and feedback.
+            broker: The broker for predictions and feedback.
             topics: The topic names.
-            known_of: Returns the known outcome of an event id. It raises UnknownEventError if the data set does not
+            known_of: Returns the known outcome for an event id. It raises UnknownEventError if the data set does not
             contain the event.
             plan: Determines the number and the delays of each event's feedback records.
             options: See FeedbackOptions.
@@ -236,8 +236,8 @@ class FeedbackProgram:
     def close(self) -> None:
         """Commit offsets up to the first unsent feedback and leave the group.
 
-        After a failed flush, nothing is committed, because feedback records may be missing. The next start sends them
-        again.
+        After a failed flush, nothing is committed, because feedback records may be missing. They are sent again after
+        the next start.
         """
         try:
             self._producer.close()

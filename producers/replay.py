@@ -1,4 +1,4 @@
-"""The replay program, which writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
+"""The replay program, which writes the rows of a data set as contexts, at a fixed rate or at the times in a log.
 
 Each event has a scheduled time. An event that is sent after its scheduled time is counted as late ("slipped"), but does
 not shift the schedule. The number of late events shows whether a replay kept to its schedule.
@@ -67,7 +67,7 @@ class ReplayProgram:
         now_ms: Callable[[], int],
         timetable: Timetable | None = None,
     ) -> None:
-        """Start a replay, or continue with the timetable of an earlier program."""
+        """Start a replay, or continue with an earlier program's timetable."""
         self._topics = topics
         self._dataset = dataset
         self._options = options
@@ -106,10 +106,10 @@ class ReplayProgram:
         return self._due if log_ms is None else max(self._due, started_ms + int((log_ms - self._origin_ms) / speed))
 
     def _log_ms(self, position: int) -> int | None:
-        """Return the log time at a position, measured from the start of the first lap over the log.
+        """Return the log time at a position, measured from the start of the first pass over the log.
 
-        The result is None if the log has no time for this row. The event of this row is then sent together with the
-        previous event.
+        The result is None if the log has no time for this row. This row's event is then sent together with the previous
+        event.
         """
         lap, row = divmod(position, self._dataset.rows)
         at_ms = self._dataset.time_of(row)
@@ -146,9 +146,9 @@ class ReplayProgram:
 
 
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:
-    """Return the first position of the replay whose event is not in the topic.
+    """Return the first position in the replay whose event is not in the topic.
 
-    A killed replay may have written only some events of its last batch. All events from the first missing event on are
+    A killed replay may have written only some events in its last batch. All events from the first missing event on are
     sent again, and the join drops the duplicates. After a complete replay, no event is sent again.
     """
     written = {

@@ -1,6 +1,6 @@
 """Data sets: numbered rows of features and labels, event ids that identify rows, and the replay order.
 
-An event id contains the data set, the epoch and the row, such as `optdigits-0-000123`, but not the position in the
+An event id, such as `optdigits-0-000123`, contains the data set, the epoch and the row, but not the position in the
 stream. The id is therefore independent of shuffling, and the feedback program can derive the label from the id.
 """
 
@@ -20,7 +20,7 @@ LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
 
 SAMPLED = 1_000
-"""Number of rows that are read to determine which optional values a log contains."""
+"""Number of rows read to determine which optional values a log contains."""
 
 
 class DatasetError(OnebitError, ValueError):
@@ -32,7 +32,7 @@ class UnknownEventError(ValueError):
 
 
 class Row(NamedTuple):
-    """A row of a data set: its features and its true class."""
+    """A row in a data set: its features and its true class."""
 
     x: Features
     label: int  # the true class, 0 to K-1
@@ -133,7 +133,7 @@ class Dataset:
     uneven: str = field(default="", kw_only=True)  # warning about a column of a log; see `uneven_of`
 
     def row(self, row: int) -> Row:
-        """Return the features and the label of a row."""
+        """Return a row's features and label."""
         return self.source.row(self._checked(row))
 
     def label(self, row: int) -> int:
@@ -151,7 +151,7 @@ class Dataset:
         return f"{self.id_prefix}-{epoch}-{row:06}"
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
-        """Return the epoch and the row of an event. Raise UnknownEventError if it does not belong to this data set."""
+        """Return an event's epoch and row. Raise UnknownEventError if the event does not belong to this data set."""
         parts = event_id.rsplit("-", 2)
         # Only ids that `event_id` returns are accepted, so that each row has one id per epoch.
         if len(parts) == 3 and parts[0] == self.id_prefix and _is_written(parts[1], 1) and _is_written(parts[2], 6):
@@ -160,32 +160,32 @@ class Dataset:
                 return int(parts[1]), row
         raise UnknownEventError(
             f"event {event_id[:100]!r} does not belong to {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row "
-            f"from {0:06} to {self.rows - 1:06}; use the data set of the replay, and the seed of "
-            "the replay if the data are synthetic"
+            f"from {0:06} to {self.rows - 1:06}; use the replay's data set, and the replay's seed if "
+            "the data are synthetic"
         )
 
     def label_of(self, event_id: str) -> int:
-        """Return the true class of an event."""
+        """Return an event's true class."""
         return self.source.label(self.parse_event_id(event_id)[1])
 
     def known_of(self, event_id: str) -> Known:
-        """Return the known outcome of an event."""
+        """Return an event's known outcome."""
         return make(Known, (self.label_of(event_id), None, None, None))
 
     def eligible(self, row: int) -> Sequence[str | int] | None:
-        """Return the eligible classes of a row, in the format of a context record. None means all classes."""
+        """Return a row's eligible classes, in the format used in context records. None means all classes."""
         return None
 
     def logged(self, row: int) -> Logged | None:
-        """Return the logged decision of a row, or None if this is not a log or the decision is missing."""
+        """Return a row's logged decision, or None if this is not a log or the decision is missing."""
         return None
 
     def time_of(self, row: int) -> int | None:
-        """Return the decision time of a row in milliseconds, or None if this is not a log or the time is missing."""
+        """Return a row's decision time in milliseconds, or None if this is not a log or the time is missing."""
         return None
 
     def decided_at_ms(self, row: int) -> int:
-        """Return the decision time of a row. Raise DatasetError if it is unknown."""
+        """Return a row's decision time. Raise DatasetError if it is unknown."""
         found = self.time_of(row)
         if found is None:
             raise DatasetError(
@@ -194,7 +194,7 @@ class Dataset:
         return found
 
     def named_classes(self) -> tuple[str, ...] | None:
-        """Return the class names that the records of a log contain, or None if its records contain class indices."""
+        """Return the class names that a log's records contain, or None if the records contain class indices."""
         return None
 
     def has_labels(self) -> bool:
@@ -210,11 +210,11 @@ class Dataset:
         return any(self.eligible(row) is not None for row in range(min(SAMPLED, self.rows)))
 
     def logged_delays_ms(self) -> list[int]:
-        """Return the logged feedback delays of the first rows; empty if this is not a log."""
+        """Return the logged feedback delays for the first rows; empty if this is not a log."""
         return []
 
     def part(self, from_ms: int | None, to_ms: int | None, limit: int | None) -> "Dataset":
-        """Return the rows of a log whose decision times are in a range, but at most `limit` rows.
+        """Return the rows in a log whose decision times are in a range, but at most `limit` rows.
 
         The log must be in time order.
 
@@ -224,10 +224,10 @@ class Dataset:
         raise DatasetError(f"{self.name} is not a log of decisions; a time range requires a log")
 
     def order(self, epoch: int, shuffle_seed: int | None = None) -> Sequence[int]:
-        """Return the rows of an epoch in replay order: in row order, or shuffled differently in each epoch.
+        """Return an epoch's rows in replay order: in row order, or shuffled differently in each epoch.
 
         Shuffling sorts the rows by a hash of (seed, epoch, row). The order does not depend on a library's random
-        generator, so a replay can be resumed with another version of that library.
+        generator, so a replay can be resumed with a different version of that library.
         """
         if shuffle_seed is None:
             return range(self.rows)
@@ -260,7 +260,7 @@ def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str
         name: The display name, which is also the prefix of event ids.
         x: The features, float64[n, d].
         labels: The class of each row. Classes are numbered in order of first occurrence.
-        terms: The terms of use of the data.
+        terms: The terms of use for the data.
 
     >>> data = dense_dataset("two-points", np.array([[1.0, 0.0], [0.0, 2.0]]), ["left", "right"])
     >>> data.rows, data.class_names, data.row(1).x.values.tolist(), data.event_id(1)

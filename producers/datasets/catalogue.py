@@ -1,4 +1,4 @@
-"""The catalogue of data sets, and functions that load them by name or file."""
+"""The catalogue of data sets, and functions that load them by name or from a file."""
 
 from collections.abc import Callable
 from importlib.resources import as_file, files
@@ -33,7 +33,7 @@ OPTDIGITS_TERMS = (
 
 
 def catalogue() -> tuple[Entry, ...]:
-    """Return all named data sets, sorted by name, including those from the entry points `onebit.datasets`."""
+    """Return all named data sets, sorted by name, including those from the `onebit.datasets` entry points."""
     return tuple(_ALL.values())
 
 
@@ -47,7 +47,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
 
     Args:
         name_or_file: A name in the catalogue, otherwise a path.
-        n_features: Number of features in a file. Required if the file may contain no values of the last features.
+        n_features: Number of features in a file. Required if the file may contain no values for the last features.
         seed: Seed for generated data.
     """
     if name_or_file in _ALL:
@@ -68,7 +68,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
 
 
 def is_log(name_or_file: str) -> bool:
-    """Return whether a name or file is a log rather than a labelled data set.
+    """Return whether a name or file denotes a log rather than a labelled data set.
 
     Standard input is always a log.
 

@@ -1,4 +1,4 @@
-"""Logs of contexts in decision order with known outcomes, and data sets that consist of a log or a part of it.
+"""Logs of contexts in decision order with known outcomes, and data sets that consist of a log or part of one.
 
 A log is read as a stream of column batches, in constant memory. Missing values are `MISSING` in integer columns and NaN
 in propensities. A data set needs random access, so its log is stored on disk first.
@@ -48,7 +48,7 @@ class Log(DecisionLog, Protocol):
 
     @property
     def first_skipped(self) -> dict[str, str]:
-        """The position and value of the first skipped row per reason, such as "line 17; got 'abc'"."""
+        """The position and value of the first skipped row for each reason, such as "line 17; got 'abc'"."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class Log(DecisionLog, Protocol):
 
 
 def remarks_of(log: Log) -> Iterator[str]:
-    """Yield one line per reason for skipped rows in the last pass, and then the remarks on the columns."""
+    """Yield one line per reason why the last pass skipped rows, and then the remarks on the columns."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)
@@ -74,7 +74,7 @@ def remarks_of(log: Log) -> Iterator[str]:
 
 
 class LoggedOutcome(NamedTuple):
-    """The logged values of a row without its context. Missing values are None."""
+    """A row's logged values, without its context. Missing values are None."""
 
     decided_at_ms: int | None
     label: int | None
@@ -92,7 +92,7 @@ class LogRows(Rows, Protocol):
     """
 
     def outcome(self, row: int) -> LoggedOutcome:
-        """Return the logged values of a row."""
+        """Return a row's logged values."""
         ...
 
     def event_id(self, row: int) -> str:
@@ -116,19 +116,19 @@ class LogDataset(Dataset):
         return f"{event_id}~{epoch}" if epoch else event_id
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
-        """Return the epoch and the row of an event. Raise UnknownEventError if it does not belong to this log."""
+        """Return an event's epoch and row. Raise UnknownEventError if the event does not belong to this log."""
         row = self.log.row_of(event_id)
         if row is not None:
             return 0, row
         own, _, epoch = event_id.rpartition("~")
         row = self.log.row_of(own) if _EPOCH.fullmatch(epoch) else None
         if row is None:
-            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the log of the replay"
+            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the replay's log"
             raise UnknownEventError(message)
         return int(epoch), row
 
     def known_of(self, event_id: str) -> Known:
-        """Return the known outcome of an event."""
+        """Return an event's known outcome."""
         outcome = self.log.outcome(self.parse_event_id(event_id)[1])
         return Known(outcome.label, outcome.action, outcome.reward, outcome.delay_ms)
 
@@ -141,12 +141,12 @@ class LogDataset(Dataset):
         return listed if self.named_classes() is None else [self.class_names[k] for k in listed]
 
     def logged(self, row: int) -> Logged | None:
-        """Return the logged decision of a row."""
+        """Return a row's logged decision."""
         outcome = self.log.outcome(row)
         return None if outcome.action is None else Logged(outcome.action, outcome.propensity)
 
     def time_of(self, row: int) -> int | None:
-        """Return the decision time of a row, or None if it is missing."""
+        """Return a row's decision time, or None if it is missing."""
         return self.log.outcome(row).decided_at_ms
 
     def named_classes(self) -> tuple[str, ...] | None:
@@ -158,7 +158,7 @@ class LogDataset(Dataset):
         return any(outcome.label is not None for outcome in self._first_outcomes())
 
     def logged_delays_ms(self) -> list[int]:
-        """Return the feedback delays of the first rows."""
+        """Return the feedback delays for the first rows."""
         return [outcome.delay_ms for outcome in self._first_outcomes() if outcome.delay_ms is not None]
 
     def part(self, from_ms: int | None, to_ms: int | None, limit: int | None) -> "LogDataset":
@@ -207,7 +207,7 @@ _EPOCH = re.compile("[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a log: `count` rows, starting at `first`."""
+    """Part of a log: `count` rows, starting at `first`."""
 
     source: LogRows
     first: int

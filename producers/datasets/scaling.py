@@ -1,6 +1,6 @@
 """The spread of numeric columns, and their standardisation to mean 0 and standard deviation 1.
 
-A column is *sparse* if most of its values are 0. A sparse column is not centred, so that its zeros have no entry. Its
+A column is *sparse* if most of its values are 0. A sparse column is not centred, so that its zeros need no entries. Its
 spread is the root mean square of its non-zero values, because division by the standard deviation would enlarge rare
 features. On the text data set r8, the error of stack-igw is 11.7 % with the standard deviation, 6.7 % with the root
 mean square, and 6.9 % without scaling. A constant column is not changed.
@@ -100,7 +100,7 @@ def uneven_rows(rows: SparseRows) -> str:
 
 
 def uneven_of(dataset: Dataset) -> str:
-    """Return the warning about an uneven column, which is computed for rows in memory and stored for a log."""
+    """Return the uneven-column warning, computed for rows in memory and stored for a log."""
     return uneven_rows(dataset.source) if isinstance(dataset.source, SparseRows) else dataset.uneven
 
 

@@ -46,11 +46,11 @@ def read(
 
     Args:
         path: The file. gzip is detected by the first bytes.
-        n_features: The number of features, if this file may contain no values of the last features. The default is the
+        n_features: The number of features, if this file may contain no values for the last features. The default is the
         largest index.
         index_base: 0 or 1; None means that it is detected.
         name: The display name. The default is the file name without suffixes.
-        terms: The terms of use of the data.
+        terms: The terms of use for the data.
     """
     try:
         with path.open("rb") as file:
@@ -149,7 +149,7 @@ class _Table:
         self._offsets.append(len(self._indices))
 
     def _fail_entry(self, number: int, entries: list[bytes]) -> NoReturn:
-        """Raise an error for the first invalid entry of a line."""
+        """Raise an error for the first invalid entry on a line."""
         for entry in entries:
             if entry.startswith(b"qid:"):
                 self._fail(number, "ranking files (qid:) are not supported; to classify, remove the qid: entries")
@@ -205,7 +205,7 @@ class _Table:
         return (self.index_array - index_base).astype(np.int32), seen if n_features is None else n_features
 
     def classes(self) -> tuple[LabelArray, tuple[str, ...]]:
-        """Return the class of each row, and the class labels in the file."""
+        """Return each row's class, and the class labels in the file."""
         distinct = dict.fromkeys(self._labels)
         numbers = {label: parse_number(label) for label in distinct}
         if all(number is not None for number in numbers.values()):

@@ -5,7 +5,7 @@ section 5. There are 9 classes and 400 binary features: 120 keywords (0 to 119) 
 class has n fixed keywords, drawn without replacement, with n uniform in {20, ..., 40}. Classes may share keywords. Each
 row has a uniformly drawn class, all but 5 of the keywords of that class, and 20 common words. The values are 1 and are
 not normalised. There is no bias feature. SynNonSep has the same rows, but with probability 0.05 the label is one of the
-8 wrong classes, uniformly.
+8 wrong classes, drawn uniformly.
 
 Departures from the paper: none. A row corresponds to a "document" in the paper.
 
@@ -113,7 +113,7 @@ def _row(
     indices: IndexArray,
     offset: int,
 ) -> int:
-    """Write the indices of a row to indices[offset:] and return their end."""
+    """Write a row's indices to indices[offset:] and return the end offset."""
     label = _below(N_CLASSES, sequence, _CLASS)
     # The omitted keywords are stored at the end of the row's space. The loop reads each of them before it overwrites
     # the entry.
@@ -177,14 +177,14 @@ def _keywords_kernel(seed: np.uint64, keywords: IndexArray, n_keywords: NDArray[
 
 
 class Keywords(NamedTuple):
-    """The keywords of the classes, drawn once per seed."""
+    """The keywords for the classes, drawn once per seed."""
 
     indices: IndexArray  # int32[K, 40]: row k contains the n_k keywords of class k, increasing, then zeros
     counts: NDArray[np.int64]  # int64[K]: n_k
 
 
 def draw_keywords(seed: int) -> Keywords:
-    """Draw the keywords of the classes."""
+    """Draw the keywords for the classes."""
     drawn = Keywords(np.zeros((N_CLASSES, CLASS_KEYWORDS_MAX), np.int32), np.zeros(N_CLASSES, np.int64))
     _keywords_kernel(_U64(seed), drawn.indices, drawn.counts)
     return drawn
@@ -206,7 +206,7 @@ class SyntheticRows:
         return make(Row, (make(Features, (indices[:nnz], self.ones[:nnz])), label))
 
     def label(self, row: int) -> int:
-        """Generate the label of a row."""
+        """Generate a row's label."""
         return _label_kernel(self.seed, row, self.noise)
 
     def block(self, start: int, stop: int) -> Block:
@@ -228,7 +228,7 @@ def synsep(seed: int = 0, rows: int = ROWS) -> Dataset:
 
 
 def synnonsep(seed: int = 0, rows: int = ROWS) -> Dataset:
-    """Create SynNonSep, with the features of SynSep for the same seed and 5 % wrong labels."""
+    """Create SynNonSep, with SynSep's features for the same seed and 5 % wrong labels."""
     return _synthetic("synnonsep", seed, rows, noise=LABEL_NOISE)
 
 

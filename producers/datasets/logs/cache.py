@@ -21,7 +21,7 @@ READ_BY = 3
 """Format version of the cache. Increase this number when the conversion of files changes."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
-"""Retention time of unused entries, in seconds. Expired entries are deleted when another log is cached."""
+"""Retention time for unused entries, in seconds. Expired entries are deleted when another log is cached."""
 
 
 def cached_log(
@@ -62,7 +62,7 @@ def cached_log(
         fresh = Path(tempfile.mkdtemp(prefix="new-", dir=keeper))
     except OSError as error:
         raise DatasetError(f"cannot cache {log.name} in {keeper}: {error.strerror or error}") from error
-    announce(f"{log.name}: converting to columns, cached in {fresh.parent}")
+    announce(f"{log.name}: converting to columns, which are cached in {fresh.parent}")
     try:
         stored = store_log(log, fresh)
     except BaseException:
@@ -101,7 +101,7 @@ def _name_of(
 
 
 def _move(fresh: Path, folder: Path) -> None:
-    """Rename the new directory. If another process has cached the same log meanwhile, use that entry."""
+    """Rename the new directory. If another process has cached the same log in the meantime, use that entry."""
     if folder.exists() and _kept_in(folder) is None:
         shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -66,7 +66,7 @@ def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
 
 
 def lists(column: Column, field: str, separator: str, problems: list[Problem]) -> Lists:
-    """Return the values as lists of strings. A string is split at the separator, and a number gives one string."""
+    """Return the values as lists of strings. A string is split at the separator, and a number becomes one string."""
     found: list[tuple[str | None, ...] | None] = []
     for row, value in enumerate(_values(column)):
         names: tuple[str | None, ...] | None = None
@@ -87,7 +87,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
     Args:
         column: ISO 8601, numbers, or numpy times.
         field: The column name, for messages.
-        unit: The unit of numbers. None means that the unit is derived from the size of the numbers.
+        unit: The unit of the numbers. None means that it is derived from their magnitude.
         problems: Receives a problem for each value that is not a time.
     """
     expected = "a time in ISO 8601, or a number since 1970"
@@ -103,7 +103,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
 
 
 def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -> Int64Array:
-    """Convert numbers in a unit, or durations such as 5s, to milliseconds. Missing values become MISSING."""
+    """Convert numbers in this unit, or durations such as 5s, to milliseconds. Missing values become MISSING."""
     expected = "a non-negative duration"
     found = _finite(column)
     if found is None:
@@ -115,7 +115,7 @@ def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -
 
 
 def unit_by_size(number: float) -> Unit:
-    """Return the most likely unit of a time since 1970."""
+    """Return the most likely unit for a time since 1970."""
     size = abs(number)
     return "s" if size < SECONDS_MAX else "ms" if size < MILLISECONDS_MAX else "us"
 

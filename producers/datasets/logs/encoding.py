@@ -13,7 +13,7 @@ from stream.wire.records import FloatArray, IndexArray
 
 
 class EncodedRows(NamedTuple):
-    """Rows of features in compressed form."""
+    """Feature rows in compressed form."""
 
     offsets: OffsetArray  # int64[n + 1]
     indices: IndexArray  # int32[nnz], strictly increasing in a row
@@ -21,7 +21,7 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iterable[FeatureEntries]) -> EncodedRows:
-    """Encode the usable rows of a batch. Skip entries outside the vocabularies."""
+    """Encode the usable rows in a batch. Skip entries outside the vocabularies."""
     n = int(np.count_nonzero(keep))
     place = np.cumsum(keep) - 1
     keys: list[NDArray[np.int64]] = []  # row * d + index
@@ -48,7 +48,7 @@ HARMLESS = 1e290
 
 
 def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
-    """Return the rows with an entry, or a sum of entries with the same index, beyond the range of float64."""
+    """Return the rows with an entry, or a sum of entries with the same index, outside the range of float64."""
     numbers = [feature.numbers for feature in features if feature.numbers is not None]
     if all(one.size == 0 or (one.max() <= HARMLESS and one.min() >= -HARMLESS) for one in numbers):
         return []

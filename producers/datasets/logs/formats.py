@@ -25,15 +25,15 @@ class Format(StrEnum):
 
 ACCEPTED = (
     "supported formats: CSV with a header, JSON lines, Parquet, VW dsjson, VW contextual-bandit text "
-    "(`action:cost:probability | features`) and svmlight; all but Parquet also compressed by gzip or zstd"
+    "(`action:cost:probability | features`) and svmlight; all but Parquet also compressed with gzip or zstd"
 )
 
 _DELIMITERS = (",", "\t", ";", "|")
 
 _MAGIC = (
     (b"PK\x03\x04", "a zip archive (or an .xlsx spreadsheet); extract it, or save it as CSV"),
-    (b"BZh", "compressed by bzip2; use gzip or zstd"),
-    (b"\xfd7zXZ", "compressed by xz; use gzip or zstd"),
+    (b"BZh", "compressed with bzip2; use gzip or zstd"),
+    (b"\xfd7zXZ", "compressed with xz; use gzip or zstd"),
     (b"ARROW1", "an Arrow or Feather file; write it as Parquet"),
     (b"ORC", "an ORC file; write it as Parquet"),
     (b"Obj\x01", "an Avro file; write it as Parquet or JSON lines"),
@@ -101,7 +101,7 @@ def _first_lines(head: bytes) -> list[str]:
 
 
 def _is_dsjson(lines: list[str]) -> bool:
-    """Return whether a possibly truncated line has a context `c` and another field of a dsjson log record."""
+    """Return whether a possibly truncated line has a context `c` and another field from a dsjson log record."""
     for line in lines:
         try:
             fields = orjson.loads(line)
@@ -160,7 +160,7 @@ def _unlike_lines(lines: list[str]) -> str:
     if first.startswith("<"):
         return "HTML or XML"
     if first.startswith(("shared |", "shared|")):
-        return "VW text with features of actions (cb_adf); log the context and the index of the action"
+        return "VW text with action features (cb_adf); log the context and the index of the action"
     if all("|" in line for line in lines):
         return "VW text without labels such as 2:0:0.25 (action:cost:probability)"
     return f"text with one column ({first[:60]!r})"

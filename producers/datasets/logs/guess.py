@@ -39,7 +39,7 @@ ROLE_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "id": ("id", "event_id", "eventid", "impression_id", "request_id", "uuid"),
 }  # fmt: skip
-"""Common names of columns by role, most likely first."""
+"""Common column names by role, most likely first."""
 
 KNOWN_LATER = ("reward", "feedback_time", "delay")
 """Roles of values that are known only after the decision. A feature from one of these columns would leak the
@@ -183,9 +183,7 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
     remarks = []
     if "delay" in fields and _plain(fields["delay"]) not in ROLE_NAMES["delay"]:
         named = repr(fields["delay"])
-        remarks.append(
-            f"{named} is mapped as the delay of the outcome; if known before the decision, list it as a feature"
-        )
+        remarks.append(f"{named} is mapped as the outcome's delay; if known before the decision, list it as a feature")
     if "action" not in fields and "label" not in fields:
         remarks.append("no column looks like the played action or the right label: add action = or label =")
     if "action" not in fields:
@@ -200,12 +198,12 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
         if values is not None and not ((values > 0.0) & (values <= 1.0)).all():
             remarks.append("not all propensities are in (0, 1]: rows with other values are invalid")
     elif "action" in fields:
-        remarks.append("no column looks like the propensity of the action: most estimates require it")
+        remarks.append("no column looks like the action's propensity: most estimates require it")
     return remarks
 
 
 def _kind_of(name: str, column: Column) -> Kind | str:
-    """Return the feature kind of a column, or the reason why it is not a feature."""
+    """Return a column's feature kind, or the reason why it is not a feature."""
     values = _numbers(column)
     if values is not None:
         there = values[~np.isnan(values)]

@@ -128,7 +128,7 @@ class LogMapping(BaseModel):
 
 
 def words_of_name(column: str) -> list[str]:
-    """Return the words of a column's name, in lower case.
+    """Return the words in a column's name, in lower case.
 
     >>> words_of_name("hoursToBuy"), words_of_name("wait (ms)")
     (['hours', 'to', 'buy'], ['wait', 'ms'])

@@ -72,7 +72,7 @@ class Truth(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """The contexts of the visits."""
+    """The visits' contexts."""
 
     devices: NDArray[np.int64]  # [n], indices in DEVICES
     regions: NDArray[np.int64]  # [n], indices in REGIONS
@@ -80,7 +80,7 @@ class Visits(NamedTuple):
 
 
 def truth() -> Truth:
-    """Return the coefficients of the included log."""
+    """Return the coefficients for the included log."""
     draw = np.random.Generator(np.random.PCG64([SEED, 0]))
     return Truth(
         base=draw.normal(-2.2, 0.4, N_OFFERS),
@@ -91,7 +91,7 @@ def truth() -> Truth:
 
 
 def visits(rows: int = ROWS) -> Visits:
-    """Return the contexts of the included log."""
+    """Return the contexts in the included log."""
     draw = np.random.Generator(np.random.PCG64([SEED, 1]))
     return Visits(
         draw.choice(len(DEVICES), rows, p=(0.35, 0.5, 0.15)),

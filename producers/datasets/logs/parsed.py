@@ -1,4 +1,4 @@
-"""Parsed batches of a log: columns of plain values or dictionary-encoded strings, and problems by row."""
+"""Parsed batches from a log: columns of plain values or dictionary-encoded strings, and problems by row."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from stream.wire.records import FloatArray
 _MISSING = -1
 
 ACTION_MAX = NUMBERS_MAX
-"""Largest action number of a Vowpal Wabbit log, which has all classes up to its largest number. A record has no room
-for the scores of more classes."""
+"""Largest action number in a Vowpal Wabbit log, which has all classes up to its largest number. A record has no room
+for more classes' scores."""
 
 
 def is_action(number: object) -> bool:
-    """Return whether a value is an action number of a Vowpal Wabbit log."""
+    """Return whether a value is an action number in a Vowpal Wabbit log."""
     return type(number) is int and 1 <= number <= ACTION_MAX
 
 
@@ -79,7 +79,7 @@ class Problem(NamedTuple):
 
 
 class FeatureEntries(NamedTuple):
-    """The entries of one feature name in a batch. A row may have several entries."""
+    """The entries for one feature name in a batch. A row may have several entries."""
 
     name: str
     kind: Kind

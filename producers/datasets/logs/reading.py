@@ -307,9 +307,9 @@ def open_log(
         mapping: The column mapping. Only tables (CSV, JSON lines, Parquet) have one.
         on_bad_row: Handling of invalid rows: raise an error, or skip and count them.
         reward_above: Rewards above this value become 1, all other rewards 0. None means that rewards must be 0 or 1.
-        classes: The class names, as in the `classes` of a mapping.
+        classes: The class names, as in a mapping's `classes`.
         encoder: The indices of the features, if known.
-        vocabulary_max: Maximum number of distinct values of a categorical or text feature. A feature with more values
+        vocabulary_max: Maximum number of distinct values for a categorical or text feature. A feature with more values
             is hashed.
         hash_bits: Hashed values share 2**hash_bits indices.
         scale: Whether numeric features are scaled; see `producers.datasets.scaling`. An `encoder` has its own scales.
@@ -439,7 +439,7 @@ def _on_hashing(encoder: FeatureEncoder, found: Survey) -> tuple[str, ...]:
 
 
 def name_of(source: Source) -> str:
-    """Return the prefix of event ids, which is the file name without its suffixes."""
+    """Return the prefix for event ids, which is the file name without its suffixes."""
     name = "stdin" if source.is_stdin else Path(source.path).name
     while (shorter := _SUFFIX.sub("", name)) != name and shorter:
         name = shorter

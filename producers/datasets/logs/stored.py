@@ -32,7 +32,7 @@ _COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLog(SparseRows):
-    """The rows of a stored log, also used as the source of a `Dataset`. A missing label is stored as MISSING."""
+    """The rows in a stored log, also used as the source of a `Dataset`. A missing label is stored as MISSING."""
 
     name: str
     rows: int
@@ -56,11 +56,11 @@ class StoredLog(SparseRows):
 
     @property
     def eligible_of_rows(self) -> Eligible:
-        """The eligible classes of all rows."""
+        """The eligible classes for all rows."""
         return Eligible(self.eligible_offsets, self.eligible)
 
     def outcome(self, row: int) -> LoggedOutcome:
-        """Return the logged values of a row."""
+        """Return a row's logged values."""
         propensity = float(self.propensities[row])
         return LoggedOutcome(
             decided_at_ms=_given(self.decided_at_ms[row]),

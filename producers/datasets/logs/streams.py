@@ -138,7 +138,7 @@ class Source:
         """Yield all bytes from the start, decompressed.
 
         Raises:
-            CutOffError: the compressed file is damaged or truncated from here on.
+            CutOffError: the compressed file is damaged or truncated from this point on.
             DatasetError: the file cannot be read or has changed.
         """
         try:

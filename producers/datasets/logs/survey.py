@@ -30,12 +30,12 @@ class Survey(NamedTuple):
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
-    """Read a whole log, and return its classes and its vocabularies.
+    """Read a whole log, and return its classes and vocabularies.
 
     Args:
         batches: All batches.
-        vocabulary_max: Maximum number of distinct values of a feature. A feature with more values is hashed.
-        numbered: Whether class names are numbers from 1. The classes then include those that were never played.
+        vocabulary_max: Maximum number of distinct values for a feature. A feature with more values is hashed.
+        numbered: Whether class names are numbers starting at 1. The classes then include those that were never played.
     """
     classes: dict[str, None] = {}
     vocabularies = _Vocabularies(vocabulary_max)
@@ -69,7 +69,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 class _Vocabularies:
-    """The distinct values of each feature name, up to a limit."""
+    """The distinct values for each feature name, up to a limit."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
@@ -128,7 +128,7 @@ class Remarks:
         self._commas: dict[str, int | None] = {}  # None if not all values are numbers
 
     def add(self, batch: ParsedBatch, kept: NDArray[np.bool_]) -> None:
-        """Add the usable rows of a batch."""
+        """Add the usable rows from a batch."""
         for feature in batch.features:
             if feature.empty is not None:
                 self._empty[feature.name] += int(np.count_nonzero(feature.empty & kept))

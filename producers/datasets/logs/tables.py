@@ -27,7 +27,7 @@ class Table(NamedTuple):
 
 
 def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Parse the rows of a table with a mapping."""
+    """Parse a table's rows using a mapping."""
     return _TableParser(table, mapping).parse()
 
 

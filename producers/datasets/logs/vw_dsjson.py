@@ -3,7 +3,7 @@
     {"_label_cost": -1, "Timestamp": "2021-02-04T16:31:29.246Z", "EventId": "13118d", "a": [4, 2, 1, 3],
      "c": {"user": {"major": "engineering", "age": 21}, "_multi": [...]}, "p": [0.25, 0.25, 0.25, 0.25], ...}
 
-The field `a` contains the numbers of the actions, from 1. The logged action is a[0], with probability p[0]. In lines
+The field `a` contains the action numbers, starting at 1. The logged action is a[0], with probability p[0]. In lines
 without `a` and `p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated cost. A line
 without a cost is a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Action
 features (`_multi`, `_slots`) are ignored, because they are not part of the context.
@@ -25,13 +25,13 @@ from stream.wire.named_features import Kind
 from stream.wire.records import FloatArray
 
 NOTES = (
-    "features of actions (_multi, _slots) are ignored; only features of the context are used",
+    "action features (_multi, _slots) are ignored; only context features are used",
     "the reward is the negated cost; an action is identified by its number in `a`, from 1",
 )
 
 
 def batches(source: Source) -> Iterator[ParsedBatch]:
-    """Yield the decisions of a file."""
+    """Yield the decisions in a file."""
     first_row = 0
     for objects in objects_of(source):
         yield _Lines(objects, first_row).parse()
@@ -39,7 +39,7 @@ def batches(source: Source) -> Iterator[ParsedBatch]:
 
 
 class _Lines:
-    """Parses the lines of a block and collects problems."""
+    """Parses the lines in a block and collects problems."""
 
     def __init__(self, objects: Objects, first_row: int) -> None:
         self._objects = objects

@@ -33,7 +33,7 @@ _LABEL = re.compile(r"[0-9]+(:[^\s:|]*){0,2}")
 
 
 def batches(source: Source) -> Iterator[ParsedBatch]:
-    """Yield the decisions of a file."""
+    """Yield the decisions in a file."""
     first_row = 0
     for block in line_blocks(source.chunks()):
         lines = _Lines(block, first_row)
@@ -43,7 +43,7 @@ def batches(source: Source) -> Iterator[ParsedBatch]:
 
 
 class _Lines:
-    """Parses the lines of a block and collects problems."""
+    """Parses the lines in a block and collects problems."""
 
     def __init__(self, block: LineBlock, first_row: int) -> None:
         text = "|" if block.fault is not None else block.data.decode("utf-8", "surrogateescape")

@@ -50,10 +50,10 @@ UNKNOWN = [
     ("a,b\n1,2\n".encode("utf-16"), "UTF-16 text"),
     (b"\x00\x01\x02", "a binary file"),
     (b"%PDF-1.4", "a PDF document"),
-    (b"BZh91AY", "compressed by bzip2"),
+    (b"BZh91AY", "compressed with bzip2"),
     (b'[{"a": 1}]', "a JSON array; write one object per line"),
     (b"<html><body>,</body></html>", "HTML or XML"),
-    (b"shared | a\n0:1:0.5 | b\n", "VW text with features of actions"),
+    (b"shared | a\n0:1:0.5 | b\n", "VW text with action features"),
     (b"| a b\n| c\n", "VW text without labels"),
     (b"hello\nworld\n", "text with one column ('hello')"),
 ]
