@@ -112,8 +112,7 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
         verdict = f"[bold red]✗ the ledger does not add up[/] in {len(wrong)} of {partitions}"
         print_line(f"{verdict}; {_error_line(error)}")
     elif not gone:
-        where = "the one partition" if len(findings) == 1 else f"all {len(findings)} partitions"
-        verdict = f"[bold green]✓ the ledger adds up[/] in {where}"
+        verdict = f"[bold green]✓ the ledger adds up[/] in {partitions}"
         print_line(f"{verdict}; {_error_line(error)}")
 
 

@@ -229,7 +229,7 @@ def test_error_for_a_time_before_the_first_step_uses_the_given_time_zone(
     assert first in ended.err
 
 
-@pytest.mark.parametrize(("partitions", "where"), [(1, "the one partition"), (2, "all 2 partitions")])
+@pytest.mark.parametrize(("partitions", "where"), [(1, "1 partition"), (2, "2 partitions")])
 def test_verdict_reports_the_number_of_partitions(
     capsys: pytest.CaptureFixture[str], partitions: int, where: str
 ) -> None:
