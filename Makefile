@@ -30,7 +30,7 @@ help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r name what; do printf '%-14s  %s\n' "$$name" "$$what"; done
 
 run: $(VENV)/.run ## Replay optdigits to six learners in virtual time; ARGS='--seed 1' adds flags
-	$(PY) -m stream.cli run $(RUN) $(ARGS)
+	$(PY) -m onebit run $(RUN) $(ARGS)
 
 check: $(VENV)/.dev ## Run before every commit: ruff, mypy, and tests without Kafka, browser, processes and long simulations
 	$(PY) -m ruff check .
@@ -62,7 +62,7 @@ format: $(VENV)/.dev ## Format the code, and fix lint errors that ruff can fix
 	$(PY) -m ruff format .
 
 kafka: $(VENV)/.kafka ## Install and start a local single-node Kafka; stop it with .venv/bin/onebit kafka down
-	$(PY) -m stream.cli kafka up $(ARGS)
+	$(PY) -m onebit kafka up $(ARGS)
 
 test-compose: ## Run the pipeline in Docker Compose, kill the learner, and verify; CLIENT=kafka-python selects the other client
 	ONEBIT_CLIENT=$(CLIENT) docker/test-compose.sh

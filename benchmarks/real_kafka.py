@@ -106,7 +106,7 @@ def python(*arguments: str, profile: Path | None = None) -> list[str]:
 
 def onebit(name: str, *flags: str, profile: Path | None = None) -> list[str]:
     """Return the command that runs one of the pipeline's programs."""
-    return python("-m", "stream.cli", name, *flags, profile=profile)
+    return python("-m", "onebit", name, *flags, profile=profile)
 
 
 @contextmanager

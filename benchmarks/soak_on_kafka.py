@@ -99,7 +99,7 @@ def slices(looks: Sequence[Look]) -> list[dict[str, float]]:
 def verify(programs: Programs, events: int) -> dict[str, Any]:
     """Return the result of `onebit verify` after all events are settled."""
     done = subprocess.run(
-        [sys.executable, "-m", "stream.cli", "verify", "--json", "--wait-events", str(events), "--timeout", "30m"],
+        [sys.executable, "-m", "onebit", "verify", "--json", "--wait-events", str(events), "--timeout", "30m"],
         cwd=programs.directory, env=programs.environment, stdout=subprocess.PIPE, check=False,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)

@@ -114,9 +114,10 @@ def main() -> None:
     """Run the `onebit` command."""
     try:
         check_packages()
+        from stream.cli.app import main as run
     except CollisionError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)  # the value of ExitCode.USAGE, which cannot be imported if `stream` is shadowed
-    from stream.cli.__main__ import main as run
-
+    except KeyboardInterrupt:
+        sys.exit(130)  # the value of ExitCode.INTERRUPTED
     run()

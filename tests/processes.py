@@ -104,7 +104,7 @@ class Pipeline:
     def verify(self, *arguments: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """The result of `onebit verify --json`."""
         done = subprocess.run(
-            [sys.executable, "-m", "stream.cli", "verify", "--json", *arguments],
+            [sys.executable, "-m", "onebit", "verify", "--json", *arguments],
             cwd=self._programs.directory, env=self._programs.environment,
             capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip

@@ -171,7 +171,7 @@ class _Programs:
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         with self.logs[name].open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "stream.cli", name],
+                [sys.executable, "-m", "onebit", name],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -35,7 +35,7 @@ class Program:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "stream.cli", *arguments],  # -P: no imports from the working directory
+                [sys.executable, "-P", "-m", "onebit", *arguments],  # -P: no imports from the working directory
                 cwd=cwd,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -2,8 +2,6 @@
 
 import json
 import re
-import runpy
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,19 +32,6 @@ from tests.processes import free_port
 
 def test_version_is_printed(onebit: Onebit) -> None:
     assert onebit("--version") == (ExitCode.OK, f"onebit {stream.__version__}\n", "")
-
-
-@pytest.mark.parametrize("module", ["stream", "stream.cli"])
-def test_package_can_be_run_with_python_m(
-    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", [module, "--version"])
-    for name in ("stream.__main__", "stream.cli.__main__"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module(module, run_name="__main__")
-    assert not ended.value.code
-    assert capsys.readouterr().out == f"onebit {stream.__version__}\n"
 
 
 def test_help_lists_every_exit_code(onebit: Onebit) -> None:

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
+from onebit import main
 from producers.datasets.base import Known
 from stream.app import process
 from stream.app.embedded import Judge
-from stream.cli.__main__ import main
 from stream.errors import ExitCode
 from stream.simulation import campaign
 from stream.simulation.campaign import Result, run_seed, run_seeds
