@@ -51,7 +51,7 @@ STANDBY_MS = 10_000
 """Time after which a learner without a partition logs which members have partitions."""
 
 PORTION_RECORDS = 250
-"""Number of records per task in the first step. Most learners process them in a few milliseconds."""
+"""Number of records per task in the first step. Most learners process this many records in a few milliseconds."""
 
 
 class Portion:
@@ -63,7 +63,10 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adjust the number after a step with up to `records` per task that took `ms`, excluding broker requests."""
+        """Adjust the number after a step with up to `records` records per task.
+
+        The step took `ms` milliseconds, excluding broker requests.
+        """
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -124,7 +127,7 @@ class LearnerProgram:
         self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
         self._idle_ms = min(options.idle_ms, max(1, settings.join.shortest_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
-        self._has_recovered = False  # True if a recovery advanced in the previous step
+        self._has_recovered = False  # True if a recovery made progress in the previous step
         # Host time at which this process last had a partition; None after `_announce_standby` has logged its message.
         self._standby_since_ms: int | None = host_ms()
         self._snapshots = SnapshotSchedule(
@@ -213,7 +216,7 @@ class LearnerProgram:
         return None if self.shared is None else self.shared.hold
 
     def read_log(self, for_ms: int | None = None) -> None:
-        """Read the shared model's log to its current end, for at most `for_ms`.
+        """Read the shared model's log to its current end, for at most `for_ms` milliseconds.
 
         Later decisions use the updated model.
         """
@@ -335,7 +338,7 @@ class LearnerProgram:
         self._running[running.partition] = running
 
     def _apply_to(self, tasks: Mapping[int, Partition]) -> list[Commit]:
-        """Run a step for each task that has work."""
+        """Run a step for each task that has work to do."""
         self.read_log(self._options.step_max_ms)
         began_ms, records_most = self._host_ms(), 0
         commits = []

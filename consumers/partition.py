@@ -109,7 +109,7 @@ class Partition:
     def next_due_ms(self) -> int | None:
         """Return the stream time just after the next deadline, or None if no decision or orphan is waiting.
 
-        If the tick that dates a decision is still in the buffer, the deadline is computed from that tick.
+        If the tick that sets a decision's time is still in the buffer, the deadline is computed from that tick.
         """
         join, limits = self.task.join, self.task.settings.join
         due_ms = [join.next_deadline_ms()]
@@ -276,5 +276,5 @@ class Partition:
 
 
 def _can_wait(record: Record) -> bool:
-    """Return whether a record can wait in the buffer: any tick except a promotion, which changes later decisions."""
+    """Return whether a record can wait in the buffer. Ticks can, except promotions, which change later decisions."""
     return is_tick(record) and promotion_of(record) is None

@@ -36,7 +36,7 @@ class Parked:
 
 
 _Steps = Generator[bool, None, Partition]
-"""A generator that yields True after work, and False while it waits for another process. It returns the partition."""
+"""Yields True after doing work, and False while it waits for another process. Returns the partition."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Recoveries:
                 return None, worked
 
     def resume(self, partitions: Iterable[int]) -> list[Partition]:
-        """Return the parked tasks of these partitions that can continue at once. The others need `advance`.
+        """Return these partitions' parked tasks that can continue at once. The others need `advance`.
 
         The requests cover all partitions together, so that a rebalance only briefly interrupts running partitions.
         """

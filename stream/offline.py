@@ -222,7 +222,7 @@ def _loop(
     scores: FloatArray,
     model: tuple[Any, ...],
 ) -> tuple[int, int, int]:
-    """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_with`.
+    """Apply due updates, then make the next event's decision. The learner's kernels are globals; see `compile_with`.
 
     Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends after the
     last event, or before a correction for late feedback. The caller applies the correction.

@@ -41,7 +41,7 @@ def run_shared(
     lag: int,
     outage: int = 0,
 ) -> Run:
-    """Run the tasks of a shared learner over examples, and update the learner in place.
+    """Run a shared learner's tasks over examples, and update the learner in place.
 
     Args:
         learner: Any learner, in any state.
@@ -106,7 +106,7 @@ class _Decided:
         self._waiting: dict[int, Decision] = {}
 
     def make(self, events: list[int]) -> None:
-        """Decide the given events for one task. Each decision uses the model and the task's earlier decisions."""
+        """Make one task's decisions for these events. Each decision uses the model and the task's earlier decisions."""
         overlay = Overlay(self._learner)
         for t in events:
             x = self._examples.features(t)

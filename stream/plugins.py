@@ -66,7 +66,7 @@ class Plugins(Mapping[str, T], Generic[T]):
 
     @contextmanager
     def blamed(self, name: str) -> Iterator[None]:
-        """Convert an exception from a plug-in to PluginError. Exceptions from built-in objects are not converted."""
+        """Convert an exception from a plug-in to a PluginError. Exceptions from built-in objects are not converted."""
         try:
             yield
         except OnebitError:

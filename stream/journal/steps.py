@@ -13,7 +13,7 @@ flat object with the fields of `TaskSettings` and `JoinSettings`. The learner's 
 
     {"learner": "soba-diag", "n_classes": 10, "parameters.gamma": 0.05, "window_ms": 300000, "class_names": null, ...}
 
-The header `onebit-version` contains the format, 1.
+The header `onebit-version` contains the format version, 1.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -327,7 +327,7 @@ def resolve(
     """Determine the settings for the next step.
 
     Args:
-        begun: the pipeline's settings by name. It contains all settings, only an imported model's settings, or none.
+        begun: the pipeline's settings by name: all settings, only an imported model's settings, or none.
         wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
             `begun`.
         given: names of the settings that the user set.

@@ -2,7 +2,7 @@
 
 Property files written for Kafka's Java client or for librdkafka can be used. Java's properties for user credentials and
 PEM stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also
-rejected, because the user would not notice that they have no effect.
+rejected, because the user would otherwise not notice that they have no effect.
 
 Errors and reprs do not contain secrets.
 """

@@ -173,7 +173,7 @@ class Connection:
 
     @contextmanager
     def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
-        """Translate the client's errors in a `with` block to BrokerErrors. See `ask` for `needs`."""
+        """Translate client errors raised in a `with` block to BrokerErrors. See `ask` for `needs`."""
         translated: tuple[type[BaseException], ...] = (*self.RAISED, ValueError, TypeError)
         try:
             yield

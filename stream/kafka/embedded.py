@@ -49,9 +49,9 @@ def run_until_settled(clock: VirtualClock, sources: Sequence[Program], learner: 
     """Run the programs until no work is left.
 
     The sources run a step at every due time. The learner runs a step once records have waited for poll_ms, like a
-    learner that polls a real broker at intervals. With poll_ms 0, the learner also runs a step at every due time. It
-    then makes each decision at the context's time, and learns from feedback before the next event. Append times, record
-    order and the model are the same for every poll_ms up to the shortest feedback delay.
+    learner that polls a real broker at intervals. With a poll_ms of 0, the learner also runs a step at every due time.
+    It then makes each decision at the context's time, and learns from feedback before the next event. Append times,
+    record order and the model are the same for every poll_ms up to the shortest feedback delay.
     """
     waits = False  # True if the learner has unread records
     next_poll_ms = clock.now_ms
@@ -237,7 +237,7 @@ class EmbeddedBroker:
         return log
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> _Log:
-        """Append a record, with the clock's time as its append time, and return the log of its partition."""
+        """Append a record, with the clock's time as its append time, and return its partition's log."""
         log = self._logs.get((topic, partition)) or self.log((topic, partition))
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:

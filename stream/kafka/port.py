@@ -18,7 +18,7 @@ SHORT_FETCH_WAIT_MS = 10
 """The same limit, for reads up to a known offset. If only a transaction's marker precedes this offset, a client needs
 one more fetch to notice the marker."""
 
-RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka's default limit for a batch and its overhead is 1 MiB
+RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka's default batch limit, including overhead, is 1 MiB
 
 
 class BrokerError(OnebitError):

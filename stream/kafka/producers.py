@@ -48,7 +48,7 @@ class PlainProducer:
     """See Producer."""
 
     def __init__(self, make: Callable[[], Sink], clients: MutableSet[Any]) -> None:
-        """Create a producer, which is one of the connection's open clients until it is closed."""
+        """Create a producer. The connection lists it as an open client until it is closed."""
         self._make = make
         self._clients = clients
         self._sink = make()
@@ -86,7 +86,7 @@ class TransactionProducer:
     """See TransactionalProducer."""
 
     def __init__(self, sink: TransactionSink, clients: MutableSet[Any]) -> None:
-        """Create a producer, which is one of the connection's open clients until it is closed."""
+        """Create a producer. The connection lists it as an open client until it is closed."""
         self._sink = sink
         self._clients = clients
         self._in_transaction = False

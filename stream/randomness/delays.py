@@ -61,7 +61,10 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Geometric:
-    """Geometric: P(D > n) = (1 - 1/mean)ⁿ. D is the number of 1 ms ticks to the first success (1/mean per tick)."""
+    """Geometric: P(D > n) = (1 - 1/mean)ⁿ. D is the number of 1 ms ticks up to the first success.
+
+    Each tick succeeds with probability 1/mean.
+    """
 
     mean_ms: int  # at least 1
 
@@ -137,7 +140,7 @@ class DelayModel:
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """Return the smallest of the u-quantiles of all classes.
+        """Return the smallest of the classes' u-quantiles.
 
         In every class, at least a fraction 1 - u of the delays are no shorter than this quantile.
         """

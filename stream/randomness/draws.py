@@ -34,10 +34,10 @@ class Purpose(StrEnum):
 
     ACTION = "action"  # the action, drawn from the learner's distribution
     UPDATE = "update"  # updates that use randomness
-    DELAY = "delay"  # the delay of the feedback
-    LOSS = "loss"  # loss of the feedback
-    DUPLICATE = "duplicate"  # duplication of the feedback
-    DUPLICATE_DELAY = "duplicate-delay"  # the delay of the copy
+    DELAY = "delay"  # the feedback's delay
+    LOSS = "loss"  # whether the feedback is lost
+    DUPLICATE = "duplicate"  # whether the feedback is duplicated
+    DUPLICATE_DELAY = "duplicate-delay"  # the copy's delay
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
     ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimation
     LOG = "log"  # acceptance of a decision from a log with non-uniform propensities

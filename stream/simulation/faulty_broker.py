@@ -84,7 +84,7 @@ class FaultyBroker:
     lingers: bool = False  # True if records are queued until a flush
     poll_max: int = 1_000_000  # limit on the records that a poll returns
     dry_every: int = 0  # N if every Nth poll returns nothing; 0 if there are no such polls
-    old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka's clients
+    old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka clients
     polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records

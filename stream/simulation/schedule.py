@@ -190,7 +190,7 @@ class Schedule(NamedTuple):
 
 START_MS = 1_000
 NEVER_MS = 10**9
-"""A time longer than any run."""
+"""A duration longer than any run."""
 
 
 class Taught(NamedTuple):

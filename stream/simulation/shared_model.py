@@ -153,7 +153,7 @@ def _names(world: World, partition: int, written: Written, log: Sequence[_Logged
 def _applied_again(
     task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Logged], seen: set[SeenModel]
 ) -> list[str]:
-    """Check that every replica equals the model at its version, and repeat every decision on that model."""
+    """Check that every replica equals the model at its version, and repeat every decision with that model."""
     wrong: list[str] = []
     model = task.make_learner()
     for version in range(len(log) + 1):

@@ -171,11 +171,11 @@ class Stored:
     """The snapshots of a task or of a shared model: the newest complete generation, and the slot for the next one."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
-        """Start a search for the newest generation, optionally only among numbers up to `number_max`.
+        """Start a search for the newest generation, optionally limited to numbers up to `number_max`.
 
         Args:
             keys: key prefix: the task's partition, or MODEL_KEYS.
-            number_max: greatest generation number; None means no limit.
+            number_max: highest generation number; None means no limit.
         """
         self.keys = keys
         self.newest: Generation | None = None
@@ -285,7 +285,7 @@ def reading_snapshots(
         broker: the broker.
         topics: the pipeline's topics.
         partition: partition of the snapshots topic.
-        number_max: greatest generation number; None means no limit.
+        number_max: highest generation number; None means no limit.
         keys: key prefix; None means the prefix for the partition's task.
 
     Raises:

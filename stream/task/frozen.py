@@ -1,7 +1,8 @@
 """A frozen model that serves as the holdout policy, encoded as text in a task's settings.
 
 The settings contain the whole model. As with any other policy, a task is therefore a function of its settings and
-inputs. Recovery, audits and replicas of a shared model need no file, and a restart with a different model is rejected.
+inputs. Recovery, audits and replicas of a shared model do not need a file. A restart with a different model is
+rejected.
 
     model:DIGEST:BASE64
 

@@ -257,7 +257,7 @@ class Join:
         """Change the settings. Call `settle_changed` to settle entries that are due under the new settings.
 
         Raises:
-            TableError: the table replaces bits of settled decisions, but the settings do not allow corrections.
+            TableError: the table replaces settled decisions' bits, but the settings do not allow corrections.
         """
         self.assumed_reward = 0 if assumes_negative else None
         self._corrects = corrects
@@ -310,7 +310,10 @@ class Join:
         self.orphans.update(orphans)
 
     def restore_retained(self, retained: Iterable[tuple[str, Retained, int]]) -> None:
-        """Add the settled ids from a stored state, oldest first, with their entries and settlement stream times."""
+        """Add the settled ids from a stored state, oldest first, with their entries and times.
+
+        The times are the stream times at which the ids were settled.
+        """
         for event_id, entry, settled_ms in retained:
             self.retained[event_id] = self._shared(entry)
             self._settled.append(event_id, settled_ms)

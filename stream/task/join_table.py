@@ -56,7 +56,7 @@ class Input(Enum):
 
 @unique
 class Move(Enum):
-    """An action that the join takes on an event id: meaning, requirements, next state, and outcome."""
+    """An action that the join performs on an event id, with its meaning, requirements, next state, and outcome."""
 
     DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
     DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
@@ -176,8 +176,8 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
 
 Feedback for a different action is refused in every state with a decision, except UNMATCHED. It neither settles nor
 corrects the decision, and is not a duplicate. If feedback for an id arrives twice before the context, the first
-feedback counts, regardless of the action that the second one names. The action of feedback for an unmatched decision is
-not checked, because such feedback refers to the log's action and is not used for learning.
+record counts, regardless of the action in the second record. The action in feedback for an unmatched decision is not
+checked, because such feedback refers to the log's action and is not used for learning.
 
 A deferred decision becomes pending when it is shown. PENDING and SHOWN differ only in when the window begins: at the
 time of the decision, or of the shown record. Feedback implies that the decision was shown.
@@ -201,7 +201,7 @@ def check_table(table: Table) -> None:
 
     Raises:
         TableError: a rule is missing, or a rule is inconsistent: its input is impossible in its state; the state and
-            input do not meet the requirements of its move; its next state or outcome is not that of the move; or its
+            input do not meet the requirements of its move; its next state or outcome differs from the move's; or its
             counts violate one of the ledger's equations.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}

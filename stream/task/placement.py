@@ -1,4 +1,7 @@
-"""Counts misplaced records: the producer uses a different partitioner, so the partition does not match the key."""
+"""Counts misplaced records, whose partition does not match the key.
+
+This happens if the producer uses a different partitioner.
+"""
 
 from collections.abc import Sequence
 
@@ -14,7 +17,7 @@ LengthArray = NDArray[np.int64]
 def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> int:
     """Count the keys that Kafka's default partitioner would assign to a different partition.
 
-    Compiled code processes all keys of a step at once. This takes 0.3 µs per key; Python code takes 10 µs.
+    Compiled code processes all of a step's keys at once. This takes 0.3 µs per key; Python code takes 10 µs.
 
     >>> count_misplaced([b"a", b"b", b"c"], 0, 1)
     0

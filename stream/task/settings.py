@@ -29,7 +29,7 @@ DatedBy = Literal["tick", "context"]
 UNIFORM = "uniform"
 
 CHALLENGERS_MAX = 4
-"""Limit on challengers, because each challenger uses about as much CPU time and memory as a separate learner."""
+"""Limit on the number of challengers. Each challenger uses about as much CPU time and memory as a separate learner."""
 
 
 class Unsuitable(Enum):
@@ -82,7 +82,7 @@ class TaskSettings:
     class_names: tuple[str, ...] | None = None  # class names; None if the classes have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # source of decision times; "context" is for virtual time
-    scale: Scaling = "none"  # scaling of features by statistics of the contexts so far
+    scale: Scaling = "none"  # scaling of features with statistics from the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides instead of the learner, for comparison
     holdout_policy: str = UNIFORM  # the holdout's fixed policy; see `make_holdout_policy`

@@ -1,8 +1,8 @@
 """A task's step: a pure function that applies records, in order, and returns the step's output.
 
 A task applies the records from one partition of the contexts and feedback topics. It has its own join, and either its
-own model or a view of a shared model. It reads no clock. Stream time is the largest append time of the applied feedback
-records. The same records in the same order therefore produce the same state, bit for bit.
+own model or a view of a shared model. It does not read a clock. Stream time is the largest append time of the applied
+feedback records. The same records in the same order therefore produce the same state, bit for bit.
 """
 
 from collections import deque

@@ -3,7 +3,7 @@
 The audit uses neither the learner's counters nor its join code. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
 
-    predictions    each context that the oracle decides has one prediction, and no other context has any
+    predictions    each context with a decision by the oracle has one prediction, and no other context has any
     examples and dead letters    each step has the same records as the oracle, in the same order
     ledger         after each step, the journal's ledger equals the oracle's
     ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal
@@ -327,7 +327,7 @@ class _Audit:
             self._fault(f"{place}: expected {played}; got action {own.action} with propensity {propensity}")
 
     def _check_class(self, context: Context, prediction: Prediction, place: str) -> None:
-        """Check that the decided classes are eligible, and that the action's name is correct."""
+        """Check that the classes in a decision are eligible, and that the action's name is correct."""
         decision, eligible = prediction.decision, context.eligible
         among = set(range(decision.scores.size) if eligible is None else eligible.tolist())
         scored = set(np.flatnonzero(decision.scores != NOT_ELIGIBLE).tolist())

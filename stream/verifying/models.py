@@ -180,7 +180,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalS
 
 
 def import_model(broker: Broker, topics: Topics, partition: int, model: Model, transactional_id: str) -> None:
-    """Write a model as the snapshot that precedes the first step in a partition's task.
+    """Write a model as the snapshot that precedes the first step of a partition's task.
 
     The task's journal then contains the model's digest. Recovery and `onebit verify --replay` start from the model.
 

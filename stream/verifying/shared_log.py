@@ -94,7 +94,7 @@ def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
 
 
 class _Steps:
-    """The log positions of a journal's steps, from the first retained step."""
+    """The log positions of a journal's steps, starting with the first retained step."""
 
     def __init__(self) -> None:
         self.first = 1

@@ -102,7 +102,7 @@ def step_headers(step: int) -> Headers:
 
 
 def step_of(record: Record) -> int | None:
-    """Return the number of the step that published a record: 0 for another Onebit program, None for other clients."""
+    """Return the number of the step that published a record: 0 for other Onebit programs, None for other clients."""
     headers = dict(record.headers)
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])

@@ -17,7 +17,7 @@ original size."""
 
 _CONTENT_BYTES_MAX = 1_020_000
 """Total size limit for the key, the value and the record's own headers: Kafka's default limit of 1 MiB for a record,
-minus space for Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
+minus space for Onebit's headers. At least 20,000 bytes of the record's headers fit; usually, all of them do."""
 
 _REASON_CHARACTERS_MAX = 2_000  # a reason can contain names from the record, which can be long
 _HEADER_OVERHEAD_BYTES = 10  # maximum total size of a header's two length fields

@@ -5,7 +5,7 @@ value; the entry contains 1. A text feature has one index for each lower-case wo
 occurrences. Null, an empty string and the number 0 have no entry.
 
 A feature with a small vocabulary has its own indices, one for each value. A feature with a large vocabulary is hashed:
-its values share 2**hash_bits indices, which follow all other indices. Entries in a row that have equal indices are
+its values share 2**hash_bits indices, which follow all other indices. Within a row, entries with equal indices are
 summed. An encoder without names hashes all features, including numbers. An encoder can be stored as JSON.
 """
 

@@ -11,7 +11,7 @@ The *entries* from one step form one record, or several parts if the record woul
     propensity   <f8 [n]        the decision's propensity
     scores       <f8 [n, K+L]   the decision's scores, then additional numbers that the learner stores
     reward       |i1 [n]        the bit; -1 for a decision
-    nnz          <i4 [n]        the number of features of x
+    nnz          <i4 [n]        the number of features in x
     x.indices    <i4            the indices of all x, concatenated
     x.values     <f8            the values of all x, concatenated. Absent: all 1
     assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
@@ -88,7 +88,7 @@ class Entries(NamedTuple):
     propensities: FloatArray  # float64[n]
     scores: FloatArray  # float64[n, K + L]: the logged numbers follow the scores
     rewards: NDArray[np.int8]  # int8[n]
-    sizes: NDArray[np.int32]  # int32[n], number of features of each x
+    sizes: NDArray[np.int32]  # int32[n], number of features in each x
     indices: IndexArray  # int32[sum of sizes]
     values: FloatArray  # float64[sum of sizes]
     assumed: NDArray[np.int8]  # int8[n]

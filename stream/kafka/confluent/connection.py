@@ -1,7 +1,7 @@
 """Connections made with confluent-kafka, and the translation of its errors.
 
 kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
-handles later refusals, for example because an ACL, a password or a certificate has changed. librdkafka retries forever
+handles later refusals, for example after an ACL, a password or a certificate has changed. librdkafka retries forever
 after a refusal, and reports it only through its error callback.
 """
 
@@ -68,7 +68,7 @@ _FORBIDDEN = {
     _code.TOPIC_AUTHORIZATION_FAILED: "topic",
     _code.GROUP_AUTHORIZATION_FAILED: "group",
     _code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
-    _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # raised for a producer that may not write to any topic
+    _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # raised for a producer that is not allowed to write to any topic
 }
 """The kind of resource to which each error denies access."""
 

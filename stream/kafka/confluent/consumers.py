@@ -17,7 +17,7 @@ Workarounds for librdkafka:
 - A seek also fails on a partition that the client has abandoned. The client abandons a partition if the requested
   offset does not exist. It sometimes also does so after a damaged batch, because it reads the rest of the batch as
   further batches. All partitions are then assigned again.
-- `close` waits for the group without a limit, and may never return. Here, it has a timeout.
+- `close` waits indefinitely for the group, and may never return. Here, it has a timeout.
 """
 
 import time

@@ -3,8 +3,8 @@
 Workarounds for librdkafka:
 
 - After a disconnection that lasts longer than the session timeout, the client may report that it is fenced, although no
-  other process has taken the member's place. If the group confirms this, the program creates a new client, as after any
-  outage.
+  other process has taken the member's place. If the group confirms this, the program creates a new client, as it
+  does after any outage.
 - A member loses its partitions if the group removes it, or if the group does not respond within the session timeout.
   The client then joins again automatically, and replaces any process that has taken the member's place. Here, the
   client first waits until the group has reported which process has the place (`_settle_loss`).
@@ -193,9 +193,9 @@ class GroupConsumer(Reader):
     def _was_cut_off(self) -> bool:
         """Return whether an outage occurred after the group's last response, and no other member has partitions.
 
-        librdkafka leaves the group when it has not reached the broker for the length of the session timeout. If this
-        process was only paused, the broker remained reachable. Received records do not prove that the broker was
-        reachable, because they may have arrived before an outage.
+        librdkafka leaves the group if it cannot reach the broker within the session timeout. If this process was only
+        paused, the broker remained reachable. Received records do not prove that the broker was reachable, because they
+        may have arrived before an outage.
         """
         members = self._admin.members(self.subscription.group)
         self._connection.listen()

@@ -6,7 +6,7 @@ Workarounds for librdkafka:
   first record is sent to a topic, `_look_up` therefore reads the number of partitions. It uses kafka-python, because a
   request from a librdkafka producer makes the broker create the topic.
 - Only delivery callbacks report whether all records in a flush were written, and when. Reading each message in the
-  callback would take 3 µs per record, so the callback keeps only the last message of each partition.
+  callback would take 3 µs per record, so the callback keeps only each partition's last message.
 - If a transaction begins before the previous one's markers are written, librdkafka retries after 20 ms, regardless of
   the settings. `begin` therefore waits briefly (`_MARKERS_S`).
 - If no response to a commit arrives, its outcome is unknown, and the producer can no longer be used.
@@ -64,7 +64,7 @@ class ConfluentSink:
         # The last record's headers, both as passed to `send` and in the form that the client expects.
         self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []
         self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # one callback per partition, by topic
-        self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
+        self._delivered: dict[TopicPartition, Any] = {}  # each partition's last message
         self._errors: list[Any] = []
         self._refused: set[str] = set()  # topics for which the broker refused writes
         message_timeout_ms = connection.request_timeout_ms + _LINGER_MS
@@ -152,7 +152,7 @@ class ConfluentSink:
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """Return the ACLs for the topics to which the broker refused writes, or for all topics if there are none."""
+        """Return the ACLs for the topics to which the broker refused writes, or for all topics if it refused none."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._refused or self._callbacks)]
 
     def drop(self) -> None:

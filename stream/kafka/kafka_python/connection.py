@@ -5,7 +5,7 @@ Workarounds for kafka-python:
 - If a client's constructor cannot connect, the client's thread keeps running and its sockets stay open.
   `Connection.make` closes them, and `_Socket` closes the socket of each failed attempt. A client that is closed during
   a write also leaves its socket open.
-- A new consumer first requests metadata without topics. It requests the metadata of its topics only after the retry
+- A new consumer's first metadata request names no topics. It requests metadata for its topics only after the retry
   interval, 100 ms by default. Readers have a shorter interval. `make_consumer` also sets it in the client's metadata
   object, because the client does not pass it on.
 - If a broker does not respond, kafka-python waits 10 s, and later 30 s, before it tries another broker. Here, the limit
@@ -58,7 +58,7 @@ _FORBIDDEN = {
     kafka_errors.TopicAuthorizationFailedError.__name__: "topic",
     kafka_errors.GroupAuthorizationFailedError.__name__: "group",
     kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
-    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # raised if a producer may not write to any topic
+    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # raised if a producer cannot write to any topic
 }
 """The kind of resource to which each error denies access. An error is identified by its name, because kafka-python
 raises some of these errors only as the text of another error."""

@@ -4,7 +4,7 @@ Workarounds for kafka-python:
 
 - With a reset policy, the client silently replaces a deleted offset with the first available offset. No policy is set
   here.
-- The client sets aside the fetched records of a paused partition. After a resume, the client can stop returning and
+- The client sets aside records fetched from a paused partition. After a resume, the client can stop returning and
   fetching records. This happens if its current batch is from another partition and has been read completely
   (`_make_room`).
 - Only a record's timestamp type shows whether the broker or the sender set the timestamp (`_check_times`).
@@ -32,7 +32,7 @@ _CREATE_TIME = 0
 
 
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
-    """Return a mapping with the last stable offset of each partition. Each fetch response updates the mapping.
+    """Return a mapping from each partition to its last stable offset. Each fetch response updates the mapping.
 
     The client does not store these offsets. In a fetch session, a response omits partitions that have no new records
     and whose end has not moved (KIP-227).
@@ -93,7 +93,7 @@ class Reader:
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
         """Raise TopicSettingsError if records carry their sender's timestamp and their topic uses CreateTime.
 
-        Only the last record of each partition is checked.
+        Only the last record from each partition is checked.
         """
         dated_by_sender = {
             records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME

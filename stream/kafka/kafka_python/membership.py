@@ -7,9 +7,9 @@ Workarounds for kafka-python:
 - A static member (`group_instance_id`) does not leave its group when it is closed. `close` removes it.
 - A member that was removed rejoins automatically, even if it must not (`_Joins`).
 - A join that completes between two polls is discarded and repeated, and the whole group then joins again. If members
-  poll rarely, this never ends. Here, the join is kept until a poll uses it (`_Joins`).
-- If a partition stays with its member in a rebalance, the client continues at its position instead of the committed
-  offset, which the Java client uses. `_take_over` seeks to the committed offset.
+  poll rarely, the rebalance never ends. Here, the join is kept until a poll uses it (`_Joins`).
+- If a partition stays with its member in a rebalance, the client continues at its current position. The Java
+  client continues at the committed offset instead. `_take_over` seeks to the committed offset.
 """
 
 import time

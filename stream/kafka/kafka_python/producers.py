@@ -2,8 +2,8 @@
 
 Workarounds for kafka-python:
 
-- `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Here, every wait has
-  a timeout (`_wait_for`). If no response to a commit arrives, its outcome is unknown, and the producer is unusable.
+- `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait indefinitely. Here, every wait has a
+  timeout (`_wait_for`). If no response to a commit arrives, its outcome is unknown, and the producer is unusable.
 - If a producer renews its epoch during a transaction (KIP-360), the broker aborts the records sent so far, but a later
   commit reports success. A commit is therefore sent only after every record has been acknowledged (`settle`).
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
@@ -12,8 +12,8 @@ Workarounds for kafka-python:
 - When the broker does not authorise the offsets for a topic, the client refuses to abort the transaction, although the
   broker would abort it. Other readers would be blocked until the transaction times out (`abort`).
 - When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as
-  after a loss of its sequence numbers. A client that receives a new epoch fences its successor. Here, the client
-  requests no new epoch.
+  it does after losing its sequence numbers. A client that receives a new epoch fences its successor. Here, the client
+  does not request a new epoch.
 - For a topic with CreateTime, the client returns the sender's timestamp as a record's append time (`settle`).
 - The producer's queue has no limit. If any records are unacknowledged, `close` raises an error and leaves the
   producer's thread running.
@@ -124,7 +124,7 @@ class KafkaTransactionSink(KafkaSink):
             connection,
             transactional_id=transactional_id,
             transaction_timeout_ms=connection.settings.transaction_timeout_ms,
-            # A new transaction fails with CONCURRENT_TRANSACTIONS until the markers of the previous transaction are
+            # A new transaction fails with CONCURRENT_TRANSACTIONS until the previous transaction's markers are
             # written, which takes a few ms. A transaction takes 10 ms with this backoff, and 16-220 ms with the
             # default backoff of 100 ms.
             retry_backoff_ms=5,

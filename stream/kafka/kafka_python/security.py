@@ -2,14 +2,14 @@
 
 Workarounds for kafka-python:
 
-- If the broker rejects a password, or its certificate is not trusted, the client retries until its timeout, and does
-  not report the reason. `Manager` keeps the error, and the next attempt raises this error.
+- If the broker rejects a password, or the broker's certificate is not trusted, the client retries until its timeout,
+  and does not report the reason. `Manager` keeps the error, and the next attempt raises this error.
 - The client discards data that a broker sends just before closing the connection. The data can contain the reason for
   the refusal.
 - The client creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here, the
   context is created once, before connecting.
 - The client does not escape a SCRAM user's name.
-- The client waits for a TLS handshake without a limit. Here, the limit is the time remaining for the connection.
+- The client waits indefinitely for a TLS handshake. Here, the limit is the time remaining for the connection.
 """
 
 import ssl
@@ -131,7 +131,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Provides tokens from a command to kafka-python."""
+    """Provides kafka-python with tokens from a command."""
 
     def __init__(self, command: str | None) -> None:
         super().__init__()
