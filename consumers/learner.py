@@ -34,7 +34,7 @@ class LearnerOptions:
     step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
     idle_ms: int = 1_000  # interval between ticks while decisions or orphans wait and no feedback arrives
     poll_ms: int = 100
-    snapshot_interval_ms: int = 60_000  # stream time between snapshots of a task; 0 means no snapshots
+    snapshot_interval_ms: int = 60_000  # stream time between a task's snapshots; 0 means no snapshots
     snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, to bound decision latency
     snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
     model_lag_max_ms: int = -1  # time for which the log can be blocked before decisions stop; -1: no limit
@@ -111,7 +111,7 @@ class LearnerProgram:
                 different values for these settings, recovery fails, unless `change_settings` is True.
             change_settings: whether the user's settings replace those of a task that has already started, from its next
                 step on. Settings that cannot change are still rejected.
-            committed: called with the output of each transaction.
+            committed: called with each transaction's output.
             parked: the result of the previous program's `park`.
         """
         settings.make_learner()  # reject invalid settings before anything is read
@@ -315,7 +315,7 @@ class LearnerProgram:
             self._start(each)
         worked_count = len(resumed)
         for partition in sorted(self._assigned - self._running.keys()):
-            # A poll during the recovery of another partition may have revoked this partition.
+            # A poll during a different partition's recovery may have revoked this partition.
             if partition in self._assigned:
                 running, worked = self._recoveries.advance(partition)
                 worked_count += worked

@@ -56,7 +56,7 @@ class MonitorEndedError(Exception):
 class MonitorOptions:
     """The monitor's options."""
 
-    group: str  # consumer group; unique for each monitor, because every monitor reads all partitions
+    group: str  # consumer group; unique to each monitor, because every monitor reads all partitions
     bootstrap: str
     directory: str  # Faust requires a directory, but writes no files to it
     session_timeout_ms: int = 10_000
@@ -147,7 +147,7 @@ class MonitorProgram:
             async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
                 batches = [event.message.value for event in events]
                 read = [(batch.seeks, [_record(one) for one in batch.records]) for batch in batches]
-                # Contexts are reread with blocking calls, which would delay the heartbeats if they ran in this thread.
+                # Contexts are reread with blocking calls, which would delay the heartbeats if they ran on this thread.
                 contexts = await asyncio.to_thread(
                     self._dashboard.contexts_of, [one for _, part in read for one in part]
                 )

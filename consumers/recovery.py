@@ -238,7 +238,7 @@ class Recoveries:
         return running
 
     def _report(self, message: str, *, at_once: bool = False) -> None:
-        """Log the progress of a recovery at intervals."""
+        """Log a recovery's progress at intervals."""
         if at_once or self.host_ms() - self.reported_ms >= REPORT_INTERVAL_MS:
             self.reported_ms = self.host_ms()
             self.announce(message)

@@ -1,4 +1,4 @@
-"""Runs learners in a compiled loop at millions of events per second, for sweeps and for reproducing papers' figures.
+"""Runs learners in a compiled loop at millions of events per second, for sweeps and to reproduce figures from papers.
 
 The loop calls the same kernels as `predict`, `observe` and `update`. Given the same draws, the results are therefore
 bit-for-bit identical. Delays are whole numbers of rounds. Event t is decided in round t (predict, observe). Next,
@@ -25,7 +25,7 @@ from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
-"""The delay of an event whose feedback is lost."""
+"""The delay for an event whose feedback is lost."""
 
 MATCHED, EXPIRED, LATE = 0, 1, 2
 """Possible outcomes: feedback in time, no feedback in time, and late feedback that corrects the assumed reward."""

@@ -56,7 +56,7 @@ class Recovered(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of a recovery."""
+    """A recovery's progress."""
 
     number: int  # number of the last step reapplied so far
     first: int  # number of the first step to reapply
@@ -156,7 +156,7 @@ def rebuilding(
         progress: called with the progress before the first step and after each step.
         until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
-        observe: called with the output of each reapplied step.
+        observe: called with each reapplied step's output.
         decides: called before each step of a task with a shared model, so that the step makes the same decisions again.
             With None, the published decisions are used.
 

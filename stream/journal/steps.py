@@ -146,7 +146,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
     "settings": (stored_settings, task_settings),
 }
-"""Conversions to plain values and back, for each field of `JournalStep` that has no JSON type."""
+"""Conversions to and from plain values, for each `JournalStep` field that has no JSON type."""
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def step_of_plain(fields: dict[str, Any]) -> JournalStep:
 
 
 def encode_step(step: JournalStep) -> bytes:
-    """Encode a step as the value of a journal record."""
+    """Encode a step as a journal record's value."""
     return orjson.dumps(plain_step(step))
 
 

@@ -210,7 +210,7 @@ _PORT_MAX = 65_535
 
 
 class BootstrapError(BrokerError):
-    """The address of a Kafka cluster is malformed."""
+    """A Kafka cluster's address is malformed."""
 
 
 def servers_of(bootstrap: str) -> list[str]:

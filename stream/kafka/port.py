@@ -237,7 +237,7 @@ class Broker(Protocol):
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
     ) -> Member:
-        """Return a member of a consumer group. The group assigns partition n of all topics to the same member.
+        """Return a member of a consumer group. The group assigns partition n of every topic to the same member.
 
         `member` is the member's name across restarts (static membership). A restarted member immediately gets its
         previous partitions, and fences its predecessor. Reading starts at the committed offset, or at the beginning if

@@ -1,6 +1,6 @@
 """A replica of a shared model. Its state is a function of the update log alone.
 
-    model at version n = the first n entries of the log, applied one by one in offset order
+    model at version n = the first n entries in the log, applied one by one in offset order
 
 Replicas at equal versions are bit-identical, in any process and with any number of records per read. The learner's
 kernels apply the entries in one compiled loop.

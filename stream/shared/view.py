@@ -46,7 +46,7 @@ class Overlay:
     def __init__(self, learner: KernelLearner) -> None:
         self._learner = learner
         self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # (array, index, content before the change)
-        self._kept: set[tuple[str, Any]] = set()  # parts that were copied: rows of actions, or whole arrays
+        self._kept: set[tuple[str, Any]] = set()  # parts that were copied: actions' rows, or whole arrays
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Apply a decision to the model, after saving the parts that it changes."""
@@ -180,7 +180,7 @@ class View:
         """Remove the task's own decisions that the model has observed.
 
         If another process has taken over the task and this process has not noticed yet, the model may have observed
-        more decisions than this view made. The commit of this step will then fail.
+        more decisions than this view made. Committing this step will then fail.
         """
         decided = self._replica.place_of(self._partition).decided
         for _ in range(min(decided - self._first, len(self._own))):

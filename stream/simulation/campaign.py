@@ -95,8 +95,8 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Minimum number of seeds for which a campaign requires complete coverage. The rarest event occurs in about one seed in
-100."""
+"""Minimum number of seeds for which a campaign requires complete coverage. The rarest event occurs in about one in
+100 seeds."""
 
 
 @dataclass(slots=True)
@@ -167,11 +167,11 @@ def run_campaign(
 
 
 def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
-    """Return the trace of a run. If an error occurs, the trace ends with the error."""
+    """Return a run's trace. If an error occurs, the trace ends with the error."""
     world = World(schedule, make_learner, tracing=True)
     try:
         world.run()
-    except Exception as error:  # recorded as the last entry of the trace
+    except Exception as error:  # recorded as the trace's last entry
         world.trace.note("!", f"{type(error).__name__}: {error}")
     return world.trace.lines
 
@@ -180,8 +180,8 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     """Find a small subset of a failing schedule's items with which a run still fails, and return the items' indices.
 
     The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
-    It removes groups of items, from large groups to single items, as long as a run with the remaining items still
-    fails. The failure of the subset can differ from that of the schedule.
+    It removes groups of items, first large groups and later single items, as long as a run with the remaining items
+    still fails. The subset's failure can differ from the schedule's.
     """
     indices = list(range(len(schedule.items)))
     size = len(indices) // 2

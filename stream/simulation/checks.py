@@ -34,7 +34,7 @@ INPUTS = (TOPICS.contexts, TOPICS.feedback)
 
 
 class _Partition:
-    """The audit of one partition, with a reference learner."""
+    """One partition's audit, with a reference learner."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -386,7 +386,7 @@ def state_of(task: Task) -> dict[str, object]:
 
 
 def _nothing_aborted_is_visible(world: World) -> list[str]:
-    """Check that the visible outputs are exactly those of the committed transactions."""
+    """Check that the visible outputs are exactly those from committed transactions."""
     wrong: list[str] = []
     written: dict[TopicPartition, list[int]] = {}
     for transaction in world.processes.transactions:

@@ -235,7 +235,7 @@ class Processes:
             self._restart(process, away_ms)
 
     def sleep(self, process: Process, for_ms: int) -> None:
-        """Pause a process. After its session timeout, the group removes it."""
+        """Pause a process. After the session timeout, the group removes the process."""
         process.asleep_until_ms = self._clock.now_ms + for_ms
         self._timers.after(for_ms)
         if for_ms > self._schedule.session_timeout_ms:

@@ -439,7 +439,7 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
 
 
 CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
-"""Each champion's challengers. Few pairs are used, because compiling a pair takes longer than many runs."""
+"""Each champion's challengers. Only a few pairs are used, because compiling a pair takes longer than many runs."""
 
 PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "late-ucb:m=2": {"m": 2, "drift": "off"}}
 

@@ -63,7 +63,7 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
 
 
 def _audited(world: World, partitions: int, entries: int) -> list[str]:
-    """Check that the audit that `onebit verify` runs finds no faults."""
+    """Check that `onebit verify`'s audit finds no faults."""
     finding = audit_log(world.broker, TOPICS, partitions)
     wrong = [f"audit of the log: {fault}" for fault in finding.faults]
     if finding.version != entries:

@@ -21,7 +21,7 @@ class Timers:
 
     @property
     def next_ms(self) -> int | None:
-        """The time of the next action."""
+        """The time at which the next action is due."""
         return self._waiting[0][0] if self._waiting else None
 
     def do_due(self) -> None:

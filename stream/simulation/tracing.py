@@ -12,7 +12,7 @@ from stream.simulation.schedule import IN_COMMIT, Item
 
 
 class Happened(NamedTuple):
-    """One line of a trace."""
+    """One line in a trace."""
 
     at_ms: int
     who: str
@@ -31,7 +31,7 @@ _COUNTED = {
     "waits until": BEHIND_ITS_LOG,
     "the group has rebalanced": "step aborted after a rebalance",
 }
-"""The events to count, by the text that identifies them in a learner's log message."""
+"""The events to count, keyed by the text that identifies them in a learner's log message."""
 
 
 @dataclass

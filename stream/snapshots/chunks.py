@@ -70,7 +70,7 @@ class Message(NamedTuple):
     """A record to write to the snapshots topic."""
 
     key: bytes
-    value: bytes | None  # None deletes a chunk of an earlier, longer generation
+    value: bytes | None  # None deletes a chunk from an earlier, longer generation
 
 
 class ChunkHead(Struct):
@@ -95,7 +95,7 @@ class Generation(NamedTuple):
 
 
 class ChunkWriter:
-    """Produces the chunks of one generation in batches."""
+    """Produces one generation's chunks in batches."""
 
     def __init__(
         self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
@@ -168,7 +168,7 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
 
 
 class Stored:
-    """The snapshots of a task or of a shared model: the newest complete generation, and the slot for the next one."""
+    """A task's or a shared model's snapshots: the newest complete generation, and the slot for the next one."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
         """Start a search for the newest generation, optionally limited to numbers up to `number_max`.
@@ -254,7 +254,7 @@ class Stored:
         self.next_slot = _other(writer.slot)
 
     def release(self) -> None:
-        """Free the payloads of all generations."""
+        """Free all generations' payloads."""
         for generation in filter(None, (self.newest, self.imported)):
             generation.payloads.clear()
 

@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
 
 class SnapshotSchedule:
-    """Schedules the snapshots of all tasks in one process, and of a shared model."""
+    """Schedules snapshots for all tasks in one process, and for a shared model."""
 
     def __init__(self, interval_ms: int, bytes_max: int, chunk_bytes: int = CHUNK_BYTES) -> None:
         """Create an empty schedule.

@@ -25,7 +25,7 @@ from stream.wire.sections import Section, SectionReader, encode_section
 MODEL = "model:"
 
 TEXT_MAX = 700_000
-"""Limit on the length of the text. The text must fit in the journal record for a task's first step, which is limited to
+"""Limit on the text's length. The text must fit in the journal record for a task's first step, which is limited to
 1 MB."""
 
 

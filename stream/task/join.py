@@ -113,7 +113,7 @@ class DroppedOrphan(NamedTuple):
 
 
 Event = Settled | Late | Mismatched | DroppedOrphan
-"""An event for the task, which then learns, corrects, or writes a dead letter."""
+"""An event for the task, which then learns, makes a correction, or writes a dead letter."""
 
 
 class Overflows(NamedTuple):
@@ -450,7 +450,7 @@ class Join:
         return events
 
     def _due_ms(self, collection: _Collection) -> int | None:
-        """Return the deadline of a collection's oldest entry; None if there is no entry or its time is unknown."""
+        """Return the deadline for a collection's oldest entry; None if there is no entry or its time is unknown."""
         since_ms: int | None
         if not collection.entries:
             return None

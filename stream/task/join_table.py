@@ -100,7 +100,7 @@ class Rule(NamedTuple):
     move: Move
     after: State
     counts: tuple[str, ...] = ()  # fields of `Ledger` that are incremented
-    settles: Outcome | None = None  # outcome of the settled decision
+    settles: Outcome | None = None  # the settled decision's outcome
     differing: tuple[str, ...] = ()  # additional counts if the bit differs from the first bit
 
 

@@ -61,8 +61,8 @@ class DeadLetter(NamedTuple):
 class Effects(NamedTuple):
     """A step's output."""
 
-    predictions: list[tuple[Prediction, int]]  # predictions with the offsets of their contexts
-    examples: list[tuple[Example, int | None]]  # examples with the offsets of their feedback
+    predictions: list[tuple[Prediction, int]]  # predictions with their contexts' offsets
+    examples: list[tuple[Example, int | None]]  # examples with their feedback's offsets
     dead_letters: list[DeadLetter]
     unknown: list[str]  # feature names, one for each category or word without an entry
     promotions: list[str]  # names of promoted learners, including unknown names
@@ -169,7 +169,7 @@ class OwnModel:
 
 
 class Task:
-    """The state of one partition, and each record's effects on that state."""
+    """One partition's state, and each record's effects on it."""
 
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
         self.settings = settings = settings.resolved()
@@ -263,7 +263,7 @@ class Task:
         effects = Effects([], [], [], [], [])
         self._time = DecisionTime(number)
         self._act_on(self.join.settle_changed(), effects)
-        keys: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
+        keys: tuple[list[bytes], list[bytes]] = [], []  # the contexts' keys, and the feedback's keys
         partition = 0
         for record in records:
             is_context = record.topic == self._contexts_topic
@@ -300,7 +300,7 @@ class Task:
             self.model.promote(self._members.index(name))
 
     def _apply_tick(self, record: Record) -> None:
-        """Set the decision time of the step that wrote a tick.
+        """Set the decision time for the step that wrote a tick.
 
         The time is the tick's append time, or the time of earlier decisions if that is later. The clock can step back
         when a different broker becomes the partition's leader.

@@ -270,7 +270,7 @@ class _Audit:
         oracle.events.clear()
 
     def _records_of(self, step: JournalStep) -> list[Record]:
-        """Return a step's inputs, ordered by append time, by input (contexts before feedback), and by offset.
+        """Return a step's inputs, ordered by append time, then input (contexts before feedback), then offset.
 
         If a record has an earlier append time than a previous record of its input, the later of the two times is used.
         """

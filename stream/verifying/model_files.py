@@ -1,4 +1,4 @@
-"""Model files and the comparison of models.
+"""Model files and model comparison.
 
 A file is a numpy archive without pickles. It contains the arrays in the learner's state as `state.NAME`, and JSON text
 as `meta`. The text contains the learner, its parameters, the model's position in its topics, and the state's digest.

@@ -226,7 +226,7 @@ def _model_settings(model: Model) -> dict[str, Any]:
 def _import(
     broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
 ) -> None:
-    """Write a model for these partitions. The first of them stores the snapshot."""
+    """Write a model for these partitions. The first partition stores the snapshot."""
     _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:

@@ -1,4 +1,4 @@
-"""The expected outcome of every record, computed by an independent implementation of the join's rules.
+"""The expected outcome for every record, computed by an independent implementation of the join's rules.
 
 `onebit verify` and the simulation compare the learner with this oracle. The oracle shares only the names of states and
 inputs with `stream.task.join`. The join's limits also apply to the oracle, so its memory use does not grow with the
@@ -57,7 +57,7 @@ class Promoted(NamedTuple):
 class Letter(NamedTuple):
     """An expected dead letter."""
 
-    topic: str  # topic of the original record
+    topic: str  # the original record's topic
     partition: int
     offset: int
     kind: str
@@ -336,7 +336,7 @@ class Oracle:
 
 
 def _first_date(waiting: OrderedDict[str, _Pending]) -> float:
-    """Return the time of the oldest decision, or infinity if there is none or its tick has not been applied yet."""
+    """Return the oldest decision's time, or infinity if there is none or its tick has not been applied yet."""
     date = next(iter(waiting.values())).date if waiting else []
     return date[0] if date else inf
 

@@ -48,7 +48,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
     """Reapply a task's whole journal, and compare the result with the published records and with a recovery.
 
     Every prediction and example must equal the published record byte for byte. The ledger after each step must equal
-    the ledger in the journal, and the final state must equal that of a recovery.
+    the ledger in the journal, and the final state must equal the recovered state.
 
     With a shared model, every decision is repeated at its version, and the log must contain the steps' entries; see
     `_LogAgain`. In this case, the journal identifies a step's predictions. Records from other programs with the

@@ -1,4 +1,4 @@
-"""Encoding and decoding of events. Only this module depends on the wire format.
+"""Encodes and decodes events. Only this module depends on the wire format.
 
 Values are JSON. Every field is checked; unknown fields are ignored. A record header contains the version. A record
 without this header is read as version 1, so that any producer can write contexts and feedback.
@@ -397,7 +397,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
 
 
 def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
-    """Decode the fields of a record's value, and check the rules that apply to all events."""
+    """Decode the fields in a record's value, and check the rules that apply to all events."""
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -472,7 +472,7 @@ def tick_step(record: Record) -> int | None:
 
 
 def promotion_headers(name: str) -> Headers:
-    """Return the headers for a promotion: those for a tick of step 0, and the name of the learner to promote.
+    """Return the headers for a promotion: the tick headers for step 0, and the name of the learner to promote.
 
     Readers of feedback therefore skip a promotion like any other tick.
     """

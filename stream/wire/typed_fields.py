@@ -1,4 +1,4 @@
-"""The JSON fields of events as msgspec types, and their decoders. msgspec checks types and ranges during parsing."""
+"""The JSON fields in events as msgspec types, and their decoders. msgspec checks types and ranges during parsing."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Generic, Literal, TypeVar

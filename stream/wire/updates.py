@@ -186,7 +186,7 @@ def encode_updates(
 def decode_update(record: Record) -> Update | None:
     """Decode a record from the log.
 
-    Returns None for a record from another program, which has no version or no section of updates. Such a record cannot
+    Returns None for a record from another program, which has no version or no updates section. Such a record cannot
     hide a missing step, because each step contains the number of the task's previous step.
 
     Raises:
@@ -208,7 +208,7 @@ def decode_update(record: Record) -> Update | None:
 
 
 def entry_bytes(nnz: int, width: int) -> int:
-    """Return the size of an entry that has an x with nnz features and a decision with K + L = width numbers."""
+    """Return the size of an entry with nnz features in x and K + L = width numbers in its decision."""
     return _ENTRY_BYTES + 12 * nnz + 8 * width
 
 

@@ -97,7 +97,7 @@ class ConfluentConnection(Connection):
 
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
-        self.cut_off_s = 0.0  # monotonic time of the last report of an unreachable broker
+        self.cut_off_s = 0.0  # monotonic time of the last report that the broker is unreachable
         self.producers: list[Any] = []  # clients that report errors only when they are polled
         self._security = _security_of(settings.config)
         self._refusal: Any = None  # the last error that denied access

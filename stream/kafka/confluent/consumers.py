@@ -8,7 +8,7 @@ Workarounds for librdkafka:
 - The client's position does not advance past transaction markers and aborted records. Here, the event that reports the
   end of a partition sets the position.
 - A partition that is paused in the client loses its fetched records and, once resumed, waits for the pending fetch.
-  Here, the events of a paused partition are set aside instead. If there are too many, the partition is also paused in
+  Here, events from a paused partition are set aside instead. If there are too many, the partition is also paused in
   the client.
 - The client reports a damaged batch as an event and continues with the next batch. Here, the reader stops reading the
   partition.

@@ -52,7 +52,7 @@ def _is_sendable(name: str) -> bool:
 def _lenient(message: Any, error: SystemError) -> Headers:
     """Return the headers whose names are UTF-8.
 
-    After an error, a second call of `headers` returns the client's incomplete list. In the tuple for an unreadable
+    After an error, a second call to `headers` returns the client's incomplete list. In the tuple for an unreadable
     header, the first item is a null pointer, and accessing it crashes Python. The garbage collector's list of the
     tuple's references omits that item.
     """

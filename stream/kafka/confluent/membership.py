@@ -8,7 +8,7 @@ Workarounds for librdkafka:
 - A member loses its partitions if the group removes it, or if the group does not respond within the session timeout.
   The client then joins again automatically, and replaces any process that has taken the member's place. Here, the
   client first waits until the group has reported which process has the place (`_settle_loss`).
-- The client may return the metadata of an earlier or later membership, and the broker accepts it. The generation in the
+- The client may return metadata from an earlier or later membership, and the broker accepts it. The generation in the
   metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) does not leave its group when it is closed. `close` removes it.
 - The client does not report the responses to heartbeats. Instead, `check_place` sends a request to the group.

@@ -3,8 +3,8 @@
 Workarounds for kafka-python:
 
 - If a client's constructor cannot connect, the client's thread keeps running and its sockets stay open.
-  `Connection.make` closes them, and `_Socket` closes the socket of each failed attempt. A client that is closed during
-  a write also leaves its socket open.
+  `Connection.make` closes them, and `_Socket` closes the socket after each failed attempt. A client that is closed
+  during a write also leaves its socket open.
 - A new consumer's first metadata request names no topics. It requests metadata for its topics only after the retry
   interval, 100 ms by default. Readers have a shorter interval. `make_consumer` also sets it in the client's metadata
   object, because the client does not pass it on.

@@ -28,7 +28,7 @@ from stream.kafka.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
 
 _CREATE_TIME = 0
-"""The type of timestamps set by the sender."""
+"""The type of a timestamp that was set by the sender."""
 
 
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:

@@ -1,13 +1,13 @@
 """Records from other clients that kafka-python cannot read or cannot send again.
 
-- A header's name can be any bytes, because Kafka does not check it. kafka-python reports a batch with a name that is
-  not UTF-8 as corrupt. Here, a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored
+- A header's name can contain any bytes, because Kafka does not check it. kafka-python reports a batch with a name that
+  is not UTF-8 as corrupt. Here, a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored
   when the name is sent (`HeaderName`).
 - The value of a header can be null. The Broker interface has no null values, so null is read as an empty value.
 - A record may lack both a key and a value. kafka-python reads such records, but sends them only if its serializer
   returns null (`NullSerializer`).
-- For batches compressed with zstd, kafka-python requires the package zstandard (24 MB). Here, it uses the module in
-  Python 3.14 or its backport (0.5 MB).
+- For batches compressed with zstd, kafka-python requires the zstandard package (24 MB). Here, it uses Python 3.14's
+  own module or the module's backport (0.5 MB).
 - If a batch has a wrong checksum, or its codec is missing, kafka-python raises the codec's error without a position,
   and the next read never returns. `PartitionRecords` raises an error with the position on each read.
 """
@@ -93,7 +93,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 class _Batches:
-    """The batches in a fetch response. Their header names can be any bytes."""
+    """The batches in a fetch response. Their header names can contain any bytes."""
 
     def __init__(self, records: Any) -> None:
         self._records = records
@@ -106,7 +106,7 @@ class _Batches:
 
 
 class _Batch(DefaultRecordBatch):  # type: ignore[misc]
-    """A batch whose header names can be any bytes."""
+    """A batch whose header names can contain any bytes."""
 
     __slots__ = ()
 

@@ -71,7 +71,7 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class _Joins:
-    """Replaces the coordinator's join method. Keeps the result of a join until a poll uses it.
+    """Replaces the coordinator's join method. Keeps a join's result until a poll uses it.
 
     A poll that times out leaves its join in progress, and the next poll waits for this join. If the join completes
     between the two polls, however, the client starts another join and loses the first result.
