@@ -2,7 +2,7 @@
 
 The service uses only Kafka and JSON, not Onebit. It writes the features of each visitor to the contexts topic, reads
 the page that the learner chose, shows it, and later writes whether the page was right. At the end, it prints the share
-of visitors with the right page. It exits with 1 if predictions do not arrive.
+of visitors who got the right page. It exits with 1 if predictions do not arrive.
 
 Run it against manually started programs:
 

@@ -35,7 +35,7 @@ class Curve(NamedTuple):
     error: NDArray[np.float64]  # [n] fraction of wrong actions
     window_error: NDArray[
         np.float64
-    ]  # [n] fraction of wrong actions in a sliding window of one twentieth of the run; nan until the window is full
+    ]  # [n] fraction of wrong actions in a sliding window (one twentieth of the run); nan until the window is full
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def connect(
     stop: Callable[[], bool] = lambda: False,
     request_timeout_ms: int = ConnectionSettings._field_defaults["request_timeout_ms"],
 ) -> Broker:
-    """Connect to Kafka. Wait up to the connection timeout in the settings.
+    """Connect to Kafka, waiting up to the connection timeout in the settings.
 
     Args:
         settings: Connection settings.
@@ -94,7 +94,7 @@ def by_client(settings: KafkaSettings) -> str:
 
 
 def _start_hint(settings: KafkaSettings) -> str:
-    """Return a hint for starting a local Kafka on this port; empty for a remote host or the default port."""
+    """Return a hint for starting a local Kafka broker on this port; empty for a remote host or the default port."""
     host, _, port = settings.bootstrap.rpartition(":")
     if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
         return ""

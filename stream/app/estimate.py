@@ -139,7 +139,7 @@ def announced_progress() -> Progress:
         is_second_begun = events > 0 and latest[1] == 0
         latest = (read, events)
         if is_second_begun:
-            started_ms = monotonic_ms()  # the two passes have different speeds, so their rates are measured separately
+            started_ms = monotonic_ms()  # the passes run at different speeds, so their rates are measured separately
         else:
             shown()
 

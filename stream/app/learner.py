@@ -166,7 +166,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
     """Return whether a new pipeline would share a model by default, but lacks the updates topic.
 
-    The broker is queried only if a shared model is the default. Other learners need no permission for the updates
+    The broker is queried only if a shared model is the default. Other learners do not need permission for the updates
     topic.
     """
     is_wanted = settings.model == AUTO and settings.model_of(partitions) == "shared"
@@ -176,7 +176,7 @@ def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: in
 def model_notice(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
     """Return a log line that says whether the partitions share a model.
 
-    If they share no model because a topic is missing, the line says so.
+    If they do not share one because a topic is missing, the line says so.
     """
     if model == "shared":
         return f"{partitions} partitions share a model (log: {topics.updates})"
@@ -255,7 +255,7 @@ class ReadyFile:
     def show(self, ready: bool) -> None:
         """Touch the file if the learner is ready, otherwise remove it. The call is cheap enough for every step.
 
-        A full disk does not stop the learner: the error is logged once, and the file becomes outdated.
+        A full disk does not stop the learner: the error is logged once, and the file becomes stale.
         """
         if self._path is None:
             return

@@ -14,7 +14,7 @@ from stream.reporting.tables import duration
 from stream.wire.records import Features
 
 PART_S = 0.01
-"""Minimum duration of one part of a measurement: a thousand events of a fast learner, or one event of a slow
+"""Minimum duration of one part of a measurement: a thousand events for a fast learner, or one event for a slow
 learner."""
 
 PARTS = 4
@@ -73,7 +73,7 @@ def _learn(learner: Learner, events: list[Event], start: int, size: int) -> None
 
 
 STATE_BYTES_MAX = 512_000_000
-"""Learners with a larger state are not measured."""
+"""Learners with a state larger than this are not measured."""
 
 NOTICE_INTERVAL_MS = 5_000
 """Interval between progress notices."""

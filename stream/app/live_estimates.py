@@ -24,7 +24,7 @@ AnyEstimator = TypeVar("AnyEstimator", bound="PrefixEstimator[Any]")
 
 
 class LiveEstimating:
-    """Estimates the value of a running learner's policy, and compares it with a holdout and challengers."""
+    """Estimates the value of a running learner's policy, and compares the policy with a holdout and challengers."""
 
     def __init__(self, *, is_asked: bool) -> None:
         self._estimator = live_estimator() if is_asked else None

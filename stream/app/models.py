@@ -109,7 +109,7 @@ def time_ms(text: str) -> int:
 
 
 def _like(text: str, ms: int) -> str:
-    """Format a time like the given text: as milliseconds, or as a date in the same time zone."""
+    """Format a time in the style of the given text: as milliseconds, or as a date in the same time zone."""
     if text.isdecimal():
         return str(ms)
     zone = datetime.fromisoformat(text).tzinfo or UTC

@@ -53,7 +53,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         EstimateError: a policy cannot be evaluated on a live pipeline.
     """
     try:
-        import consumers.monitor  # noqa: F401 - deferred: other commands need no Faust
+        import consumers.monitor  # noqa: F401 - deferred: other commands do not need Faust
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"the monitor requires {error.name}, which is not installed. Run: pip install 'onebit[monitor]'"

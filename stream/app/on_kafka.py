@@ -39,8 +39,8 @@ POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
 
 RESTARTS_MAX = 5
-"""Maximum number of restarts of a learner that was removed from its group. A process supervisor would also restart the
-learner."""
+"""Maximum number of times to restart a learner that was removed from its group. A process supervisor would also restart
+the learner."""
 
 
 class ProgramEndedError(OnebitError):
@@ -182,8 +182,8 @@ class _Programs:
     def check(self) -> None:
         """Start the replay once the learner is ready, and end the run if a program has ended early.
 
-        Only the replay may end before the run. Events that are replayed before the learner is ready would be decided
-        all at once, before any feedback arrives.
+        Only the replay may end before the run. Events replayed before the learner is ready would be decided all at
+        once, before any feedback arrives.
 
         Raises:
             ProgramEndedError: a program has ended early, or the replay cannot be started.

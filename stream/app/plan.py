@@ -31,7 +31,7 @@ def load_scaled(name_or_file: str, n_features: int | None, seed: int, scale: Sca
 
 
 def dataset_of_seed(source: SourceSettings, seed: int, dataset: Dataset) -> Dataset:
-    """Return the data set for another seed. Only synthetic data depends on the seed."""
+    """Return the data set for a different seed. Only synthetic data depends on the seed."""
     if seed == source.seed or not any(entry.is_generated for entry in catalogue() if entry.name == source.data):
         return dataset
     return dataset_of(source.model_copy(update={"seed": seed}))

@@ -153,7 +153,7 @@ def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:
 
 
 def _known_to(model: Saved, topics: Topics) -> Known | None:
-    """Return which decisions a model may have learned from, or None for a model from another pipeline."""
+    """Return which decisions a model may have learned from, or None for a model from a different pipeline."""
     position = model.meta.get("position", {})
     if f"{position.get('topics')}contexts" != topics.contexts:
         return None

@@ -1,8 +1,8 @@
 """A process's notices, progress, clocks and garbage collection.
 
-Notices use Python's logging, with the logger `onebit`. The command line writes its records to stderr. To get all
-notices, an application sets the logger's level to `logging.INFO`. A record may have two attributes: `limited` is False
-if the record must not be dropped when similar records are frequent, and `fields` is a dict of values for a log in JSON.
+Notices are logged by Python's `onebit` logger. The command line writes the log records to stderr. To get all notices,
+an application sets the logger's level to `logging.INFO`. A record may have two attributes: `limited` is False if the
+record must not be dropped when similar records are frequent, and `fields` is a dict of values for a log in JSON.
 """
 
 import gc
@@ -83,11 +83,11 @@ def monotonic_ms() -> int:
 def boot_ms() -> int:
     """Return this host's time since boot, for measuring intervals.
 
-    Unlike monotonic time, the time since boot includes the time spent in suspend.
+    Unlike monotonic time, the time since boot includes time during which the host is suspended.
     """
     clock = getattr(
         time, "CLOCK_BOOTTIME", None
-    )  # Linux only; on other systems, the monotonic clock may include the time spent in suspend
+    )  # Linux only; on other systems, the monotonic clock may include time during which the host is suspended
     return monotonic_ms() if clock is None else time.clock_gettime_ns(clock) // 1_000_000
 
 
@@ -204,7 +204,7 @@ default is 700."""
 def tune_gc() -> None:
     """Collect garbage, freeze all existing objects, and make collections rare.
 
-    Call this function once everything has been loaded, before the first record. If a new program replaces an earlier
+    Call this function once everything has been loaded, before the first record. If a later program replaces an earlier
     one, call the function again to free the earlier program. With Python's defaults, garbage collection took a quarter
     of a learner's time and an eighth of an audit's.
     """

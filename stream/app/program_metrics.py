@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # not imported at run time, because other programs do not nee
 
 
 class LearnerCounts:
-    """Counts of a learner's committed records since it started, in addition to the counts in the ledgers."""
+    """Counts of the records that a learner has committed since it started, in addition to the counts in the ledgers."""
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()

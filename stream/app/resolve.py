@@ -63,7 +63,7 @@ def event_s(task: TaskSettings, nnz: int) -> float:
 
 
 PIPELINE_S = 1e-4
-"""Time per event that an embedded run spends on topics, join and ledger, excluding the learner itself."""
+"""Time per event that an embedded run spends on the topics, the join and the ledger, excluding the learner itself."""
 
 
 def run_s(task: TaskSettings, nnz: int, events: int) -> float:
@@ -97,7 +97,7 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
 
 
 def exploration_notice(task: TaskSettings) -> str:
-    """Return a notice if the learner does not explore enough to evaluate other policies, otherwise an empty string."""
+    """Return a notice if too little exploration prevents evaluating other policies, otherwise an empty string."""
     if task.challengers and not task.floor:
         return (
             f"challengers cannot learn about classes that {task.learner} never plays. The estimate for a challenger "
@@ -243,7 +243,7 @@ def holdout_policy(settings: LearnerSettings) -> str:
     """
     if not settings.holdout_policy.startswith(MODEL):
         return settings.holdout_policy
-    from stream.verifying.model_files import ModelError, identity, read_model  # deferred: most commands read no model
+    from stream.verifying.model_files import ModelError, identity, read_model  # deferred: few commands read a model
 
     try:
         model = read_model(Path(settings.holdout_policy.removeprefix(MODEL)))

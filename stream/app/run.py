@@ -82,7 +82,7 @@ def run_all_on_kafka(
             "--data -: in a run on Kafka, several programs read the log; use a file instead of standard input"
         )
     chosen: Chosen = choose_learners(settings)
-    from stream.app.on_kafka import run_on_kafka  # deferred: an embedded run needs no Kafka client
+    from stream.app.on_kafka import run_on_kafka  # deferred: an embedded run does not need a Kafka client
 
     return [
         run_on_kafka(chosen.settings, name, chosen.dataset, command, stop, show) for name in chosen.settings.learner
@@ -90,7 +90,7 @@ def run_all_on_kafka(
 
 
 PROCESSES_FROM_S = 5.0
-"""Minimum total duration for running in parallel by default, because starting a process takes two seconds."""
+"""Minimum total duration for which runs are parallel by default. Starting a process takes two seconds."""
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
@@ -294,7 +294,7 @@ class _Sender:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._lock = threading.Lock()  # notices of slow operations come from another thread
+        self._lock = threading.Lock()  # notices about slow operations come from another thread
         self._sending = self._asked = False
         signal.signal(signal.SIGTERM, self._end)
 

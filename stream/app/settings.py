@@ -95,7 +95,7 @@ _NO_FLAG: frozenset[Program] = frozenset()  # for secrets, because every user of
 
 
 class Setting(NamedTuple):
-    """The documentation of a setting, and the commands that accept the setting as a flag."""
+    """A setting's documentation, and the commands that accept the setting as a flag."""
 
     programs: frozenset[Program]
     help: str
@@ -653,7 +653,7 @@ class Settings(
     LearnerSettings,
     FeedbackSettings,
 ):
-    """All settings. Pydantic lists the last base's fields first."""
+    """All settings. Pydantic lists the last base class's fields first."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_prefix_target="all", validate_default=False)
 

@@ -110,7 +110,7 @@ def misplaced(ledger: Ledger) -> int:
 
 
 def ledger_line(ledger: Ledger) -> str:
-    """Format a ledger in one line, with the main counts and all other counts that are not zero.
+    """Format a ledger on one line, with the main counts and all other counts that are not zero.
 
     >>> ledger_line(Ledger(contexts=5, decided=3, matched=2, pending=1, context_malformed=2, feedback=2))
     'decided 3, matched 2, pending 1, context malformed 2'

@@ -135,7 +135,7 @@ def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_
 
 
 def _examples(broker: Broker, tp: TopicPartition) -> Iterator[Example]:
-    """Yield the readable examples of a partition. The audit reports unreadable examples."""
+    """Yield the readable examples in a partition. The audit reports unreadable examples."""
     for record in read_partition(broker, tp, open_ms=OPEN_MS):
         with suppress(codec.MalformedError):
             yield codec.decode_example(record)[0]

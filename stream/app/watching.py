@@ -66,7 +66,7 @@ def watched(settings: WatchSettings, program: str, site: "Site | None" = None) -
     if port == 0:
         yield Watched(None)
         return
-    from stream.telemetry.serving import HealthServer  # deferred: most programs need no HTTP
+    from stream.telemetry.serving import HealthServer  # deferred: most programs do not need HTTP
 
     heartbeat = Heartbeat(program, __version__, monotonic_ms)
     try:

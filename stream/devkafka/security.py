@@ -1,4 +1,4 @@
-"""Security for a local Kafka: certificates, a user, and the broker's settings.
+"""Security for a local Kafka broker: certificates, a user, and the broker's settings.
 
 Clients use TLS and SCRAM-SHA-512, with ACLs. The broker and its controller authenticate with the broker's certificate.
 All files are in one directory, readable only by the current user:

@@ -90,7 +90,7 @@ class Dashboard:
         self._moments: deque[_Moment] = deque()  # counts for the last minute
         self._pipeline: Pipeline | None = None
         self._clock = EstimatedClock(now_ms)  # an estimate of the broker's time
-        self._level = 0  # one of every 2**level decisions is processed
+        self._level = 0  # one in every 2**level decisions is processed
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
         self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end offset, and record count
 
@@ -372,7 +372,7 @@ class Dashboard:
         return {name: table and table._asdict() for name, table in tables.items()}
 
     def _behind(self, topic: str) -> int:
-        """Return the number of unread offsets in a topic, excluding the markers of the last transactions."""
+        """Return the number of unread offsets in a topic, excluding the last transactions' markers."""
         behind = 0
         for partition in range(self._partitions):
             end = self._ends.get(TopicPartition(topic, partition))

@@ -63,7 +63,7 @@ class PendingDecisions:
             policies: The keys of the evaluated policies; the first is the greedy policy.
             comparisons: New comparisons by key, with no decisions counted yet.
         """
-        self.level = 0  # one of every 2**level decisions is processed
+        self.level = 0  # one in every 2**level decisions is processed
         self._policies = tuple(policies)
         self._estimates = tuple(RunningEstimate() for _ in policies)
         self._decided: dict[int, _Pending] = {}  # keyed by the hash of the id, in the order of the decisions

@@ -68,7 +68,7 @@ class PartitionState:
         Args:
             topics: The pipeline's topics.
             record: The record.
-            level: One of every 2**level decisions is processed, selected by id.
+            level: One in every 2**level decisions is processed, selected by id.
             contexts: The decisions' contexts, for policies that require them.
         """
         if record.offset < self.next_offset.get(record.topic, 0):

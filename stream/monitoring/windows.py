@@ -26,7 +26,7 @@ class Counts(NamedTuple):
     decided: int = 0
     explored: int = 0  # decisions whose action was not greedy
     matched: int = 0
-    rewards: int = 0  # matched decisions with reward 1
+    rewards: int = 0  # matched decisions with a reward of 1
     expired: int = 0
     weighed: int = 0  # matched decisions with a known weight
     weight: float = 0.0  # Σ w with w = 1[action = greedy]/propensity

@@ -85,7 +85,7 @@ def escaped_json(value: object) -> str:
 
 
 DIGITS = 5
-"""Significant digits of coordinates; the rounding error is about a hundredth of a pixel."""
+"""Number of significant digits in coordinates; the rounding error is about a hundredth of a pixel."""
 
 
 def _plain(chart: Chart) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class MatchedError(NamedTuple):
     """
 
     matched: int
-    mistakes: int  # matched decisions with reward 0
+    mistakes: int  # matched decisions with a reward of 0
     last_fifth: int  # number of examples in the last fifth, rounded up
     last_fifth_mistakes: int
 
@@ -254,7 +254,7 @@ class DelayedPoint(NamedTuple):
 
     decided: int
     matched: int  # number of decisions whose feedback had arrived
-    mistakes: int  # number of matched decisions with reward 0
+    mistakes: int  # number of matched decisions with a reward of 0
     expired: int
     unmatched: int  # number of unmatched or unshown decisions
 

@@ -97,7 +97,7 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
 def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
     """Return a chart of the estimates for the learners' own policies in a replay of a log.
 
-    The list is empty if no decision has been settled.
+    Returns an empty list if no decision has been settled.
 
     Args:
         found: Each learner's name and estimates, keyed by the number of its line.

@@ -1,6 +1,6 @@
 """Experiment figures as SVG and PNG files: panels with lines, and bands over seeds.
 
-Requires the optional dependency matplotlib. It is imported only to draw, because the import takes half a second.
+Requires the optional dependency matplotlib, which is imported only for drawing, because the import takes half a second.
 """
 
 from collections.abc import Sequence

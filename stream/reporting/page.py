@@ -491,7 +491,7 @@ _GLOSSARY = (
     ("unshown", "A deferred decision that was not shown in time. The learner does not learn from it."),
     ("champion", "The learner that decides, in a pipeline with challengers."),
     ("challenger", "A learner that learns from the champion's decisions, and does not decide until it is promoted."),
-    ("holdout", "A random share of the events, for which a fixed policy decides instead of the learner."),
+    ("holdout", "A random subset of the events, for which a fixed policy decides instead of the learner."),
     ("late", "Feedback that arrived after its decision had expired."),
     ("duplicate", "A repeated context or feedback. Only the first record is used."),
     ("conflict", "Duplicate feedback whose bit differs from the first feedback's bit."),

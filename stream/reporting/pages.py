@@ -1,6 +1,6 @@
 """The folder of pages, with an index.
 
-Each run regenerates the index from the heads of the pages, so that it includes added pages and omits deleted pages.
+Each run regenerates the index from the pages' heads, so that the index includes added pages and omits deleted ones.
 """
 
 import json

@@ -14,7 +14,7 @@ from stream.reporting.run_report import RunReport
 from stream.reporting.tables import Series, duration, percent, t_factor, unbroken
 from stream.telemetry.sketch import Sketch
 
-_Points = list[tuple[float, float]]  # points (x, y) in the order of x
+_Points = list[tuple[float, float]]  # points (x, y) in order of x
 
 
 class _Curve(NamedTuple):
@@ -249,7 +249,7 @@ def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
 
 
 def _banded(number: int, name: str, x: Sequence[float], ys: NDArray[np.float64], most: float = 1.0) -> Line:
-    """Return the mean of the rows of ys [runs, len(x)], with a band clipped to the range from 0 to `most`."""
+    """Return the mean over the rows of ys [runs, len(x)], with a band clipped to the range from 0 to `most`."""
     mean = ys.mean(axis=0)
     if len(ys) == 1:
         return Line(number, name, x, mean.tolist())

@@ -128,7 +128,7 @@ class RunReport:
     feedback_after_end: float = math.nan  # fraction of the matched feedback that arrived after the last decision
     delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time
     warnings: tuple[str, ...] = ()  # reasons why the figures may be misleading
-    drift_alarms: int = 0  # number of resets of the model or of a class by drift detection
+    drift_alarms: int = 0  # number of times that drift detection reset the model or a class
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
     arms: "ArmComparison | None" = None  # comparison with the holdout; None without a holdout
     challengers: "ChallengerComparison | None" = None  # the challengers' estimates; None without challengers

@@ -78,7 +78,7 @@ def rate(value: float | None) -> str:
 
 
 def between(ends: tuple[float, float] | None) -> str:
-    """Format an interval of rates; return a dash if it is unknown."""
+    """Format a rate's confidence interval; return a dash if it is unknown."""
     return "–" if ends is None else f"{rate(ends[0])} to {rate(ends[1])}"
 
 
@@ -118,7 +118,7 @@ def t_factor(n: int) -> float:
 
 
 def by_error(found: Sequence[Series]) -> list[Series]:
-    """Sort series by error, ascending; series without decisions are last."""
+    """Sort series by error, ascending; series without decisions come last."""
     errors = [series.mean(lambda run: run.errors.error_rate) for series in found]
     order = sorted(range(len(found)), key=lambda i: (math.isnan(errors[i]), errors[i]))
     return [found[i] for i in order]
@@ -265,7 +265,7 @@ CHALLENGER_COLUMNS = (
 def arm_cells(found: "ArmComparison") -> Iterator[str]:
     """Yield the cells for a comparison with a holdout.
 
-    The most important cells are first, because a narrow screen shows only some of them.
+    The most important cells come first, because a narrow screen shows only some of them.
     """
     difference = found.mean_difference
     yield "–" if difference is None else f"{difference:+.3f}"

@@ -163,7 +163,7 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
 
 
 async def _body(request: Request, *names: str) -> tuple[dict[str, Any], bytes]:
-    """Return the fields of a request's body, and the body. Fields other than the named ones are rejected.
+    """Return the fields in a request's body, and the body itself. Fields other than the named ones are rejected.
 
     Only JSON is accepted. Browsers let pages from other sites send other media types without asking the gateway (CORS).
     """

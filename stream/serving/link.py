@@ -27,7 +27,7 @@ RECORDS_MAX = 5_000
 
 PROBE_S = 1.0
 """Interval between requests that check the connection. They are necessary because a client's poll does not report a
-lost broker."""
+lost connection."""
 
 RETRY_S = 1.0
 """Pause before reconnecting."""
@@ -167,7 +167,7 @@ class Link:
                 self._loop.call_soon_threadsafe(_settle, batch, None)
 
     def _batches(self) -> Iterator[list[Outgoing]]:
-        """Yield batches of queued records until the queue is closed. Skips records for requests that have ended."""
+        """Yield batches of queued records until the queue is closed, skipping records for requests that have ended."""
         queued: list[Outgoing | None] = []
         while not queued or queued[-1] is not None:
             queued = [self._queue.get()]

@@ -114,7 +114,7 @@ class RateLimit:
 
 
 class Limits(NamedTuple):
-    """Limits on requests. Token and rate apply to `/v1`; None means no limit."""
+    """Limits on requests. The token and the rate limit apply to `/v1`; None means no limit."""
 
     token: str | None = None
     rate: RateLimit | None = None

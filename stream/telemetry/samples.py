@@ -59,7 +59,7 @@ RECENT = 1_000
 
 
 class RewardCounts:
-    """Counts of the rewards and delays of matched decisions."""
+    """Counts of rewards and delays for matched decisions."""
 
     def __init__(self) -> None:
         self._judged = 0

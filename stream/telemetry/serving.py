@@ -43,7 +43,7 @@ class Site(NamedTuple):
     """A program's pages."""
 
     pages: Mapping[str, Page] = {}  # files by URL path
-    event: Callable[[], bytes] | None = None  # returns the data of the next server-sent event on /events
+    event: Callable[[], bytes] | None = None  # returns the data for the next server-sent event on /events
     allow_hosts: Collection[str] = ()  # accepted Host names in addition to localhost and the server's address
 
 

@@ -76,7 +76,7 @@ class Sketch:
         return [self.quantile_s(share) for share in (0.5, 0.9, 0.99)]
 
     def sample_of(self, metric: Metric) -> Sample:
-        """Return the counts as a histogram sample of this metric."""
+        """Return the counts as a histogram sample for this metric."""
         buckets, total = [0] * (len(metric.bounds) + 1), 0.0
         for bucket, count in self.counts.items():
             buckets[bisect_left(metric.bounds, _middle_s(bucket))] += count
