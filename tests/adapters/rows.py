@@ -1,4 +1,4 @@
-"""Training rows for the tests of the coba and River adapters."""
+"""Training rows for the coba and River adapter tests."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def rows(size: int) -> tuple[FloatArray, list[int]]:
 
 
 def examples(x: FloatArray, labels: list[int]) -> Examples:
-    """Return the rows in the format of the compiled loop."""
+    """Return the rows in the compiled loop's format."""
     size = len(labels)
     offsets = np.arange(size + 1, dtype=np.int64) * N_FEATURES
     indices = np.tile(np.arange(N_FEATURES, dtype=np.int32), size)

@@ -1,4 +1,4 @@
-"""Results of learners in coba's evaluator, compared with those of the compiled loop."""
+"""Learners' results in coba's evaluator, compared with the compiled loop's results."""
 
 import copy
 from typing import Any

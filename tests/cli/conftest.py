@@ -13,7 +13,7 @@ from stream.cli.app import main
 
 
 class CommandResult(NamedTuple):
-    """The exit code and output of a command."""
+    """A command's exit code and output."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""`onebit learners`: the description and measured cost of each learner, and the learner that `auto` selects."""
+"""`onebit learners`: each learner's description and measured cost, and the learner that `auto` selects."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Metrics and readiness of programs with `--metrics-port`."""
+"""Programs' metrics and readiness with `--metrics-port`."""
 
 import socket
 from collections.abc import Sequence

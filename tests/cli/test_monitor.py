@@ -11,7 +11,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 
 class EventAfterWaits(Event):
-    """An event that becomes set after a given number of waits."""
+    """An event that is set after a given number of waits."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`onebit run --seeds`, and `onebit report` with saved pages of runs."""
+"""`onebit run --seeds`, and `onebit report` with saved run pages."""
 
 from pathlib import Path
 

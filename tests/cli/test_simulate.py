@@ -1,4 +1,4 @@
-"""`onebit simulate`: its report, the trace of one seed, and invalid arguments."""
+"""`onebit simulate`: its report, the trace for one seed, and invalid arguments."""
 
 import orjson
 import pytest

@@ -28,7 +28,7 @@ class Cluster:
     """Three brokers. Node 1 runs the controller and all coordinators, so tests stop only nodes 2 and 3."""
 
     def __init__(self, directory: Path, shifts_ms: Mapping[int, int]) -> None:
-        """Prepare the cluster without starting it. `shifts_ms` contains the clock offset of each node."""
+        """Prepare the cluster without starting it. `shifts_ms` contains each node's clock offset."""
         self.shifts_ms = shifts_ms
         self._directory = directory
         self._ports = {node: free_port() for node in NODES}

@@ -17,7 +17,7 @@ _WEIGHT = 0.05  # weight of a new measurement in the moving average of `_ahead_m
 
 
 class FeedbackSender(threading.Thread):
-    """Sends one feedback record per prediction, so that Kafka appends the record within a few ms of the deadline.
+    """Sends one feedback record per prediction, timed so that Kafka appends it within a few ms of the deadline.
 
     Only the leader acknowledges feedback (acks=1). With acks=all, a slow follower would block the sender, and no
     feedback would be sent near its deadline during a failure.

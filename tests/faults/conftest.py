@@ -1,4 +1,4 @@
-"""A fixture for tests with faults: a broker that a test can kill and restart."""
+"""A fixture for fault tests: a broker that a test can kill and restart."""
 
 from collections.abc import Iterator
 from pathlib import Path

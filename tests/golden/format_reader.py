@@ -38,7 +38,7 @@ FORMAT = 1
 """The version of all formats that this module reads."""
 
 CODES = {"<f8": "d", "<i8": "q", "<i4": "i", "|i1": "b", "|u1": "B", "|b1": "?"}
-"""The type codes of array entries, with the equivalent format characters from Python's struct module."""
+"""The type codes for array entries, with the equivalent format characters from Python's struct module."""
 
 
 class UnknownError(ValueError):
@@ -126,7 +126,7 @@ def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
 
 
 def tick(headers: Sequence[tuple[str, bytes]]) -> int:
-    """The number of a tick's step, from the tick's headers."""
+    """The step number in a tick's headers."""
     return int(dict(headers)["onebit-tick"])
 
 
@@ -234,7 +234,7 @@ class Generation(NamedTuple):
 
 
 def headed(data: bytes, start: int = 0) -> tuple[dict[str, Any], int]:
-    """Read the length of a JSON object, then the object. Returns the object and the offset of its end."""
+    """Read a JSON object's length, then the object. Return the object and the offset of its end."""
     (length,) = struct.unpack_from("<I", data, start)
     return json.loads(data[start + 4 : start + 4 + length]), start + 4 + length
 
@@ -242,7 +242,7 @@ def headed(data: bytes, start: int = 0) -> tuple[dict[str, Any], int]:
 def whole_generations(
     records: Iterable[tuple[bytes | None, bytes | None]], *, of_model: bool = False
 ) -> Iterator[Generation]:
-    """The complete generations of a task or a model, from the keys and values of records in the snapshots topic."""
+    """The complete generations for a task or a model, from the keys and values of records in the snapshots topic."""
     begun: dict[str, list[tuple[dict[str, Any], bytes]]] = {}
     for key, value in records:
         if key is None or value is None:

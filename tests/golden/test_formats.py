@@ -220,7 +220,7 @@ def test_snapshot_chunk_contains_settings_counts_learner_and_decisions() -> None
 
 
 def fields_of_the_page(name: str) -> dict[str, str]:
-    """The fields of a block or of update records, with their defaults, from a table in docs/formats.md."""
+    """The fields in a block or in update records, with their defaults, from a table in docs/formats.md."""
     (section,) = re.findall(
         rf"^##+ `?{name}`?(?::|$).*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )

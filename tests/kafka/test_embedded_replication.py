@@ -12,7 +12,7 @@ HELD, OTHER = TopicPartition("topic", 0), TopicPartition("topic", 1)
 
 @pytest.fixture
 def broker() -> EmbeddedBroker:
-    """A broker with one record in each of two partitions. The high watermark of the first partition is held back."""
+    """A broker with one record in each of two partitions. The first partition's high watermark is held back."""
     made = EmbeddedBroker(VirtualClock(1_000))
     made.create_topics([TopicSpec("topic", 2)])
     producer = made.producer()

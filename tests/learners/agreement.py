@@ -17,7 +17,7 @@ def delays(rounds: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 class Round(NamedTuple):
-    """One event of a test."""
+    """An event in a test."""
 
     x: FloatArray
     label: int

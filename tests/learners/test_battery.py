@@ -105,7 +105,7 @@ def learn(learner: Learner, data: Examples, t: int, decision: Decision, v: float
 
 
 def trace(learner: Learner, data: Examples, start: int, stop: int) -> list[tuple[int, int, float, list[float]]]:
-    """Decide on events `start` to `stop` with immediate feedback. Return the decisions."""
+    """Make decisions for events `start` to `stop`, with immediate feedback. Return the decisions."""
     u = np.random.default_rng(2).random((data.labels.size, 2))
     made = []
     for t in range(start, stop):

@@ -245,7 +245,7 @@ def inverses_of(learner: Learner, matrix: str = "P", changes: str = "V", pending
 
 
 def ridge(learner: Learner, played: list[tuple[Features, Decision, int]]) -> FloatArray:
-    """Return w_k = A_k⁻¹ Σ r x, from one linear system per class. Here, x is the input of the regressions."""
+    """Return w_k = A_k⁻¹ Σ r x, from one linear system per class. Here, x is the input to the regressions."""
     state, d = learner.state(), learner.n_features
     with_waves = "Y" in state
     naive = NaiveLateUcb(learner.n_classes, d, waves=waves(d) if with_waves else None)
@@ -265,7 +265,7 @@ def ridge(learner: Learner, played: list[tuple[Features, Decision, int]]) -> Flo
 
 
 def assert_ridge(learner: Learner, played: list[tuple[Features, Decision, int]], within: float) -> None:
-    """Assert that W and, if present, Y are equal to a ridge regression on the bits."""
+    """Assert that W and, if present, Y equal the weights of a ridge regression on the bits."""
     state, expected = learner.state(), ridge(learner, played)
     for name in ("W", "Y") if "Y" in state else ("W",):
         assert np.abs(np.asarray(state[name]) - expected).max() <= within, name

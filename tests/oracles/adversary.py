@@ -37,8 +37,8 @@ DRAWS_MAX = 1_000
 """The sphere is considered full after this number of consecutive failed draws."""
 
 RESIDUAL_MIN = 1e-9
-"""A smaller least-squares residual is treated as zero, which means that no separating plane exists. The square of the
-residual is 1/(1 + ‖v‖²), and ‖v‖ = 10⁹ far exceeds the limit of 2."""
+"""A least-squares residual smaller than this is treated as zero, which means that no separating plane exists. The
+square of the residual is 1/(1 + ‖v‖²), and ‖v‖ = 10⁹ far exceeds the limit of 2."""
 
 Probability = Callable[[Features], float]
 """The probability with which a learner would play class 0."""

@@ -1,4 +1,4 @@
-"""A direct implementation of the exploration floor. Uses only public methods of the wrapped learner."""
+"""A direct implementation of the exploration floor. Uses only the wrapped learner's public methods."""
 
 from stream.learners import Learner
 from stream.wire.records import Decision, Features

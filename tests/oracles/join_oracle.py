@@ -40,7 +40,7 @@ class Waiting:
 
 @dataclass
 class JoinOracle:
-    """Expected results of the join. Each call returns descriptions of its effects, such as `matched a 1`."""
+    """The join's expected results. Each call returns descriptions of its effects, such as `matched a 1`."""
 
     settings: JoinSettings
     assumed_reward: int | None = None

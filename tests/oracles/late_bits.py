@@ -278,7 +278,7 @@ class NaiveWordVectors:
         return np.asarray(self.V.T @ (x * self.has_row))
 
     def signals(self, x: FloatArray) -> FloatArray:
-        """Return the signals c', mar(c'), t and mar(t) of each class, float64[4, K]."""
+        """Return the signals c', mar(c'), t and mar(t) for each class, float64[4, K]."""
         if not self.on:
             return np.zeros((4, self.K))
         e = unit(self.embed(x))

@@ -7,7 +7,7 @@ from tests.oracles.logged import Logged, sample
 
 
 class NaiveRdue:
-    """Algorithms 1 and 2 of Shibukawa et al. (2025), with the estimator of section 3.3 and the rate of appendix H.1."""
+    """Algorithms 1 and 2 of Shibukawa et al. (2025), with section 3.3's estimator and appendix H.1's rate."""
 
     def __init__(self, K: int, d: int, q: float, diameter: float) -> None:
         self.W, self.q, self.B = np.zeros((K, d)), q, diameter

@@ -52,7 +52,7 @@ class RunningScaleOracle:
 
 
 def standard(X: FloatArray, x: FloatArray) -> FloatArray:
-    """Return x scaled with the statistics of each column of X."""
+    """Return x scaled by the statistics of each column in X."""
     z = np.zeros(x.size)
     for i in range(x.size):
         column = X[:, i]

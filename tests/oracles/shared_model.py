@@ -15,7 +15,7 @@ from stream.wire.records import Decision, Features
 
 
 class LogEntry(NamedTuple):
-    """An entry of the log."""
+    """An entry in the log."""
 
     task: int
     kind: str  # "decided", "settled" or "corrected"
@@ -28,7 +28,7 @@ class LogEntry(NamedTuple):
 
 
 class SharedModel:
-    """The update log, and the decisions of each task."""
+    """The update log, and each task's decisions."""
 
     def __init__(self, fresh: Callable[[], Learner]) -> None:
         self.fresh = fresh

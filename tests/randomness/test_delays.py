@@ -1,4 +1,4 @@
-"""Parsing of delay specifications, quantiles of the delay distributions, and the feedback plan of an event."""
+"""Parsing of delay specifications, quantiles of the delay distributions, and an event's feedback plan."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""Reading and validation of journal records, resolution of settings, and decisions read back from predictions."""
+"""Reading and validating journal records, resolving settings, and reading decisions back from predictions."""
 
 from dataclasses import replace
 from pathlib import Path

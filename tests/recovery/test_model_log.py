@@ -229,7 +229,7 @@ def test_running_learner_limits_log_reading_per_step_and_keeps_deciding(monkeypa
 
 
 def write_to_log(pipeline: Pipeline, steps: int) -> None:
-    """Write updates from another task, that of partition 9, with one decision per step."""
+    """Write updates from another task (in partition 9), with one decision per step."""
     learner = pipeline.settings.make_learner()
     x = Features(np.array([0, 2], np.int32), np.ones(2))
     entry = Entry(DECIDED, x, learner.predict(x, 0.5))

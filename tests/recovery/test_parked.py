@@ -1,4 +1,4 @@
-"""A learner parks the task of a lost partition. The task resumes later if its journal has no new steps."""
+"""A learner parks the task for a lost partition. The task resumes later if its journal has no new steps."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -441,7 +441,7 @@ def test_task_revoked_during_another_recovery_is_not_recovered() -> None:
 
 
 def snapshot_position(pipeline: Pipeline) -> tuple[int, int]:
-    """Return the step of the newest snapshot and the journal offset of that step."""
+    """Return the newest snapshot's step and that step's journal offset."""
     found = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
     assert found is not None
     records = pipeline.records(TOPICS.journal)

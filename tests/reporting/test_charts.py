@@ -1,4 +1,4 @@
-"""The chart script of the HTML pages, run in Node.js with different browser languages."""
+"""The HTML pages' chart script, run in Node.js with different browser languages."""
 
 import json
 import subprocess

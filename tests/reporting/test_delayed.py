@@ -97,7 +97,7 @@ would order the two differently."""
 
 
 class Rounds:
-    """The rows of the data set in River's format, and the feedback delay for each row."""
+    """The data set's rows in River's format, and the feedback delay for each row."""
 
     def __init__(self, settings: Settings) -> None:
         self.data: Dataset = dataset_of(settings)

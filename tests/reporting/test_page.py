@@ -29,7 +29,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Reader(HTMLParser):
-    """Collects the elements and the text of a page, and checks that the page closes every element."""
+    """Collects a page's elements and text, and checks that the page closes every element."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Reader(HTMLParser):
 
     @property
     def text(self) -> str:
-        """The text of the page, with a space between elements."""
+        """The page's text, with a space between elements."""
         return " ".join(" ".join(self.words).split())
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
@@ -240,7 +240,7 @@ def test_page_supports_small_screens_and_a_dark_theme() -> None:
 
 
 def palettes(content: str) -> list[dict[str, str]]:
-    """The colours of the light theme and of the dark theme."""
+    """The colours in the light theme and in the dark theme."""
     blocks = re.findall(r":root(?::not\(\.print\))? \{(.*?)\}", content, flags=re.DOTALL)
     return [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in blocks]
 

@@ -154,7 +154,7 @@ def served(
     learns: bool = True,
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
 ) -> Iterator[GatewayClient]:
-    """Run a gateway for a pipeline on a free port. Yield a client when the gateway is ready. Stop it on exit."""
+    """Run a gateway for a pipeline on a free port. Yield a client when it is ready. On exit, stop the gateway."""
     broker, stopped, messages = LearningBroker(pipeline), Event(), list[str]()
     broker.learns = learns
 

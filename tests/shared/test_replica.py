@@ -1,4 +1,4 @@
-"""The records of the update log that a replica applies, skips or rejects."""
+"""The records in the update log that a replica applies, skips or rejects."""
 
 import numpy as np
 import pytest

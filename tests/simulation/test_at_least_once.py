@@ -38,7 +38,7 @@ def pipeline_of(partitions: int = 2, broker: Callable[[VirtualClock], EmbeddedBr
 
 
 def published(pipeline: Pipeline, *learners: Any) -> Published:
-    """Return the predictions, the examples and the learners' digest. Omits the offsets of input records."""
+    """Return the predictions and examples, without the offsets of input records, and the learners' digest."""
     findings = pipeline.audits()
     assert all(finding.ok for finding in findings), findings
     assert all(finding.contexts_behind == finding.feedback_behind == 0 for finding in findings)

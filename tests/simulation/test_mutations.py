@@ -257,7 +257,7 @@ def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recove
 
 
 def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module.restoring) -> Any:
-    """Use the snapshot's stream time as the time of decisions whose tick has not been read."""
+    """Use the snapshot's stream time as the time of decisions whose ticks have not been read."""
     task = yield from original(snapshot, *rest)
     for time in task.undated.values():
         time.ms = snapshot.stream_ms

@@ -274,7 +274,7 @@ def test_resumed_replay_neither_omits_nor_repeats_an_event() -> None:
 
 @dataclass
 class Chaos:
-    """Randomly kills, expels and replaces the programs of a running pipeline."""
+    """Randomly kills, expels and replaces programs in a running pipeline."""
 
     pipeline: Pipeline
     rng: random.Random
@@ -346,7 +346,7 @@ class Chaos:
 
 @dataclass
 class Learners:
-    """All learners of a `Chaos` object as a single program."""
+    """All learners in a `Chaos` object as a single program."""
 
     chaos: Chaos
 

@@ -140,7 +140,7 @@ def test_unmatched_decision_causes_no_update_under_the_negative_policy() -> None
 
 
 def matched_rewards(settings: TaskSettings, events: int) -> tuple[float, int]:
-    """Return the mean bit of the decisions that match a non-uniform log, and the number of these decisions."""
+    """Return the mean bit for the decisions that match a non-uniform log, and the number of such decisions."""
     rng = np.random.default_rng(1)
     logging, right = (0.7, 0.2, 0.1), (0.9, 0.5, 0.1)
     task, inputs = Task(settings, TOPICS.contexts), Inputs()

@@ -516,7 +516,7 @@ def test_first_step_compiles_nothing_after_warm_up(learner: str) -> None:
 
 
 def _compiled() -> list[int]:
-    """Return the number of compiled signatures of each kernel in these modules."""
+    """Return the number of compiled signatures for each kernel in these modules."""
     return [
         len(found.signatures)
         for module in (placement, banditron, soba)

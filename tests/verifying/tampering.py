@@ -50,7 +50,7 @@ GOOD = Ledger(
 
 
 def tampered(good: Pipeline, topic: str, edit: Edit) -> Finding:
-    """Copy all topics, edit the records of one topic in the copy, and return the audit of the copy."""
+    """Copy all topics, edit one topic's records in the copy, and return the audit of the copy."""
     other = Pipeline(good.settings)
     copies = [record for name in TOPICS for record in (edit if name == topic else list)(good.records(name))]
     for record in sorted(copies, key=lambda record: record.append_ms):

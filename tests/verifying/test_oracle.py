@@ -63,7 +63,7 @@ def played(*lines: Line, **changes: Any) -> Oracle:
 
 
 def counts(oracle: Oracle) -> dict[str, int]:
-    """Return the nonzero counts in the ledger. Omits the numbers of contexts, feedback records and decisions."""
+    """Return the ledger's nonzero counts, except the numbers of contexts, feedback records and decisions."""
     omitted = ("contexts", "feedback", "decided")
     return {name: n for name, n in oracle.ledger()._asdict().items() if n and name not in omitted}
 

@@ -1,4 +1,4 @@
-"""Decoding of a context's eligible classes, and the names of open classes."""
+"""Decoding a context's eligible classes, and the names of open classes."""
 
 from collections.abc import Sequence
 

@@ -117,7 +117,7 @@ def test_decoded_prediction_equals_the_encoded_prediction(
 
 
 def plain(prediction: Prediction) -> tuple[object, ...]:
-    """Return the fields of a prediction that support `==`. Omits the array of scores."""
+    """Return a prediction's fields that support `==`. The array of scores does not."""
     return (
         *prediction._replace(decision=prediction.decision._replace(scores=np.empty(0)))[::2],
         prediction.decision[:3],
@@ -147,7 +147,7 @@ def test_decoded_example_equals_the_encoded_example(written: Example, offset: in
 
 
 def field_of(error: MalformedError) -> str:
-    """Return the name of the field at the beginning of a message. Omits list indices."""
+    """Return the field name at the beginning of a message, without list indices."""
     return re.sub(r"\[\d+\]", "", str(error).partition(": ")[0])
 
 

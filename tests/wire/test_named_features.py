@@ -1,4 +1,4 @@
-"""Encoding of named features as indices and values."""
+"""Encoding named features as indices and values."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Detection of ticks, and of the step in a tick's header."""
+"""Detecting ticks, and reading the step from a tick's header."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Encoding and decoding of the records in a shared model's log."""
+"""Encoding and decoding the records in a shared model's log."""
 
 from pathlib import Path
 from typing import Any

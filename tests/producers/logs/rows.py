@@ -1,4 +1,4 @@
-"""Helpers for tests of log readers: a mapping, and conversion of logs to plain rows."""
+"""Helpers for testing log readers: a mapping, and conversion of logs to plain rows."""
 
 from collections.abc import Iterable
 from typing import Any
