@@ -212,7 +212,7 @@ class Recoveries:
             raise UnrecoverableError(
                 f"{topics.journal}/{partition}: expected topics with {step.partitions} partitions, as in the task's "
                 f"last step; got {partitions}. Feedback would go to a different task than its context. Start a "
-                "new pipeline with another topic prefix"
+                "new pipeline with a different topic prefix"
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:
             stored = yield from reading_snapshots(self.broker, topics, MODEL_PARTITION, keys=MODEL_KEYS)

@@ -287,12 +287,12 @@ def model_line(version: int, updates: int, hold: Hold | None) -> str:
     >>> model_line(12_000, 5_800, None)
     'shared model: version 12,000, 5,800 updates'
     >>> model_line(12_000, 5_800, Hold(512, 7_250, 40))
-    'shared model: version 12,000, 5,800 updates, blocked for 7 s with 40 offsets of its log unread'
+    'shared model: version 12,000, 5,800 updates, blocked for 7 s with 40 offsets in its log unread'
     """
     line = f"shared model: version {version:,}, {updates:,} updates"
     if hold is None:
         return line
-    return f"{line}, blocked for {hold.for_ms // 1_000} s with {hold.waiting:,} offsets of its log unread"
+    return f"{line}, blocked for {hold.for_ms // 1_000} s with {hold.waiting:,} offsets in its log unread"
 
 
 class LagWarnings:

@@ -212,7 +212,7 @@ class _Worker:
 
     def _lost(self) -> WorkerLostError:
         self.process.join()
-        error = WorkerLostError(f"{self.name}: the process of this run ended with code {self.process.exitcode}")
+        error = WorkerLostError(f"{self.name}: the process for this run exited with code {self.process.exitcode}")
         error.hint = "if memory was insufficient, use --jobs 1"
         return error
 

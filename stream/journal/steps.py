@@ -283,7 +283,7 @@ CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
 The model depends on all other settings, and could not be reproduced if they changed.
 """
 
-_REMEDY = "use the earlier settings, or start a new pipeline with another topic prefix"
+_REMEDY = "use the earlier settings, or start a new pipeline with a different topic prefix"
 _REMEDY_OF_FIXED = (
     "this cannot change in a running pipeline; use the earlier settings, or move the model to a new pipeline with "
     "`onebit model export` and `onebit model import`"

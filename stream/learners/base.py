@@ -205,7 +205,7 @@ class Learner(ABC):
         if eligible is None:
             return all_classes(self.n_classes)
         if not self.supports_eligible:
-            raise ParameterError(f"{self.name} cannot decide among a subset of the classes; use another learner")
+            raise ParameterError(f"{self.name} cannot decide among a subset of the classes; use a different learner")
         if not eligible.size or eligible[0] < 0 or eligible[-1] >= self.n_classes or (np.diff(eligible) <= 0).any():
             raise ValueError(
                 f"{self.name}: expected increasing classes in 0..{self.n_classes - 1}; got {eligible.tolist()}"

@@ -174,7 +174,7 @@ def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
 _LATENCIES = {
     "decision": "Distribution of the time from the append of the context to the append of the prediction, by the "
     "broker's clock.",
-    "step": "Distribution of the real time per step of the learner. A step decides on the available contexts, learns "
+    "step": "Distribution of the real time per learner step. A step decides on the available contexts, learns "
     "from the available feedback, and writes the results. An embedded run has no network latency.",
 }
 

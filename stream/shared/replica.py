@@ -120,7 +120,7 @@ class Replica:
                 raise UpdatesError(
                     f"{place_of(record)}: the updates do not fit a {self.learner.name} model with "
                     f"{self.learner.n_classes} classes and {self.learner.n_features} features: {error}. A learner with "
-                    "different settings wrote them; use another topic prefix for this learner"
+                    "different settings wrote them; use a different topic prefix for this learner"
                 ) from error
 
 

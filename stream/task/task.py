@@ -250,7 +250,7 @@ class Task:
             StepFailedError: an earlier step raised an error.
         """
         if self._is_broken:
-            raise StepFailedError("an earlier step of this task raised an error: recover the task from its topics")
+            raise StepFailedError("an earlier step in this task raised an error: recover the task from its topics")
         self._is_broken = True
         with self.model.step() as entries:
             effects = self._step(records, number, partitions)

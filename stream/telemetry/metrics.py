@@ -182,7 +182,7 @@ FEEDBACK_DELAY = Metric(
 )  # fmt: skip
 DECISION_LATENCY = Metric(
     "onebit_decision_latency_seconds", Kind.HISTOGRAM, _PIPELINE,
-    "Append time of the last record of the transaction (monitor: of the prediction) minus that of the context. "
+    "Append time of the last record in the transaction (monitor: of the prediction) minus that of the context. "
     "Learner: since its start; monitor: all records.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0),
 )  # fmt: skip

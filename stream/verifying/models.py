@@ -192,7 +192,8 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
     partitions = broker.describe_topics([topics.contexts])[topics.contexts].partitions
     if pipeline_settings(broker, topics, partitions).get("model") == "shared":
         raise ModelError(
-            f"the tasks of {topics.contexts} share a model, so no task can have its own model; use another topic prefix"
+            f"the tasks of {topics.contexts} share a model, so no task can have its own model; "
+            "use a different topic prefix"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
     snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.meta["classes"] or [], model.state)
@@ -247,8 +248,8 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
     for journal, ends in broker.ends(journals).items():
         if ends.high_watermark > 0:
             raise ModelError(
-                f"{journal}: expected an empty journal; a learner has already started. Use another topic prefix, or "
-                "delete and recreate these topics"
+                f"{journal}: expected an empty journal; a learner has already started. "
+                "Use a different topic prefix, or delete and recreate these topics"
             )
     try:
         holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
@@ -258,7 +259,7 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
         raise ModelError(str(error)) from error
     if holding:
         raise ModelError(
-            f"{topics.snapshots}/{holding[0]} already contains a model: use another topic prefix, or delete and "
+            f"{topics.snapshots}/{holding[0]} already contains a model: use a different topic prefix, or delete and "
             "recreate these topics"
         )
 

@@ -93,7 +93,9 @@ class Classes:
         if given is None and not self.is_open:
             return None
         if self._unsupported is not None:
-            raise ClassesError(f"{self._unsupported} cannot decide among a subset of the classes; use another learner")
+            raise ClassesError(
+                f"{self._unsupported} cannot decide among a subset of the classes; use a different learner"
+            )
         if given is None:
             given = self.names or ()
         if not given:

@@ -74,7 +74,7 @@ def test_death_of_a_worker_ends_the_others_and_is_reported(onebit: Onebit, monke
     ended = onebit(*ENDLESS)
     assert ended.code == ExitCode.CRASHED
     assert re.fullmatch(
-        r"error: (banditron|perceptron): the process of this run ended with code -9; .*--jobs 1",
+        r"error: (banditron|perceptron): the process for this run exited with code -9; .*--jobs 1",
         ended.err.splitlines()[-1],
     )
     assert multiprocessing.active_children() == []

@@ -50,7 +50,7 @@ class Admin:
                 return connection.make(KafkaAdminClient, bootstrap_timeout_ms=max(1, min(_ATTEMPT_MS, left_ms)))
             except kafka_errors.RetriableError as error:
                 if left_ms <= _ATTEMPT_MS:
-                    hint = connection.hint() or "; start a broker (onebit kafka up), or use another address"
+                    hint = connection.hint() or "; start a broker (onebit kafka up), or use a different address"
                     raise BrokerUnavailableError(
                         f"no Kafka broker responded at {connection.bootstrap} within {limit_ms} ms{hint}"
                     ) from error

@@ -171,7 +171,7 @@ class KafkaConnection(Connection):
         mechanism = self.config.sasl_mechanism
         if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
             others = ", ".join(one for one in MECHANISMS if one != mechanism)
-            return f"the broker does not offer sasl.mechanism={mechanism}; try another mechanism ({others})"
+            return f"the broker does not offer sasl.mechanism={mechanism}; try a different mechanism ({others})"
         if isinstance(error, kafka_errors.IllegalSaslStateError):
             protocol = "SSL" if self.config.uses_tls else "PLAINTEXT"
             return f"SASL is not enabled on this port; check the port, or set security.protocol={protocol}"
