@@ -1,10 +1,10 @@
-"""Measure false promotions when champion and challenger are equal, and the CPU time of a challenger.
+"""Measure false promotions when the champion and the challenger are identical, and a challenger's CPU time.
 
     python -m benchmarks.challengers
 
-*A/A.* In each stream, champion and challenger are igw-logistic with equal parameters and a floor. The challenger's
-estimate is checked after every tenth decision. A stream is counted if the challenger is ever reported as better. The
-error probability of the interval's lower limit is 2.5 %; the goal is at most 5 %.
+*A/A.* In each stream, the champion and the challenger are igw-logistic with equal parameters and a floor. The
+challenger's estimate is checked after every tenth decision. A stream is counted if the challenger is ever reported as
+better. The error probability of the interval's lower limit is 2.5 %; the goal is at most 5 %.
 
 *CPU.* The extra time per decision and update with a challenger is reported relative to the time taken by the
 challenger's learner alone. All times are measured in one process, in seven turns; each reported time is the shortest
@@ -63,7 +63,7 @@ def pair(champion: Callable[[], KernelLearner], challenger: Callable[[], KernelL
 
 
 def event_us(make: Callable[[], KernelLearner], data: str) -> float:
-    """Return the CPU time per event of a new learner in microseconds, after a warm-up."""
+    """Return a new learner's CPU time per event in microseconds, after a warm-up."""
     dataset, one, rng = load(data, None), make(), np.random.default_rng(1)
     rows = [(dataset.row(t).x, dataset.known_of(dataset.event_id(t))) for t in range(TIMED)]
     draws = rng.random(TIMED).tolist()

@@ -5,9 +5,9 @@
 1. A task with open classes decides on contexts with random eligible classes: 2 to 30 of 50 names. No decision may be
    outside its set.
 2. Each class of letter and 20news is omitted in the first half of the rows, in which it is not eligible. The benchmark
-   compares it with the same class in a run in which it is eligible from the start. It counts the rows of the class
-   until the accuracy on its last 50 rows reaches 90 % of the steady accuracy. The steady accuracy is the mean over the
-   last quarter of its rows.
+   compares it with the same class in a run in which it is eligible from the start. It counts the class's rows until the
+   accuracy on its last 50 rows reaches 90 % of the steady accuracy. The steady accuracy is the mean over the last
+   quarter of its rows.
 """
 
 import argparse

@@ -10,7 +10,7 @@ is then tried with other rates. The setting with the smallest error also process
 `predict` and `learn` alternately, so each bit arrives immediately.
 
 On dense rows, the grids for Vowpal Wabbit and for coba's LinUCB include products of two features. LinUCB, LinTS and the
-linear regressions of bayesianbandits accept only dense rows. Each result is stored in results/judged_by_coba.json as
+linear regressions in bayesianbandits accept only dense rows. Each result is stored in results/judged_by_coba.json as
 soon as it is measured. Stored results are not measured again.
 """
 

@@ -146,7 +146,7 @@ def choice_of(data: Loaded) -> Choice:
 
 
 def wrong_of(learner: Learner, stream: Stream) -> NDArray[np.bool_]:
-    """Return, for each event of a stream, whether the learner's action is wrong."""
+    """Return, for each event in a stream, whether the learner's action is wrong."""
     actions = run(learner, stream.examples, stream.u, stream.v, stream.delays).actions
     return np.asarray(actions != stream.examples.labels)
 

@@ -1,4 +1,4 @@
-"""Measure the time per event of the learners for late bits, called from Python and in the compiled loop.
+"""Measure the time per event for the learners designed for late bits, called from Python and in the compiled loop.
 
     python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--write]
     python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
@@ -126,7 +126,7 @@ def inverse_error(d: int, events: int) -> tuple[float, float]:
 
 
 def rows_of(name: str, folder: Path) -> Iterator[Row]:
-    """Yield the measurements on a data set, with the machine's load average over the last minute."""
+    """Yield the measurements for a data set, with the machine's load average over the last minute."""
     data = dense_images() if name == "dense" else load(name, folder)
     order = np.random.default_rng(0).permutation(data.examples.labels.size)
     data = data._replace(examples=in_order(data.examples, order))

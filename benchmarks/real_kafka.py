@@ -1,4 +1,4 @@
-"""Measure the three programs against a Kafka broker with one partition: CPU per event, events per second and latency.
+"""Measure the three programs against a Kafka broker, using one partition: CPU per event, events per second and latency.
 
     python benchmarks/real_kafka.py [--events 20000] [--seconds 20] [--results FILE.json]
     python benchmarks/real_kafka.py --learners banditron --data synsep --turns 3 --results FILE.json

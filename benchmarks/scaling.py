@@ -1,9 +1,10 @@
-"""Measure the CPU time per event for several numbers of processes, with one model per process or a shared model.
+"""Measure the CPU time per event for different numbers of processes, with one model per process or a shared model.
 
     python benchmarks/scaling.py [--events N] [--learner NAME ...]
 
-The embedded pipeline includes codec, join, transactions and journal. Each process has one partition. There are 10,000
-events per second, feedback after 1 s, and a step every 20 ms. Times are the total CPU time of all learners' steps.
+The embedded pipeline includes the codec, the join, transactions and the journal. Each process has one partition. There
+are 10,000 events per second, feedback after 1 s, and a step every 20 ms. Times are the total CPU time of all learners'
+steps.
 
 With a shared model, a process handles its own events and applies all processes' log entries. With c µs per event, e log
 entries per event and r µs per entry, n processes handle at most n / (c + n e r) events per µs. The limit for large n is
@@ -45,7 +46,7 @@ class Timed:
 
 
 def measure(learner: str, processes: int, model: str, events: int) -> tuple[float, float]:
-    """Return the CPU time of all learners in µs per event, and the log entries per event."""
+    """Return all learners' CPU time in µs per event, and the log entries per event."""
     settings = Settings.model_validate(
         {"data": DATA, "events": events, "rate": 10_000, "delay": "fixed:1s", "partitions": processes, "model": model}
     )

@@ -63,7 +63,7 @@ class Clock:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.seconds = 0.0  # time since the last reset to 0
-        self.cpu_seconds_max = 0.0  # maximum of a single call
+        self.cpu_seconds_max = 0.0  # maximum for a single call
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function and measure its times."""

@@ -52,7 +52,7 @@ class MadeTopics:
     def __init__(self, events: int) -> None:
         self.events = events
         self.steps = events // PER_STEP
-        self.fed = [n for n in range(PER_STEP) if n % LOST]  # the decisions of each step that receive feedback
+        self.fed = [n for n in range(PER_STEP) if n % LOST]  # the decisions in each step that receive feedback
         self.window_steps = SETTINGS.join.window_ms // STEP_MS + 1
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

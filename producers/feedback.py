@@ -43,7 +43,7 @@ class FeedbackOptions:
     group: str = "onebit-feedback"
     instance: str = "feedback-1"  # name of this process, unique and constant across restarts
     with_label: bool = False  # include the true class, for full-information baselines
-    speed: float = 1.0  # factor by which the delays of a log are divided
+    speed: float = 1.0  # factor by which a log's delays are divided
     records_max: int = 5_000  # maximum number of predictions per poll
     waiting_max: int = 1_000_000  # limit on scheduled feedback; at the limit, no predictions are read
     commit_interval_ms: int = 1_000
@@ -99,7 +99,7 @@ class FeedbackProgram:
         # Number of unsent feedback records, by partition and offset of the prediction.
         self._unsent: dict[int, OrderedDict[int, int]] = {}
         self._committed_at_ms = now_ms()
-        self._acknowledged = True  # whether all sent records are acknowledged
+        self._acknowledged = True  # whether all sent records have been acknowledged
         self._producer = broker.producer()
         self._consumer = broker.group_consumer(options.group, options.instance, (topics.predictions,), self)
 

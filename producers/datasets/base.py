@@ -55,7 +55,7 @@ class Rows(Protocol):
         ...
 
     def label(self, row: int) -> int:
-        """Return the label of a row."""
+        """Return a row's label."""
         ...
 
     def block(self, start: int, stop: int) -> Block:
@@ -78,7 +78,7 @@ class SparseRows:
         return Row(Features(self.indices[start:stop], self.values[start:stop]), int(self.labels[row]))
 
     def label(self, row: int) -> int:
-        """Return the label of a row."""
+        """Return a row's label."""
         return int(self.labels[row])
 
     def block(self, start: int, stop: int) -> Block:
@@ -98,7 +98,7 @@ class Known(NamedTuple):
     label: int | None = None  # the true class
     action: int | None = None  # the class played in a log
     reward: int | None = None  # 1 if the logged action was right, otherwise 0
-    delay_ms: int | None = None  # delay of the feedback in the log
+    delay_ms: int | None = None  # the feedback delay in the log
 
     def bit(self, action: int) -> int | None:
         """Return 1 if an action is right, 0 if it is wrong, or None if unknown.
@@ -127,17 +127,17 @@ class Dataset:
     rows: int
     n_features: int
     n_classes: int
-    class_names: tuple[str, ...]  # the names of the classes in the source data
-    terms: str  # the terms of use of the data
+    class_names: tuple[str, ...]  # the class names in the source data
+    terms: str  # the terms of use for the data
     source: Rows
-    uneven: str = field(default="", kw_only=True)  # warning about a column of a log; see `uneven_of`
+    uneven: str = field(default="", kw_only=True)  # warning about a column in a log; see `uneven_of`
 
     def row(self, row: int) -> Row:
         """Return a row's features and label."""
         return self.source.row(self._checked(row))
 
     def label(self, row: int) -> int:
-        """Return the label of a row."""
+        """Return a row's label."""
         return self.source.label(self._checked(row))
 
     def block(self, start: int, stop: int) -> Block:
@@ -236,7 +236,7 @@ class Dataset:
         return array("q", order.tobytes())  # an array yields Python integers, and uses 8 bytes per row
 
     def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:
-        """Yield the events at the positions [start, stop) of a replay. Position p is in epoch p // rows."""
+        """Yield the events at the positions [start, stop) in a replay. Position p is in epoch p // rows."""
         position = start
         while position < stop:
             epoch, first = divmod(position, self.rows)

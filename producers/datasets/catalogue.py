@@ -47,7 +47,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
 
     Args:
         name_or_file: A name in the catalogue, otherwise a path.
-        n_features: Number of features in a file. Required if the file may contain no values for the last features.
+        n_features: Number of features in a file. Required if the file may lack values for the last features.
         seed: Seed for generated data.
     """
     if name_or_file in _ALL:

@@ -86,7 +86,7 @@ class LoggedOutcome(NamedTuple):
 
 
 class LogRows(Rows, Protocol):
-    """The rows of a log stored as columns on disk, with random access in constant memory.
+    """A log's rows, stored as columns on disk, with random access in constant memory.
 
     A row without a label has the label MISSING.
     """
@@ -96,7 +96,7 @@ class LogRows(Rows, Protocol):
         ...
 
     def event_id(self, row: int) -> str:
-        """Return the id of a row."""
+        """Return a row's id."""
         ...
 
     def row_of(self, event_id: str) -> int | None:
@@ -111,7 +111,7 @@ class LogDataset(Dataset):
     log: LogRows  # the same object as `source`, with its exact type
 
     def event_id(self, row: int, epoch: int = 0) -> str:
-        """Return the id of the row in the log. From the second epoch on, the id has the epoch as a suffix."""
+        """Return the row's id in the log. From the second epoch on, the id has the epoch as a suffix."""
         event_id = self.log.event_id(row)
         return f"{event_id}~{epoch}" if epoch else event_id
 
@@ -197,7 +197,7 @@ def log_dataset(
     return LogDataset(name, name, rows, n_features, len(class_names), class_names, terms, source, source, uneven=uneven)
 
 
-@lru_cache(maxsize=8)  # called for each context of a replay
+@lru_cache(maxsize=8)  # called for each context in a replay
 def _are_numbers(names: tuple[str, ...]) -> bool:
     return names == tuple(map(str, range(len(names))))
 

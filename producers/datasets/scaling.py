@@ -89,7 +89,7 @@ def uneven_column(columns: Sequence[tuple[str, float]], others: Sequence[float] 
 
 
 def uneven_rows(rows: SparseRows) -> str:
-    """Return the warning of `uneven_column`. Columns are named by their indices."""
+    """Return the warning from `uneven_column`. Columns are named by their indices."""
     found = _columns(rows)
     known = np.flatnonzero(found.spread > 0.0)
     if known.size < 2:
@@ -120,7 +120,7 @@ def standardised(dataset: Dataset) -> Dataset:
 
 
 class _Columns(NamedTuple):
-    """Statistics of the columns that have entries."""
+    """Statistics for the columns that have entries."""
 
     indices: IndexArray  # [m], increasing
     place: NDArray[np.int64]  # [nnz], the column of each entry

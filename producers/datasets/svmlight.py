@@ -46,7 +46,7 @@ def read(
 
     Args:
         path: The file. gzip is detected by the first bytes.
-        n_features: The number of features, if this file may contain no values for the last features. The default is the
+        n_features: The number of features, if this file may lack values for the last features. The default is the
         largest index.
         index_base: 0 or 1; None means that it is detected.
         name: The display name. The default is the file name without suffixes.

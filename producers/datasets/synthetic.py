@@ -3,7 +3,7 @@
 S. M. Kakade, S. Shalev-Shwartz, A. Tewari, "Efficient bandit algorithms for online multiclass prediction", ICML 2008,
 section 5. There are 9 classes and 400 binary features: 120 keywords (0 to 119) and 280 common words (120 to 399). Each
 class has n fixed keywords, drawn without replacement, with n uniform in {20, ..., 40}. Classes may share keywords. Each
-row has a uniformly drawn class, all but 5 of the keywords of that class, and 20 common words. The values are 1 and are
+row has a uniformly drawn class, all but 5 of that class's keywords, and 20 common words. The values are 1 and are
 not normalised. There is no bias feature. SynNonSep has the same rows, but with probability 0.05 the label is one of the
 8 wrong classes, drawn uniformly.
 
@@ -71,7 +71,7 @@ def _word(sequence: np.uint64, place: int) -> np.uint64:
 
 @compiled
 def _below(n: int, sequence: np.uint64, place: int) -> int:
-    """Return the upper half of a 32 by 32 bit product, which is uniform in {0, ..., n-1} to one part in 2³²/n."""
+    """Return the upper half of a 32-by-32-bit product, which is uniform in {0, ..., n-1} to one part in 2³²/n."""
     # In numba, int() of an unsigned number is unsigned, and an operation with a signed number yields a float.
     return int(np.int64(((_word(sequence, place) >> _S32) * _U64(n)) >> _S32))
 

@@ -31,7 +31,7 @@ SHARES_DELTA = 0.001
 """Upper limit on the probability of a false alarm about the shares, over the whole stream."""
 
 PRIOR = 100.0
-"""Weight of the prior distribution of the share, expressed as a number of decisions."""
+"""Weight of the prior distribution for the share, expressed as a number of decisions."""
 
 
 class ArmCount(NamedTuple):
@@ -50,10 +50,10 @@ class ArmCount(NamedTuple):
 class ArmComparison(NamedTuple):
     """The current comparison of the two arms."""
 
-    share: float  # configured share of the holdout
+    share: float  # the holdout's configured share
     learner: ArmCount
     holdout: ArmCount
-    difference: Interval  # interval of the difference of the mean rewards, learner minus holdout; valid at all times
+    difference: Interval  # interval for the difference in mean rewards, learner minus holdout; valid at all times
     shares_differ: bool  # True if the shares of the counted decisions contradict the configured share
     waiting: int  # number of decisions that are pending or follow a pending decision
 
@@ -107,7 +107,7 @@ class Arms(PrefixEstimator[float]):
         delta = (1.0 - CONFIDENCE) / 2.0
         reach = max(1.0 / share, 1.0 / (1.0 - share))
         self._sides = (LowerSequence(reach, delta), LowerSequence(reach, delta))
-        self._counts = np.zeros((2, 3), np.int64)  # decisions per arm: with a reward, with reward 1, without reward
+        self._counts = np.zeros((2, 3), np.int64)  # decisions per arm: with a reward, with reward 1, without a reward
 
     def value_of(self, prediction: Prediction) -> float:
         """Return 1 for a decision by the holdout, 0 for a decision by the learner; see PrefixEstimator."""

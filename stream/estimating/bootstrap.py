@@ -27,7 +27,7 @@ SPREAD_MIN = 1e-12
 """If the spread of the resampled values is below this limit, they differ only by rounding errors and count as equal."""
 
 COUNT_MAX = 7
-"""Maximum Poisson(1) count. Larger counts have probability 10⁻⁵, which is below the resolution of 16 bits."""
+"""Maximum Poisson(1) count. Larger counts have a probability of 10⁻⁵, which is below the resolution of 16 bits."""
 
 
 def _poisson_table() -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ A prediction contains the class a that the champion played, its propensity p, an
 it chose with its own draw. Let w = 1[a′ = a]/p. Given a, the mean of w is p′/p, where p′ is the challenger's
 probability of a. For n decisions with bit r:
 
-    reward of the challenger       ips and snips; see `live`
+    challenger's reward            ips and snips; see `live`
     challenger minus champion      the mean of φ = (w − 1) r
 
 Because the mean of w is 1, (w − 1)(1 − r) has the mean *champion minus challenger*. Both terms are at least −1, so the
@@ -37,12 +37,12 @@ class ChallengerEstimate(NamedTuple):
     name: str
     ips: float  # estimate of the challenger's mean reward
     snips: float | None  # estimate with less variance, but biased; None if no chosen class was played
-    reward: Interval  # interval of the challenger's mean reward, valid at all times
-    difference: Interval  # interval of this reward minus the champion's; valid for all challengers jointly
+    reward: Interval  # interval for the challenger's mean reward, valid at all times
+    difference: Interval  # interval for this reward minus the champion's; valid for all challengers jointly
 
     @property
     def is_valid(self) -> bool:
-        """Whether all intervals are non-empty. An empty one means that bits are lost more often for some classes."""
+        """Whether all intervals are non-empty. Empty intervals mean that bits are lost more often for some classes."""
         return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
 
     @property
@@ -55,7 +55,7 @@ class ChallengerComparison(NamedTuple):
     """The current estimates for all challengers."""
 
     champion: str | None  # name of the champion; None before the first counted decision
-    n: int  # number of counted decisions of this champion with a reward
+    n: int  # number of this champion's counted decisions with a reward
     mean: float | None  # mean reward of these decisions
     without_reward: int  # number of counted decisions that expired without an assumed reward
     waiting: int  # number of decisions that are pending or follow a pending decision
@@ -63,7 +63,7 @@ class ChallengerComparison(NamedTuple):
 
     @property
     def better(self) -> str | None:
-        """The challenger with the highest lower limit of its difference, or None if no lower limit is above 0."""
+        """The challenger whose difference has the highest lower limit, or None if no lower limit is above 0."""
         valid = (one for one in self.challengers if one.is_valid)
         surest = max(valid, key=lambda one: one.difference.low, default=None)
         return surest.name if surest is not None and surest.difference.low > 0.0 else None
@@ -168,7 +168,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reigns: dict[str, _Reign] = {}  # sums by name of the champion
+        self._reigns: dict[str, _Reign] = {}  # sums by the champion's name
         self._champion: str | None = None
 
     def value_of(self, prediction: Prediction) -> _Row | None:

@@ -125,7 +125,7 @@ class Limits(NamedTuple):
     propensity_min: float
     classes_min: int  # the smallest number of eligible classes
     clip: float
-    path_stride: int  # number of weighted rows between two points of the path
+    path_stride: int  # number of weighted rows between two points on the path
 
 
 class Moments:

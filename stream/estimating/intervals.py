@@ -71,7 +71,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
     V = np.asarray(variance_sums, dtype=np.float64)[..., None]
     shift = -(-np.log1p(-LAMBDAS) - LAMBDAS) * V - log(LAMBDAS.size)  # [..., J]
     target = log(1.0 / delta)
-    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, one term of the sum equals 1/δ
+    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, one term in the sum equals 1/δ
     for _ in range(NEWTON_STEPS):
         exponents = LAMBDAS * s[..., None] + shift
         largest = exponents.max(axis=-1)
@@ -152,7 +152,7 @@ class LowerSequence:
         self._n, self._sum, self._variance_sum = int(state[0]), *state[1:]
 
     def __add__(self, other: "LowerSequence") -> "LowerSequence":
-        """Combine the sequences of two streams with the same k and delta; see `RunningEstimate.__add__`."""
+        """Combine the sequences from two streams with the same k and delta; see `RunningEstimate.__add__`."""
         both = LowerSequence(self._scale - 1.0, self._delta)
         both.load([one + another for one, another in zip(self.state(), other.state(), strict=True)])
         return both

@@ -88,7 +88,7 @@ class LiveEstimator(PrefixEstimator[float]):
         self._not_logged = 0
 
     def value_of(self, prediction: Prediction) -> float | None:
-        """Return the weight of a decision, or None if it does not come from a log; see PrefixEstimator."""
+        """Return a decision's weight, or None if the decision does not come from a log; see PrefixEstimator."""
         self._not_logged += prediction.target is None
         return None if prediction.target is None else target_weight(prediction)
 

@@ -124,7 +124,7 @@ class Logged(Policy):
         return np.ones_like(p)
 
     def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
-        """Return the weight 1 for every row."""
+        """Return a weight of 1 for every row."""
         return np.ones(actions.size)
 
 

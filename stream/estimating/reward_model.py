@@ -24,7 +24,7 @@ from stream.randomness.draws import words
 from stream.wire.records import FloatArray
 
 SUMS_BYTES_MAX = 8 * 2**20
-"""Memory limit for the sums of one model."""
+"""Memory limit for one model's sums."""
 
 SIZE_MIN = 8
 """Minimum number of features m after hashing."""
@@ -165,7 +165,7 @@ class RewardModel:
             self._mean[f], self._theta[f] = known.mean, known.weights(_best_ridge(_Sums.of(others), held))
 
     def predict(self, z: FloatArray, fold: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ for every action, float64[n, K], with the weights of each row's fold."""
+        """Return q̂ for every action, float64[n, K], using the weights for each row's fold."""
         q = np.empty((z.shape[0], self.n_classes))
         for f in range(self.folds):
             rows = fold == f

@@ -64,7 +64,7 @@ class LogBatch(NamedTuple):
 
     ids: Sequence[str]  # n event ids
     offsets: NDArray[np.int64]  # [n + 1], from 0: row j has the entries offsets[j] to offsets[j + 1] - 1
-    indices: IndexArray  # [nnz], 0-based, strictly increasing in a row
+    indices: IndexArray  # [nnz], 0-based, strictly increasing within a row
     values: FloatArray  # [nnz]
     decided_at_ms: NDArray[np.int64]  # [n], milliseconds since 1970
     labels: NDArray[np.int64]  # [n], the true class
@@ -145,7 +145,7 @@ class Chunk(NamedTuple):
         return mix_words(self.keys[:, None] + steps[None, :])
 
     def folds(self, count: int) -> NDArray[np.int64]:
-        """Return the fold of each row."""
+        """Return each row's fold."""
         return (self.words(FOLD_WORD, 1)[:, 0] % np.uint64(count)).astype(np.int64)
 
     def accept_uniforms(self) -> FloatArray:

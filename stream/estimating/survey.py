@@ -40,8 +40,8 @@ class Survey(NamedTuple):
     has_delays: bool
     has_times: bool
     has_eligible: bool  # True if a decision has eligible classes
-    classes_min: int  # smallest number of eligible classes of a decision
-    classes_max: int  # largest number of eligible classes of a decision
+    classes_min: int  # smallest number of eligible classes for a decision
+    classes_max: int  # largest number of eligible classes for a decision
     flags: tuple[Flag, ...]
     reward_model: RewardModel  # the reward model, fitted per fold
 

@@ -20,7 +20,7 @@ Scalar = int | float | str
 Parameters = dict[str, Scalar]
 
 FILES = Path(__file__).parent / "files"
-"""The folder of the included experiments and `sets.toml`."""
+"""The folder that contains the included experiments and `sets.toml`."""
 
 SETS_FILE = "sets.toml"
 
@@ -80,7 +80,7 @@ class Contender(_Table):
     learner: str
     label: str | None = None  # name in figures and tables; None means the learner's name
     parameters: dict[str, Values] = {}
-    data: list[str] | None = None  # data sets; None means all data sets of the sweep
+    data: list[str] | None = None  # data sets; None means all data sets in the sweep
     added: bool = False  # True if the learner is not part of the paper's experiment
     events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None means the sweep's limit
 
@@ -105,7 +105,7 @@ class Conditions(_Table):
     on_expiry: OnExpiry = "drop"
     late: LatePolicy = "ignore"
     noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of training labels replaced by uniformly drawn ones
-    change: Change = "none"  # how the classes change in the course of the stream
+    change: Change = "none"  # how the classes change over the course of the stream
     partitions: Annotated[int, Field(ge=1)] = 1
     model: Literal["own", "shared"] = "own"  # one model per partition, or a shared model
     lag: Annotated[int, Field(ge=1)] = 1  # decisions between two reads of a shared model's log
@@ -165,7 +165,7 @@ class Reported(_Table):
 
     data: str
     learner: str  # name or label of the learner
-    value: float  # the number in the unit of the table
+    value: float  # the number, in the table's unit
     parameters: Parameters = {}
     conditions: Parameters = {}
     roughly: bool = False  # True if the value was read from a figure or is only approximate
@@ -252,7 +252,7 @@ class Experiment(_Table):
 
 
 class SetEntry(_Table):
-    """The file and description of a data set."""
+    """A data set's file and description."""
 
     file: str  # file in the data directory
     n_features: int

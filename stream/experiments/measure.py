@@ -45,7 +45,7 @@ class Job:
     data: str
     learner: str
     title: str  # the learner's name in figures and tables
-    parameters: Parameters = field(default_factory=dict)  # parameters as in the definition of the experiment
+    parameters: Parameters = field(default_factory=dict)  # parameters as in the experiment's definition
     conditions: Conditions = field(default_factory=Conditions)
     seed: int = 0
     events: int | None = None
@@ -83,7 +83,7 @@ class Row(NamedTuple):
     expired: int
     late: int
     seconds: float  # CPU time of the loop
-    curve_events: list[int]  # numbers of events at the points of the curve
+    curve_events: list[int]  # numbers of events at the points on the curve
     curve_mistakes: list[int]  # number of wrong actions up to each point
     curve_explored: list[int]  # number of actions other than the greedy class up to each point
     onebit: str  # versions of Onebit and its dependencies

@@ -24,7 +24,7 @@ OPPONENTS: dict[str, frozenset[str]] = {
     "vw": frozenset(("exploration", "cost_right", "cost_wrong", "unit", "learning_rate")),
     "river": frozenset(("model",)),
 }
-"""The learners from other libraries by name, with the parameters they accept."""
+"""The learners from other libraries, by name, with the parameters they accept."""
 
 
 class Opponent(Protocol):

@@ -1,4 +1,4 @@
-"""The HTML page of an experiment, with interactive figures and tables in one file."""
+"""An experiment's HTML page, with interactive figures and tables in one file."""
 
 import math
 from collections.abc import Sequence

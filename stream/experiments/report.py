@@ -1,4 +1,4 @@
-"""The output files of an experiment: figures, tables and pages."""
+"""An experiment's output files: figures, tables and pages."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Evaluates a sweep's rows: lines for figures, and tables that include a paper's numbers. Does not access files."""
+"""Turns a sweep's rows into lines for figures, and into tables with a paper's numbers. Does not access files."""
 
 import json
 import math

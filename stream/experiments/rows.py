@@ -19,7 +19,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
     lines = b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-    beside.write_bytes(gzip.compress(lines, mtime=0))  # no time stamp, so that equal rows give equal bytes
+    beside.write_bytes(gzip.compress(lines, mtime=0))  # no timestamp, so that equal rows give equal bytes
     os.replace(beside, path)
 
 

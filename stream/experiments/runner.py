@@ -46,7 +46,7 @@ class TimeLeft:
     _seconds: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
 
     def took(self, job: Job, seconds: float) -> None:
-        """Record the duration of a run."""
+        """Record a run's duration."""
         for place in self._places(job):
             self._seconds.setdefault(place, []).append(seconds)
 
@@ -128,7 +128,7 @@ def run_experiment(
 
 
 def rows_of(experiment: Experiment, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of the runs in the current definition, grouped by sweep, in order. Other rows are ignored."""
+    """Return the rows for the runs in the current definition, grouped by sweep, in order. Other rows are ignored."""
     found: dict[str, list[Row]] = {}
     by_key = {row.key: row for row in rows}
     for sweep in experiment.sweeps:

@@ -14,7 +14,7 @@ from stream.offline import Examples
 from stream.parsing import close_matches
 
 LINEAR = "linear-models"
-"""The data for figure 2 of Confidit: five random linear models of dimension 5, and four irrelevant features."""
+"""Data for figure 2 in the Confidit paper: five random linear models of dimension 5, and four irrelevant features."""
 
 LINEAR_CLASSES, LINEAR_INFORMATIVE, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
 
@@ -71,7 +71,7 @@ class Sets:
         return None if self._folder is None else self._folder / self._entries[name].file
 
     def title(self, name: str) -> str:
-        """Return the title of a data set in figures and tables."""
+        """Return a data set's title for figures and tables."""
         return self._entries[name].title if name in self._entries else _TITLES[name]
 
     def note(self, name: str) -> str:
@@ -109,7 +109,7 @@ def _loaded(dataset: Dataset, rows: int, *, is_generated: bool = False) -> Loade
 
 
 def linear_models(seed: int) -> Loaded:
-    """Generate the data of Crammer, Gentile 2013, section 5.2, where the class is the argmax of u·x over five random u.
+    """Generate the data from Crammer, Gentile 2013, section 5.2: the class is the argmax of u·x over five random u.
 
     The paper does not specify the distributions of x and u in the relevant dimensions. Here, x is uniform in [-1, 1]
     and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm. The parameter `u_norm_sq` is

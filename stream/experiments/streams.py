@@ -1,4 +1,4 @@
-"""Streams: rows of a data set in order, with draws, delays, noise and changes that depend only on a seed.
+"""Streams: rows from a data set, in order, with draws, delays, noise and changes that depend only on a seed.
 
 Draws for different purposes are independent. A seed therefore gives the same order and draws regardless of the delay,
 noise and change.
@@ -153,7 +153,7 @@ def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
 
 
 def partitions_of(size: int, partitions: int, seed: int) -> Indices:
-    """Return each event's partition, assigned uniformly at random, as key hashing does."""
+    """Return each event's partition, assigned uniformly at random, as with key hashing."""
     return generator(seed, "partition").integers(0, partitions, size)
 
 

@@ -80,7 +80,7 @@ def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
 
 
 class Bandit:
-    """Vowpal Wabbit for K actions; converts the examples in a stream to its format."""
+    """Vowpal Wabbit for K actions; converts a stream's examples to its format."""
 
     def __init__(self, data: Sizes, setting: Setting, *, quadratic: bool = False) -> None:
         pyvw = package("vowpalwabbit.pyvw")

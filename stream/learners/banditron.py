@@ -108,7 +108,7 @@ class Banditron(KernelLearner):
 
     Retraction: the bit contributes x / p_ỹ to the update. A retraction subtracts or adds this term. With
     margin=decision, W is a sum over the events. Up to rounding, W is the same as if the original update had used the
-    real bit, given the same decisions. With margin=feedback, the intermediate updates used greedy classes that depend
+    real bit, given the same decisions. With margin=feedback, the intermediate updates used greedy classes that depended
     on the assumed bit.
 
     Departures from the paper: none.

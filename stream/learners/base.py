@@ -25,7 +25,7 @@ Kernel = Callable[..., Any]
 
 
 class Kernels(NamedTuple):
-    """The compiled functions of a learner; see `stream.learners.kernels`."""
+    """A learner's compiled functions; see `stream.learners.kernels`."""
 
     predict: Kernel
     update: Kernel
@@ -53,7 +53,7 @@ class Extent(Enum):
 
     WHOLE = auto()
     ACTION = auto()  # the action's entries; the first axis is the class
-    FEATURES = auto()  # the entries of the features in x; the first axis is the feature
+    FEATURES = auto()  # the entries for the features in x; the first axis is the feature
     OTHER = auto()  # reported by `observed_parts`
 
 
@@ -76,7 +76,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A declared parameter of a learner.
+    """A parameter that a learner declares.
 
     The default determines the type. A range or a list of choices limits the value.
     """
@@ -518,7 +518,7 @@ INVERSE_GAP = (
     Parameter("others", 0.3, "weight of a bit's evidence about the other classes", low=0.0, high=1.0, any_right=0.0),
     Parameter("bias", 0.1, "constant entry appended to x of unit norm", low=0.0, high=1e9),
 )
-"""Parameters for learners that use inverse-gap weighting. The docstrings of these learners define n."""
+"""Parameters for learners that use inverse-gap weighting. These learners' docstrings define n."""
 
 
 @lru_cache

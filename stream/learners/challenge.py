@@ -46,22 +46,22 @@ T = TypeVar("T")
 class Challenge(Wrapper):
     """A learner that consists of a champion and a challenger. One of them decides, and both learn from the bit.
 
-        predict   the deciding learner plays a with the draw u; the other learner would play a′ with hash(u)
+        predict   the deciding learner plays a using the draw u; the other learner would play a′ using hash(u)
         observe   both learners, with a and its propensity
         update    both learners, with a, its propensity and the reward
 
-    Each learner treats the other learner's decisions as logged decisions, so `from_logs` of both must be `NOTHING` or
-    `PROPENSITY`. The draws of a′ and a are independent. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p is
-    the propensity of a, and p′ is the other learner's probability of a. This weight is used to estimate the other
+    Each learner treats the other learner's decisions as logged decisions, so both must have a `from_logs` of `NOTHING`
+    or `PROPENSITY`. The draws of a′ and a are independent. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p
+    is the propensity of a, and p′ is the other learner's probability of a. This weight is used to estimate the other
     learner's reward; see `stream.estimating.challengers`.
 
     After a promotion, the other learner decides. Each decision records which learner made it. If the bit arrives
     after a promotion, each learner therefore still uses its own logged values. `scores` are those of the learner that
     decided.
 
-    The logged values of a decision are, in order: the values of the deciding learner; the scores and values of the
-    other learner; a′; the other learner's greedy class; and 1 if the challenger decided, otherwise 0. Several
-    challengers are nested: `Challenge(Challenge(champion, first), second)`.
+    A decision's logged values are, in order: the deciding learner's values; the other learner's scores and values; a′;
+    the other learner's greedy class; and 1 if the challenger decided, otherwise 0. Several challengers are nested:
+    `Challenge(Challenge(champion, first), second)`.
 
     >>> from stream.learners import create
     >>> pair = Challenge(create("igw-logistic", 4, 2), create("late-ucb", 4, 2))

@@ -67,11 +67,11 @@ class Confidit(KernelLearner):
 
     The action is deterministic, so every propensity is 1 and u has no effect. At t = 1, all classes tie, and the
     learner plays class 0. Variant 5 can permanently stop playing a class: the diagonal treats features as independent,
-    so the bound of a class that was wrong on common features may remain too low.
+    so the bound for a class that was wrong on common features may remain too low.
 
-    Delay: an update uses the current w and A, and only the decision's action. w = A⁻¹ΣX is a ridge regression, so
-    the order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ has one term per update, with A after
-    this update. The current W is projected at every decision, as in the paper: `predict` uses W', and `observe`
+    Delay: an update uses the current w and A, and only the decision's action. w = A⁻¹ΣX is a ridge regression, so the
+    order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ has one term per update, computed with A
+    after that update. The current W is projected at every decision, as in the paper: `predict` uses W', and `observe`
     replaces W with W'.
 
     Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX. Up to rounding and in any order, the
@@ -181,7 +181,7 @@ class Confidit(KernelLearner):
                 bytes_per_event=8 * nnz * (2 * K + 4 + projection * 2 * K),
                 state_bytes=8 * (2 * K * d + 3),
             )
-        applied = K + 1 if projection else 1  # products of an inverse with x
+        applied = K + 1 if projection else 1  # products of an inverse and x
         return Cost(
             flops_per_event=K * nnz * (nnz + 2 + PENDING_MAX) + applied * 2 * d * (nnz + PENDING_MAX // 2) + d * d,
             bytes_per_event=8

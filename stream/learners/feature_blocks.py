@@ -1,4 +1,4 @@
-"""Feature blocks, a learner that stores the class of each small cell of feature space in a table."""
+"""Feature blocks, a learner with a table that stores the class of each small cell in feature space."""
 
 from collections.abc import Mapping
 from math import floor, sqrt
@@ -156,10 +156,10 @@ class FeatureBlocks(KernelLearner):
         class of the block known: play it;  else: uniform over the classes not excluded there
         right: the class of the block is the action;  wrong: exclude the action
 
-    Symbols: γ `gamma`, the margin of the data; blocks int32[blocks_max, d], the cells; known and excluded, the class
-    and the excluded classes of a block; scores, the probabilities of the classes. A cell's diagonal has length γ, and x
-    and x' from different classes are at least γ apart. This is because (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up
-    to 2γ, and ‖w_y - w_i‖ ≤ 2 because ‖w_i‖ ≤ 1.
+    Symbols: γ `gamma`, the margin of the data; blocks int32[blocks_max, d], the cells; known and excluded, a block's
+    class and its excluded classes; scores, the probabilities of the classes. A cell's diagonal has length γ, and x and
+    x' from different classes are at least γ apart. This is because (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up to
+    2γ, and ‖w_y - w_i‖ ≤ 2 because ‖w_i‖ ≤ 1.
 
     Assumes linear separability with margin γ. There are then at most K-1 mistakes in each block, and K (1/γ)^O(d) in
     the unit ball.
@@ -206,7 +206,7 @@ class FeatureBlocks(KernelLearner):
         arrays: dict[str, NDArray[Any]] = {
             "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # more than half empty, for short searches
             "blocks": np.zeros((blocks_max, n_features), dtype=np.int32),
-            "occupied": np.zeros(blocks_max, dtype=np.int32),  # number of non-zero cells of a block
+            "occupied": np.zeros(blocks_max, dtype=np.int32),  # number of non-zero cells in a block
             "known": np.full(blocks_max, UNKNOWN, dtype=np.int32),
             "excluded": np.zeros((blocks_max, n_classes), dtype=np.int8),
             "fill": np.zeros(1, dtype=np.int32),

@@ -290,8 +290,8 @@ class Arow(KernelLearner):
     Symbols: μ mean weights [K, d] (array W); S variances [K, d], 1 at the start; `r` regularisation, > 0; s scores; y
     the label. The learner also updates on correct rounds while the margin m is below 1.
 
-    Delay: s, r̄ and m come from the current weights (margin=feedback) or from prediction time (margin=decision); S is
-    always current.
+    Delay: s, r̄ and m are computed from the current weights (margin=feedback) or are the values at prediction time
+    (margin=decision); S is always current.
 
     Departures from the paper: multiclass, with the label and its strongest rival (the paper's algorithm is binary); one
     diagonal of Σ per class; S⁻¹ += x²/r, the diagonal of the exact inverse update.

@@ -39,7 +39,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x), with the constant entry. M's rows contain a feature's W, then its A, for all classes."""
+    """Compute p_k = σ(w_k·x), with the constant entry. A row of M contains a feature's W, then A, for all classes."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -137,7 +137,7 @@ class IgwLogistic(KernelLearner):
         x ← x/‖x‖, then a constant entry `bias` is appended
         decide    p_k = σ(w_kᵀx);  b = argmax p;  γ_t = scale √t
                   π_k = 1/(K + γ_t (p_b − p_k)) for k ≠ b, π_b the remainder
-        bit       p of the current W;  right: y_a = 1, y_k = 0;  wrong: y_a = 0, y_k = min(1, p_k / Σ_{j≠a} p_j)
+        bit       p from the current W;  right: y_a = 1, y_k = 0;  wrong: y_a = 0, y_k = min(1, p_k / Σ_{j≠a} p_j)
                   e_k = ω_k (p_k − y_k), ω_a = 1, else `others`;  A_k += (e_k x)²;  w_k −= step · e_k x/√A_k
 
     Symbols: w_k weights, W [K, d+1], the constant's last; A [K, d+1], 1e-3 at the start; t the number of decisions,

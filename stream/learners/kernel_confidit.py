@@ -28,7 +28,7 @@ SUPPORT_LIMIT = 30_000
 
 SLACK = 1e-9
 """A class is skipped if its bound is below the highest bound by at least this margin, relative to the score. The margin
-is a million times the rounding error, so that the action is the same as in the full computation."""
+is a million times the rounding error, so the action is the same as in the full computation."""
 
 
 @compiled
@@ -194,7 +194,7 @@ def update(
 
 @register
 class ConfiditKernel(KernelLearner):
-    """Confidit without projection, with (11), in the feature space of a kernel.
+    """Confidit without projection, with (11), in a kernel's feature space.
 
     Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
     90 (2013), sect. 3: Fig. 1 "run in dual variables".

@@ -52,9 +52,9 @@ SCORE_MAX = 1e300
 def _cache_directory() -> str:
     """Return a writable directory for machine code, or an empty string.
 
-    Numba recompiles a kernel if the kernel's file has changed, but not if it calls a function in another file that has
-    changed. The path therefore contains a digest of this file and of all `*_kernels.py`. The directory is outside the
-    package, which may be read-only.
+    Numba recompiles a kernel if the kernel's own file has changed, but not if only a function that it calls in another
+    file has changed. The path therefore contains a digest of this file and of all `*_kernels.py`. The directory is
+    outside the package, which may be read-only.
     """
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*kernels.py"))]
     digest = hashlib.blake2b(b"".join(sources) + numba.__version__.encode(), digest_size=8).hexdigest()
@@ -263,7 +263,7 @@ def sample_from(probabilities: FloatArray, u: float) -> int:
 def sample_inverse_gap(values: FloatArray, eligible: IndexArray, gamma: float, u: float) -> tuple[int, int, float]:
     """Sample π_k = 1/(m + γ (q_b − q_k)) for the eligible classes k ≠ b = argmax q; π_b is the remainder.
 
-    Returns the action, b, and the action's propensity. `values` are q; classes that are not eligible have the lowest.
+    Returns the action, b, and the action's propensity. `values` are q; ineligible classes have the lowest values.
     """
     best = argmax(values)
     played = np.zeros(values.size)
@@ -413,7 +413,7 @@ DRIFT_GLOBAL = 15.0
 DRIFT_CLASS = 10.0
 DRIFT_MEMORY = 1000.0
 """Parameters of the drift detectors. A detector adds up the amounts by which rewards are below their mean, and raises
-an alarm if the sum exceeds the threshold. The mean covers about DRIFT_MEMORY bits. A drop in the mean by less than the
+an alarm if the sum exceeds the threshold. The mean covers about DRIFT_MEMORY bits. A drop in the mean of less than the
 slack has no effect. On a stationary stream, alarms are rare unless the learner itself is unstable."""
 
 NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
@@ -431,7 +431,7 @@ def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) ->
 
 @compiled
 def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
-    """Add a settled bit, and count an alarm. Return whether to reset all classes or the action's class.
+    """Add a settled bit, and count any alarm. Return whether to reset all classes or the action's class.
 
     Args:
         detectors: float64[3, K + 1], one column per class and a last column for all classes together.
@@ -457,7 +457,7 @@ def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, d
 
 
 TILE = 16
-"""Side of the square tiles used to mirror a symmetric matrix. Two tiles fit in the L1 cache."""
+"""Side length of the square tiles used to mirror a symmetric matrix. Two tiles fit in the L1 cache."""
 
 
 @compiled

@@ -41,7 +41,7 @@ def predict(
     epsilon: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Explore or play the greedy class (lines 7-10). A comparator without rows counts as far from W."""
+    """Explore or play the greedy class (lines 7-10). A comparator without rows is treated as far from W."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -128,7 +128,7 @@ class MatrixParameter(Parameter):
 
 @register
 class KwikBanditron(KernelLearner):
-    """Explores if x is unfamiliar and W is far from a known comparator. Right answers cause gradient steps.
+    """Explores if x is unfamiliar and W is far from a known comparator. Right answers trigger gradient steps.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 6.
 
@@ -146,7 +146,7 @@ class KwikBanditron(KernelLearner):
     Without a comparator, ‖W - W*‖_F ≥ 1 is always assumed, so that line 7 depends only on x and the learner explores
     longer. Such a learner can run on data without a known comparator, but the paper's lemmas require W*.
 
-    Delay: the loss h² and its gradient are those of the current W, because a gradient step must start where its
+    Delay: the loss h² and its gradient are computed from the current W, because a gradient step must start where its
     gradient was computed. The update uses only the decision's action.
 
     Departures from the paper: a rule for a missing comparator is added.

@@ -209,7 +209,7 @@ class LateUcb(KernelLearner):
     Langford, Schapire, WWW 2010). Late bits are treated as in Vernade et al., ICML 2020.
 
         x ← x/‖x‖, and a constant entry b after it: d' = d + 1 features
-        decide    s_k = w_kᵀx;  rough_k = s_k + √(η‖x‖²/(λ + N_k/d'));  the M classes with the largest are the shortlist
+        decide    s_k = w_kᵀx;  rough_k = s_k + √(η‖x‖²/(λ + N_k/d'));  shortlist: the M classes with largest rough_k
                   ŷ = argmax over it of s_k + √(η xᵀP_k x)
         observe   N_ŷ += ‖x‖²;  P_ŷ −= zzᵀ/(1 + xᵀz), z = P_ŷ x;  w_ŷ += (s_ŷ − w_ŷᵀx) P_ŷ x, P_ŷ the new one
         bit r     w_ŷ += (r − s_ŷ) P_ŷ x, P_ŷ the current one

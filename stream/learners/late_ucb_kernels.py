@@ -195,7 +195,7 @@ def scores_of(places: IndexArray, x: FloatArray, weights: FloatArray, scores: Fl
 
 @inlined
 def score_of(places: IndexArray, x: FloatArray, weights: FloatArray, column: int) -> float:
-    """Return the product of x and one column. The result is bitwise equal to the one in `scores_of`."""
+    """Return the product of x and one column. The result is bitwise equal to the one from `scores_of`."""
     total = 0.0
     a = 0
     while a + 3 < x.size:

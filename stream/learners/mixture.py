@@ -60,7 +60,7 @@ class Mixture(Wrapper):
                 and is not part of the state. None plays a uniformly random class.
 
         Raises:
-            ParameterError: f or h is not a probability, the class does not exist, or the sizes of the learners differ.
+            ParameterError: f or h is not a probability, the class does not exist, or the learners' sizes differ.
         """
         for name, share in (("floor", floor), ("holdout", holdout)):
             if not 0.0 <= share <= 1.0:
@@ -130,7 +130,7 @@ class Mixture(Wrapper):
         return Cost(flops_per_event=5, bytes_per_event=8, state_bytes=0)
 
 
-# The kernels of the inner learner are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
+# The inner learner's kernels are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
 # The global `class_of` returns the class that the holdout's `policy` plays, or -1 for a uniformly random class. If
 # `own` is 1, the last logged value is the learner's own propensity, or 0 if a fixed policy made the decision.
 

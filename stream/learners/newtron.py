@@ -51,8 +51,8 @@ class PNewtron(KernelLearner):
     Assumes that x is not scaled, as in the paper (binary x, ‖x‖ about 5). With α = 10 and D = 1, the softmax of
     unit-norm x is so flat that the error remains near 52 % on SynSep. Make α proportional to 1/‖x‖.
 
-    Delay: p, p' and G·W'_τ come from prediction time, by the definition of f_τ (G·W'_τ is computed from the logged
-    scores). A and b are the current sums, so the order of updates does not matter.
+    Delay: p, p' and G·W'_τ are the values at prediction time, by the definition of f_τ (G·W'_τ is computed from the
+    logged scores). A and b are the current sums, so the order of updates does not matter.
 
     Retraction: A and b are sums over the events. Up to rounding relative to the largest term, the result is the same as
     if the original update had used the real bit, given the same decisions.
@@ -136,7 +136,7 @@ class Newtron(KernelLearner):
     The cost is cubic. The projection factorises A+λI 2 to 4 times per update, because λ changes with each update. An
     update takes about 10 ms at K·d = 400 and seconds at 3,600. Use pnewtron for large problems.
 
-    For delay, assumptions on x, and retraction, see pnewtron.
+    For delay, assumptions about x, and retraction, see pnewtron.
 
     Departures from the paper: none. W_τ in the paper's formula for b is interpreted as W'_τ, as the definition of f_t
     requires, and A starts at I/D. ‖W'‖ equals D up to 1e-13 D. The greedy class is the first class whose score is

@@ -31,8 +31,8 @@ NORM_TOLERANCE = 1e-13
 
 TIE_TOLERANCE = 1e-9
 """Two scores in newtron tie if they differ by at most this share of the largest possible score, D‖x‖. Without rounding,
-classes with the same history have equal scores, for example classes that have not been played. The tolerance affects
-only the greedy class.
+classes with the same history, for example classes that have not been played, would have equal scores. The tolerance
+affects only the greedy class.
 """
 
 PROJECTION_STEPS_MAX = 100
@@ -265,7 +265,7 @@ def solve_upper(U: FloatArray, y: FloatArray) -> None:
 
 @compiled
 def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray) -> float:
-    """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ, or -1 if float64 does not suffice.
+    """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ, or -1 if float64 is too imprecise.
 
     The minimum is W(λ) = (A+λI)⁻¹AW'' = -(A+λI)⁻¹b with λ = 0, or with ‖W(λ)‖ = D. Newton's iteration solves 1/‖W(λ)‖ =
     1/D (Moré and Sorensen 1983, sect. 3). 1/‖W(λ)‖ is concave and nearly linear in λ. If λ is above the solution, the

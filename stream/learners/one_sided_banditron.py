@@ -112,7 +112,7 @@ def update(
 
 @register
 class OneSidedBanditron(KernelLearner):
-    """Decreases the score of a wrong action, and projects the weights. Never explores, and needs no true class.
+    """Decreases the score of a wrong action, and projects the weights. Never explores; needs no true label.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 4. The set Ω follows from the sum-to-zero assumption.
 

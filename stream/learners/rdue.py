@@ -26,7 +26,7 @@ SQUARES_START = 1e-8
 
 @compiled
 def softmax(scores: FloatArray) -> FloatArray:
-    """Return ŷ_Ω(θ) of Proposition 2.2, where Ω is the negative entropy on the simplex."""
+    """Return ŷ_Ω(θ) from Proposition 2.2, where Ω is the negative entropy on the simplex."""
     p = np.empty(scores.size)
     top = scores[argmax(scores)]
     total = 0.0
@@ -99,8 +99,8 @@ class Rdue(KernelLearner):
     """Gradient descent on the logistic loss, with randomized decoding and uniform exploration (RDUE).
 
     Shibukawa, Tsuchiya, Sakaue, Yamanishi, "Bandit and delayed feedback in online structured prediction", NeurIPS 2025:
-    the algorithm of appendix G.3.1 for variable delays, which combines algorithms 1, 2 and 4, for multiclass
-    classification with the logistic loss. Without delay, it is the algorithm of section 3.3.
+    the algorithm in appendix G.3.1 for variable delays, which combines algorithms 1, 2 and 4, for multiclass
+    classification with the logistic loss. Without delay, it is the algorithm in section 3.3.
 
         θ = Wx;  ŷ = softmax(θ);  y* = argmax ŷ;  p = min{1, 2 (1 - ŷ_y*)}
         play ỹ: with probability q uniform, else with probability p a draw from ŷ, else y*        (algorithms 1 and 2)
@@ -112,9 +112,9 @@ class Rdue(KernelLearner):
     With delay, each bit causes one step when it arrives, in order of arrival, using ŷ, ỹ and p_ỹ from prediction time
     (algorithm 4). The paper sets q = B √(K/T); the default q corresponds to B = 10, K = 10 and T = 10⁵.
 
-    Departures from the paper: late bits also use the learning rate of section 3.2, with the constants of the paper's
-    experiments (appendix H.1: 1e-8, B = 10, no projection). The rate of lemma G.1 is not used, because its formula is
-    missing from the available copy of the paper.
+    Departures from the paper: late bits also use the learning rate from section 3.2, with the constants from the
+    paper's experiments (appendix H.1: 1e-8, B = 10, no projection). The rate in lemma G.1 is not used, because its
+    formula is missing from the available copy of the paper.
 
     >>> from stream.learners import create
     >>> learner = create("rdue", n_classes=2, n_features=1, q=0.5, diameter=1.0)

@@ -215,7 +215,7 @@ def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexAr
     counts[CENTRED + version] = n_centred
 
 
-# The kernels of the inner learner are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
+# The inner learner's kernels are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
 
 
 def _predict(

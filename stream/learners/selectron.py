@@ -327,7 +327,7 @@ class Selectron(KernelLearner):
         logistic (15)   Φ(u) = ln Σ_i exp u_i,  Ω = {‖W_i‖ ≤ radius for all i}
 
     Symbols: W weights [K, d]; M [d, d], I at the start, stored as its inverse; ε `epsilon`, the paper's Δ/(2 γ_u C');
-    η `eta`; α `alpha`, of the label model (12), in (-1, 1]; `radius` D of (14); ỹ the action.
+    η `eta`; α `alpha`, from the label model (12), in (-1, 1]; `radius` D in (14); ỹ the action.
 
     Delay: a late right answer is added to the same sums. M and the minimiser W do not depend on the order of the
     answers. An update does not depend on whether the action was exploration.

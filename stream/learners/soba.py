@@ -68,9 +68,9 @@ class SobaDiag(SobaLearner):
     used by soba-adaptive); γ `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest-scoring class except the true
     one (ŷ itself if exploration found the true class).
 
-    Delay: p_y comes from prediction time, because the gradient is unbiased only for the distribution from which the
-    action was drawn. (Wx), ȳ and δ come from the current W (margin=feedback) or from prediction time (margin=decision).
-    A, θ and Σ m_s are the current sums.
+    Delay: p_y is the value at prediction time, because the gradient is unbiased only for the distribution from which
+    the action was drawn. (Wx), ȳ and δ are computed from the current W (margin=feedback) or are the values at
+    prediction time (margin=decision). A, θ and Σ m_s are the current sums.
 
     Retraction: an update with an assumed reward of 0 changes nothing, so the retraction performs the update with the
     current model. With margin=decision, A and θ are sums. If the condition on m rejects no update, W is therefore, up
@@ -163,19 +163,19 @@ class Soba(SobaLearner):
     rank-one terms not yet subtracted from P, `pending` of them; Σ m_s `sums`[0] (`sums`[1] is used by soba-adaptive); γ
     `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest-scoring class except the true one.
 
-    Assumes that the entries of x are moderate. The inverse is updated by subtraction. After an x with zᵀA⁻¹z above
-    about 10¹⁴, the inverse has only rounding errors in the direction of x. An update with negative or non-finite zᵀA⁻¹z
-    is rejected.
+    Assumes that the entries of x are moderate in size. The inverse is updated by subtraction. After an x with zᵀA⁻¹z
+    above about 10¹⁴, the inverse has only rounding errors in the direction of x. An update with negative or non-finite
+    zᵀA⁻¹z is rejected.
 
     `condition`=none disables the condition on m. In this implementation the condition increases the error, from 31 % to
     43 % on pendigits and from 69 % to 80 % on letter.
 
-    Delay: p_y comes from prediction time. `margin` selects whether (Wx), ȳ and δ come from prediction time or from the
-    current W. A, W and Σ m_s are current. See soba-diag for the reason and for retraction.
+    Delay: p_y is the value at prediction time. `margin` selects whether (Wx), ȳ and δ are the values at prediction time
+    or are computed from the current W. A, W and Σ m_s are current. See soba-diag for the reason and for retraction.
 
     Departures from the paper: none. BLAS computes the product over a block, so results are bitwise reproducible only on
     one machine with a fixed number of BLAS threads. On a busy machine, one thread (OPENBLAS_NUM_THREADS=1) is also the
-    fastest. An update at K·d = 3,600 then takes 0.7 ms, and 5 ms with two threads.
+    fastest. An update at K·d = 3,600 then takes 0.7 ms, compared with 5 ms with two threads.
 
     >>> from stream.learners import create
     >>> learner = create("soba", n_classes=3, n_features=2, gamma=0.3)

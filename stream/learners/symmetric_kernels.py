@@ -159,7 +159,7 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
     a = 0
     for left in range(0, size, BAND):
         for j in range(left, min(left + BAND, size)):
-            z[j] *= 2.0  # entries of the bands above count twice, because P is symmetric
+            z[j] *= 2.0  # entries in the bands above count twice, because P is symmetric
         out = z[left:]
         while a + 3 < n and places[a + 3] < left + BAND:
             r0, r1 = P[places[a], left:], P[places[a + 1], left:]

@@ -94,7 +94,7 @@ def count_votes(
 def eliminate(
     indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
 ) -> bool:
-    """Remove the hypotheses that predict `action` (if `agreeing`) or another class, unless none would remain."""
+    """Remove the hypotheses that predict `action` (if `agreeing`) or a different class, unless none would remain."""
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
@@ -394,7 +394,8 @@ class Exp4(Sampled):
     The maximum in ℓ is over all classes, as in the Notes, so ℓ ≥ 1. With r ≠ y, ℓ would be the hinge loss of sect. 3.
     The Notes sketch a regret bound without a proof.
 
-    Delay: ŷ and ỹ come from prediction time, because the estimate is unbiased only for their distribution (Lemma 19).
+    Delay: ŷ and ỹ are the values at prediction time, because the estimate is unbiased only for their distribution
+    (Lemma 19).
 
     Departures from the paper: a sample of hypotheses replaces the integral over Ω. `greedy` is the class of the sampled
     hypothesis, not the class with the highest score.

@@ -7,8 +7,8 @@
 
 A pass over all rows would take 0.1 s for 32,768 rows. A refresh needs no such pass, because of these quantities:
 
-    V = U B, B = R⁻¹, and U is the G before the refresh. A row consists of two slots that swap roles at each
-    refresh. A row whose stamp is older than the refresh before the last is 0. For rows added since the last
+    V = U B, B = R⁻¹, and U is the value of G before the refresh. A row consists of two slots that swap roles at each
+    refresh. A row whose stamp is older than the refresh before the last one is 0. For rows added since the last
     refresh, U contains V itself.
     GᵀG  += e hᵀ + h eᵀ,  h = Gᵀx + ‖x‖² e/2        over the rows of x, as are Gᵀx and C_kᵀx
     GᵀV  += e eᵀ                                     so that V'ᵀV = Bᵀ GᵀV
@@ -124,7 +124,7 @@ def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, t
 
 @inlined
 def add_in_order(total: FloatArray, x: FloatArray, M: FloatArray, i: int, left: int) -> None:
-    """Add x_i M_i, ..., x_{i+3} M_{i+3} to the total in one pass, one after the other. Rows are read from `left` on."""
+    """Add x_i M_i, ..., x_{i+3} M_{i+3} to the total in one pass, one after the other, starting at column `left`."""
     r0, r1, r2, r3 = M[i, left:], M[i + 1, left:], M[i + 2, left:], M[i + 3, left:]
     x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
     for j in range(total.size):
@@ -135,7 +135,7 @@ def add_in_order(total: FloatArray, x: FloatArray, M: FloatArray, i: int, left: 
 def rows_since(
     indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the rows in (first, end] of features of x with a stamp of at least `stamp_min`, and their entries in x."""
+    """Return the rows in (first, end] for features in x with stamps of at least `stamp_min`, and their entries in x."""
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):  # without a branch, which would often be mispredicted
@@ -203,7 +203,7 @@ def observe_words(
     m: int,
     classes: int,
 ) -> None:
-    """Add x eᵀ to the rows of G for features of x, and update the products of G. `classes` is the offset of C in Z."""
+    """Add x eᵀ to the rows of G for features in x, and update the products of G. `classes` is the offset of C in Z."""
     refreshes = words[REFRESHES]
     of_u, of_g = slots(words, m)
     for j in range(indices.size):
@@ -302,7 +302,7 @@ def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
     trace = 0.0
     for j in range(m):
         trace += parts[1, j, j]
-    if trace == 0.0:  # since the last refresh, no context had a feature with a row
+    if trace == 0.0:  # since the last refresh, no context has had a feature with a row
         return
     B = inverse_factor(parts[1])
     if words[IS_ON] != 0.0:

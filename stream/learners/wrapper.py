@@ -42,13 +42,13 @@ class Wrapper(KernelLearner):
         Args:
             inner: The learner, in any state.
             arrays: The wrapper's own state by name.
-            model: The kernels' arguments between the event and the model of `inner`.
+            model: The kernels' arguments between the event and `inner`'s model.
             observed: The wrapper's own arrays that `observe` may change.
-            templates: Functions that call the kernels of `inner` as globals named after the fields of `Kernels`.
+            templates: Functions that call `inner`'s kernels as globals named after the fields of `Kernels`.
             logged_size: The number of the wrapper's own values per decision.
             options: The constructor's arguments after `inner`.
             others: Other globals used by the templates; see `compile_with`.
-            beside: The kernels' arguments after the model of `inner`.
+            beside: The kernels' arguments after `inner`'s model.
         """
         self._options = options
         self.inner = inner

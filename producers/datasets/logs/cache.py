@@ -18,7 +18,7 @@ from producers.datasets.logs.streams import STDIN
 from stream.wire.named_features import Scaling
 
 READ_BY = 3
-"""Format version of the cache. Increase this number when the conversion of files changes."""
+"""The cache's format version. Increase this number when the conversion of files changes."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
 """Retention time for unused entries, in seconds. Expired entries are deleted when another log is cached."""

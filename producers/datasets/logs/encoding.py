@@ -16,7 +16,7 @@ class EncodedRows(NamedTuple):
     """Feature rows in compressed form."""
 
     offsets: OffsetArray  # int64[n + 1]
-    indices: IndexArray  # int32[nnz], strictly increasing in a row
+    indices: IndexArray  # int32[nnz], strictly increasing within a row
     values: FloatArray  # float64[nnz]
 
 
@@ -33,7 +33,7 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
         values.append(entries[used])
     key = np.concatenate(keys) if keys else np.zeros(0, np.int64)
     value = np.concatenate(values) if values else np.zeros(0)
-    order = np.argsort(key, kind="stable")  # the entries of each name are sorted, so this sort is a fast merge
+    order = np.argsort(key, kind="stable")  # the entries for each name are sorted, so this sort is a fast merge
     key, value = key[order], value[order]
     if key.size and not np.all(first := np.concatenate([[True], key[1:] != key[:-1]])):
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowing_rows` reports these rows

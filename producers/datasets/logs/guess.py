@@ -1,4 +1,4 @@
-"""Guess a mapping from the column names and first values of a table, and format the mapping as TOML."""
+"""Guess a mapping from a table's column names and first values, and format the mapping as TOML."""
 
 import json
 import re
@@ -119,7 +119,7 @@ def to_toml(guessed: Guess) -> str:
 
 
 def _can_be(role: str, column: Column) -> bool:
-    """Return whether the values of a column are valid for a role."""
+    """Return whether a column's values are valid for a role."""
     if role in ("timestamp", "feedback_time"):
         problems: list[Problem] = []
         found = times_ms(column, "", None, problems)
@@ -174,7 +174,7 @@ def _on_how_it_is_written(columns: Mapping[str, Column]) -> list[str]:
 
 
 def _have_decimal_commas(column: Column) -> bool:
-    """Return whether all values of a column are numbers, some with a decimal comma."""
+    """Return whether all values in a column are numbers, some with a decimal comma."""
     listed = texts(column, "", []).distinct
     return all(map(NUMBER.fullmatch, listed)) and any("," in text for text in listed)
 

@@ -15,8 +15,8 @@ from stream.wire.records import FloatArray
 _MISSING = -1
 
 ACTION_MAX = NUMBERS_MAX
-"""Largest action number in a Vowpal Wabbit log, which has all classes up to its largest number. A record has no room
-for more classes' scores."""
+"""Largest action number in a Vowpal Wabbit log. The log has all classes up to its largest number, and a record has no
+room for the scores of more classes."""
 
 
 def is_action(number: object) -> bool:
@@ -115,7 +115,7 @@ def problem(row: int, field: str, expected: str, got: object) -> Problem:
 
 
 def distinct_of(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return the distinct values in order of first occurrence, and the index of each value, -1 for None and ""."""
+    """Return the distinct values in order of first occurrence, and the index of each value (-1 for None and "")."""
     places = dict.fromkeys(values, _MISSING)
     distinct = [value for value in places if value is not None and value != ""]
     places.update(zip(distinct, range(len(distinct)), strict=True))

@@ -73,7 +73,7 @@ class StoredLog(SparseRows):
         )
 
     def event_id(self, row: int) -> str:
-        """Return the id of a row."""
+        """Return a row's id."""
         return self.id_bytes[self.id_offsets[row] : self.id_offsets[row + 1]].tobytes().decode()
 
     def row_of(self, event_id: str) -> int | None:

@@ -31,7 +31,7 @@ LINE_BYTES_MAX = 8 << 20
 HEAD_BYTES = 1 << 16
 """Number of bytes used to detect the format."""
 
-_PACKED_BYTES = 1 << 12  # bytes per read of a compressed file; gzip may expand them 1,000 times, zstd 32,000 times
+_PACKED_BYTES = 1 << 12  # bytes per read of a compressed file; gzip may expand them 1,000-fold, zstd 32,000-fold
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -53,7 +53,7 @@ class LineBlock(NamedTuple):
 
     data: bytes  # ends at the end of a line, except possibly at the end of the file
     first_line: int  # the number of the block's first line, from 1
-    fault: Fault | None = None  # set if this block replaces an invalid line; the data of the line are omitted
+    fault: Fault | None = None  # set if this block replaces an invalid line; the line's data are omitted
 
 
 class _Unpacker(Protocol):
@@ -73,7 +73,7 @@ class Source:
     path: str
     _head: bytes | None = None
     _copy: Path | None = None  # copy of standard input, deleted with this object
-    _identity: tuple[int, ...] | None = None  # identity of the file at the first opening
+    _identity: tuple[int, ...] | None = None  # the file's identity when it was first opened
 
     @property
     def is_stdin(self) -> bool:
