@@ -116,7 +116,7 @@ class ReplayProgram:
         return None if at_ms is None else lap * self._lap_ms + at_ms - self._begun_ms
 
     def step(self, timeout_ms: int) -> int:
-        """Send the events that are due, and return their number.
+        """Send the events that are due, and return how many were sent.
 
         Raises:
             BrokerUnavailableError: the broker did not acknowledge the events in time. Some or all of them may be in the

@@ -438,7 +438,7 @@ class KernelLearner(Learner):
         if not self.needs_label:
             label = -1
         elif label is None or not 0 <= label < self.n_classes:
-            raise ValueError(f"{self.name}: expected the true class as label in 0..{self.n_classes - 1}; got {label!r}")
+            raise ValueError(f"{self.name}: expected a label from 0 to {self.n_classes - 1}; got {label!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         action, greedy, propensity, scores = self._kernel_arguments(decision)
         changed: bool = self._update(

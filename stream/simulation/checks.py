@@ -280,7 +280,7 @@ def _offsets(partition: _Partition) -> list[str]:
     expected = dict(zip(tps, (last.contexts[1], last.feedback[1]), strict=True))
     if committed == expected:
         return []
-    return [f"expected the committed offsets {expected}, where the journal ends; got {committed}"]
+    return [f"expected committed offsets {expected}, the end of the journal; got {committed}"]
 
 
 def _each_decided_once(partition: _Partition) -> list[str]:

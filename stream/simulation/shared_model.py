@@ -141,7 +141,7 @@ def _names(world: World, partition: int, written: Written, log: Sequence[_Logged
         known += step.log.names
         named = dict.fromkeys(logged.entry.name for logged in log[: step.updates] if logged.entry.kind == NAMED)
         if known != list(named)[:n_classes]:
-            wrong.append(f"step {step.number} knows the classes {known}; the log has {list(named)} at its version")
+            wrong.append(f"step {step.number} has classes {known}; at the step's version, the log has {list(named)}")
         if adds := step.log.adds:
             offset = next(offset for offset in contexts if offset >= step.contexts[1])
             eligible = world.outside.sent[TOPICS.contexts, partition, offset].eligible or ()

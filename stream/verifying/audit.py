@@ -430,7 +430,7 @@ class _Audit:
         self._compare(topics.dead_letter, step, Letter, expected, of_inputs)
         raised, shown = step.alarms - last.alarms, sum(drifted for *_, drifted in settled)
         if raised < 0 or shown > raised or (shown < raised and last.number):  # an imported model can have alarms
-            self._fault(f"step {step.number}: {raised} drift alarms in its journal record; {shown} in its examples")
+            self._fault(f"step {step.number}: drift alarms: {raised} in its journal record, {shown} in its examples")
 
     def _compare(
         self,

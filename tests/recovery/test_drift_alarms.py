@@ -162,9 +162,9 @@ def test_audit_detects_alarms_that_differ_between_journal_and_examples() -> None
         return {**fields, "alarms": 1} if last else fields
 
     for alter, expected_message in (
-        (without_drift, ["1 drift alarms in its journal record; 0 in its examples"] * 2),
-        (without_alarms, ["0 drift alarms in its journal record; 1 in its examples"] * 2),
-        (fallen, ["-1 drift alarms in its journal record"]),
+        (without_drift, ["drift alarms: 1 in its journal record, 0 in its examples"] * 2),
+        (without_alarms, ["drift alarms: 0 in its journal record, 1 in its examples"] * 2),
+        (fallen, ["drift alarms: -1 in its journal record"]),
     ):
         faults = rewritten(twice, alter).audits()[0].faults
         assert [expected in fault for expected, fault in zip(expected_message, faults, strict=True)] == [True] * len(

@@ -206,9 +206,9 @@ class GroupConsumer(Reader):
     def _raise_if_out(self) -> None:
         """Raise FencedError if a heartbeat has reported that this member was replaced or removed.
 
-        If another process has taken the place, the client only stops its heartbeats. The client starts heartbeats when
+        If another process has taken its place, the client only stops its heartbeats. The client starts heartbeats when
         a join completes. If a member has joined and is neither rejoining nor closed, stopped heartbeats therefore mean
-        that another process has taken the place.
+        that another process has taken its place.
         """
         coordinator = self._client._coordinator
         is_joined = coordinator.stable() and not coordinator.rejoining
