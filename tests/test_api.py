@@ -70,7 +70,7 @@ def test_run_equals_the_command_line_and_is_reproducible(report: onebit.RunRepor
         "--learner", "banditron", "--events", "300", "--delay", "fixed:1s", "--loss", "0.1", "--seed", "1",
         "--no-report", "--json"
     ]  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "stream", "run", *flags], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "onebit", "run", *flags], capture_output=True, text=True, check=True)
     digests = {run.to_dict()["state_sha256"] for run in (report["banditron"], again["banditron"])}
     assert digests == {orjson.loads(done.stdout)["state_sha256"]}
 

@@ -264,7 +264,9 @@ def test_sigterm_ends_every_program_with_exit_code_0(pipeline: MakePipeline, cli
     ours = pipeline(
         **STREAM | {"rate": 60}, partitions=2, model="own", client=client
     )  # the replay must run longer than the learner
-    learner, feedback, replay = (ours.start(name) for name in ("learn", "feedback", "replay"))
+    learner, feedback = ours.start("learn"), ours.start("feedback")
+    learner.wait_until_it_says("partition 1: decided")  # with a cold cache, after the kernels are compiled
+    replay = ours.start("replay")
     with ours.watch() as watch:
         watch.wait_until_decided(EVENTS // 10)
         started_s = time.monotonic()
