@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.app.process import TimeToGo, announce, every
+from stream.app.process import Meter, Progress, announce, every
 from stream.app.settings import SettingsError
 from stream.app.simulate import Runs, make_learner
 from stream.cli.console import examples, out, print_json, print_line
@@ -74,7 +74,6 @@ def simulate(
 
 def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> ExitCode:
     started_s = time.monotonic()
-    time_to_go = TimeToGo(len(seeds), started_s)
     campaign = Campaign(runs.model)
 
     def progress(so_far: Campaign) -> None:
@@ -82,16 +81,14 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
         campaign = so_far
         show()
 
-    def tell() -> None:
-        now_s = time.monotonic()
-        per_s = campaign.seeds / max(now_s - started_s, 1e-9)
-        left_s = time_to_go.estimate_s(campaign.seeds, 0, now_s)
+    def tell(so_far: Progress) -> None:
         announce(
-            f"{campaign.seeds:,} of {len(seeds):,} seeds  {per_s:,.1f} seeds/s  {len(campaign.failures)} failed  "
-            f"ETA {duration(left_s)}"
+            f"{so_far.decided:,} of {len(seeds):,} seeds  {so_far.per_s:,.1f} seeds/s  "
+            f"{len(campaign.failures)} failed  ETA {duration(so_far.left_s)}"
         )
 
-    show = every(PROGRESS_INTERVAL_MS, tell)
+    meter = Meter("", len(seeds), tell)
+    show = every(PROGRESS_INTERVAL_MS, lambda: meter.show(campaign.seeds))
     interrupted = False
     try:
         campaign = run_campaign(make_learner, seeds, runs.events, jobs, progress, runs.model)
