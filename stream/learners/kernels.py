@@ -86,8 +86,11 @@ setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba creates
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel on its first call and cache the machine code on disk if possible."""
-    return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY))(function))
+    """Compile a kernel on its first call and cache the machine code on disk if possible.
+
+    No kernel is used as a C callback. Compiling without the wrapper for callbacks takes a fifth less time per kernel.
+    """
+    return cast(Callable[P, R], njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY))(function))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
@@ -95,7 +98,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 
     Without inlining, a call costs 0.01 µs per array, plus reference counting.
     """
-    return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
+    return cast(Callable[P, R], njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
 
 
 @compiled
@@ -140,6 +143,13 @@ def usable(
     for j in range(values.size):
         fits = fits and abs(values[j]) <= VALUE_MAX  # also False for NaN
     return fits
+
+
+@compiled
+def assign(target: FloatArray, source: FloatArray) -> None:
+    """Copy the entries of an array. Assigning an array to a slice takes a second longer to compile."""
+    for j in range(source.size):
+        target[j] = source[j]
 
 
 @compiled
@@ -323,9 +333,11 @@ def norm_of(values: FloatArray) -> float:
 def unit(values: FloatArray) -> FloatArray:
     """Scale x to unit norm. Return zeros if x is zero, infinite or NaN."""
     norm = norm_of(values)
+    unit = np.zeros(values.size)
     if 0.0 < norm < inf:
-        return values / norm
-    return np.zeros(values.size)
+        for j in range(values.size):
+            unit[j] = np.divide(values[j], norm)
+    return unit
 
 
 @compiled

@@ -4,7 +4,7 @@ from math import inf, sqrt
 
 import numpy as np
 
-from stream.learners.kernels import argmax, bounded, compiled, inlined, norm_of
+from stream.learners.kernels import argmax, bounded, compiled, inlined, norm_of, unit
 from stream.learners.random_features_kernels import SAMPLE, waves
 from stream.learners.symmetric_kernels import aligned_row, block_of, padded, sum_of_rows, variance
 from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
@@ -156,7 +156,7 @@ def with_bias(
             entries[a] = np.divide(values[a], norm) if scaled else 0.0
     if waving > 0:
         omega, phases = waves_of(model)
-        direction = entries[:n] if kind != PROJECTED else unit_of(values, norm, scaled)
+        direction = entries[:n] if kind != PROJECTED else unit(values)
         z = entries[first : first + m]
         waves(indices, direction, norm if scaled else 0.0, model[VARIANCE], phases, omega, z)
         for a in range(m):
@@ -168,16 +168,6 @@ def with_bias(
     places[first + waving] = size - 1
     entries[first + waving] = model[BIAS]
     return places, entries, length_sq + model[BIAS] * model[BIAS]
-
-
-@inlined
-def unit_of(values: FloatArray, norm: float, scaled: bool) -> FloatArray:
-    """Scale x to unit norm, or return zeros."""
-    direction = np.zeros(values.size)
-    if scaled:
-        for a in range(values.size):
-            direction[a] = np.divide(values[a], norm)
-    return direction
 
 
 @inlined

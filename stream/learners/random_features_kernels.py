@@ -81,7 +81,7 @@ def waves(
 def median_of_distances(sample: FloatArray) -> float:
     """Return the median of ‖x − x'‖² over all pairs of rows, or 1 if it is 0 or NaN."""
     n = sample.shape[0]
-    distances = np.empty(n * (n - 1) // 2)
+    distances = np.empty(n * (n - 1) // 2)  # in increasing order
     place = 0
     for a in range(n):
         for b in range(a):
@@ -89,9 +89,13 @@ def median_of_distances(sample: FloatArray) -> float:
             for i in range(sample.shape[1]):
                 difference = sample[a, i] - sample[b, i]
                 total += difference * difference
-            distances[place] = total if total >= 0.0 else inf  # inf − inf is NaN
+            distance = total if total >= 0.0 else inf  # inf − inf is NaN
+            at = place
+            while at > 0 and distances[at - 1] > distance:
+                distances[at] = distances[at - 1]
+                at -= 1
+            distances[at] = distance
             place += 1
-    distances.sort()
     lower, upper = distances[(place - 1) // 2], distances[place // 2]
     median = lower + 0.5 * (upper - lower)
     return float(median) if 0.0 < median < inf else 1.0

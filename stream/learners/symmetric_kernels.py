@@ -9,7 +9,7 @@ from math import sqrt
 
 import numpy as np
 
-from stream.learners.kernels import compiled, inlined, subtract_outer
+from stream.learners.kernels import assign, compiled, inlined, subtract_outer
 from stream.wire.records import FloatArray, IndexArray
 
 DENSE_SHARE = 3
@@ -194,7 +194,7 @@ def add_observation(P: FloatArray, waiting: FloatArray, places: IndexArray, x: F
     for j in range(z.size):
         z[j] *= scale
     if P.shape[0] > size:
-        P[size + pending] = z
+        assign(P[size + pending], z)
         waiting[0] += 1.0
         if pending + 1 == P.shape[0] - size:
             subtract_outer(P[:size], P[size:])

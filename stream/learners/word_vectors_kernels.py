@@ -21,7 +21,7 @@ from math import sqrt
 
 import numpy as np
 
-from stream.learners.kernels import compiled, inlined
+from stream.learners.kernels import assign, compiled, inlined
 from stream.learners.symmetric_kernels import aligned_row, padded, sum_of_rows
 from stream.wire.records import FloatArray, IndexArray
 
@@ -320,7 +320,8 @@ def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
                 centroids[j, k] += B[i, j] * sketch[i, k]
     sketch[:] = 0.0
     parts[1:] = 0.0
-    parts[0] = B
+    for j in range(m):
+        assign(parts[0, j], B[j])
     if decided >= ON_FROM:
         words[IS_ON] = 1.0
     words[OLD] = words[USED]
@@ -335,7 +336,8 @@ def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
     moved, half, row = np.empty(b.shape), np.empty((size, size)), np.empty(size)
     for j in range(size):
         sum_of_rows(b, every, T[j], moved[j])
-    b[:] = moved
+    for j in range(size):
+        assign(b[j], moved[j])
     across = np.ascontiguousarray(T.T)
     for k in range(R.shape[0]):
         for j in range(size):
@@ -344,7 +346,7 @@ def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
             sum_of_rows(R[k], every, T[j], half[j])
         for j in range(size):
             sum_of_rows(across, every, half[j], row)
-            R[k, j, j:size] = row[j:]
+            assign(R[k, j, j:], row[j:])
         for j in range(size):
             R[k, j, j] += 1.0 / RIDGE
             for c in range(j):
