@@ -59,7 +59,9 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
         return _load(entry, seed)
     path = Path(name_or_file)
     if path.is_dir():
-        raise DatasetError(f"{name_or_file} is a directory; expected an svmlight file or one of {_names()}")
+        raise DatasetError(
+            f"{name_or_file} is a directory; expected an svmlight file or a built-in data set ({_names()})"
+        )
     if path.exists():
         return svmlight.read(path, n_features)
     raise DatasetError(

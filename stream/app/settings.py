@@ -494,8 +494,8 @@ class KafkaSettings(AccessSettings):
         Field(ge=1, le=500),
         Setting(
             _LEARN,
-            "Maximum duration of a step, 1ms to 500ms; less with a window below 10s. Shorter steps reduce latency, "
-            "and longer steps put more records into a transaction",
+            "Maximum duration of a step, 1ms to 500ms; lower if the window is shorter than 10s. Shorter steps reduce "
+            "latency, and longer steps put more records in each transaction",
         ),
     ] = 500
     partitions: Annotated[

@@ -76,7 +76,7 @@ class LiveEstimates(NamedTuple):
 
 
 class LiveEstimator(PrefixEstimator[float]):
-    """Counts decisions in order of publication, each one once it and all earlier decisions are settled."""
+    """Counts decisions in order of publication. A decision is counted when it and all earlier decisions are settled."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, To
             record = records[topic]
             raise TopicSettingsError(
                 f"topic {topic}: expected message.timestamp.type LogAppendTime; got CreateTime: the record at "
-                f"offset {record.offset} of partition {record.partition} has its sender's timestamp"
+                f"offset {record.offset} of partition {record.partition} has a timestamp set by its sender"
             )
 
 

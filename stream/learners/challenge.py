@@ -1,4 +1,4 @@
-"""A challenger is a second learner that learns from the champion's decisions, and decides only after its promotion."""
+"""A challenger is a second learner that learns from the champion's decisions, and decides once it is promoted."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy

@@ -105,7 +105,7 @@ def hashed(feature: int, column: int) -> float:
 
 @inlined
 def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, total: FloatArray) -> None:
-    """Add Σ x_i r_i to `total`, where r_i is the slot of row i that starts at `first`. Uses four rows per pass."""
+    """Add Σ x_i r_i to `total`, where r_i is the slot of row i that starts at `first`. Processes four rows per pass."""
     m = total.size
     a = 0
     while a + 3 < x.size:

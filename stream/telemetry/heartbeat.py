@@ -7,10 +7,10 @@ from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
 
 HANGS_MS = 60_000
-"""Time without an iteration after which the loop is considered hung. Kafka's timeouts are shorter."""
+"""Maximum time between iterations; after that, the loop is considered hung. Kafka's timeouts are shorter."""
 
 SLOW_MS = 10_000
-"""Time without an iteration after which the program is not ready."""
+"""Maximum time between iterations; after that, the program is reported as not ready."""
 
 RENEWAL_MS = 1_000
 """Maximum age of the samples in a scrape. Creating samples takes as long as processing several events."""

@@ -45,7 +45,7 @@ Probability = Callable[[Features], float]
 
 
 def cut_margin(cosine: float) -> float:
-    """Return the margin of the plane that separates a point on the sphere from all points at this angle or farther.
+    """Return the margin of the plane that separates a point on the sphere from all points at least this angle away.
 
     The plane is ⟨v, (z, 1)⟩ = 0 with v = s (z_i, -c). c is halfway between 1 and the cosine, and s makes ‖v‖ = 2.
     """

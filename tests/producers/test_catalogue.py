@@ -63,7 +63,7 @@ def test_file_is_loaded_by_path(tmp_path: Path) -> None:
         ("opdigits", "optdigits, synnonsep, synsep; did you mean optdigits?"),
         ("synonsep", "did you mean synnonsep or synsep?"),
         ("no/such/file.svm", "no data set or file named 'no/such/file.svm'; available:"),
-        ("", "is a directory; expected an svmlight file or one of optdigits"),
+        ("", "is a directory; expected an svmlight file or a built-in data set"),
     ],
 )
 def test_unknown_name_is_rejected_with_the_known_names(name: str, message: str) -> None:

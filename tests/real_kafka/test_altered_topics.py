@@ -181,7 +181,7 @@ def test_record_with_sender_timestamp_ends_the_learner_and_is_not_applied(
     assert time.monotonic() - written_s < connection.WATCH_INTERVAL_MS / 1_000 / 3
     assert ended.value.code == ExitCode.USAGE
     assert re.search(
-        rf"while the program was running.*{topics.contexts}: .*offset {offset} of partition 0 has its sender's time",
+        rf"while the program was running.*{topics.contexts}: .*offset {offset} of partition 0 has a timestamp set",
         capsys.readouterr().err,
     )
     predictions = read_partition(broker, TopicPartition(topics.predictions, 0))
