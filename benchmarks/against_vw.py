@@ -8,8 +8,8 @@
 For each set and delay, Vowpal Wabbit's squarecb, softmax and epsilon-greedy are tuned on the first order of the rows.
 The grid combines exploration settings, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of
 x, with the default learning rate. Other learning rates are then tried with the best of these settings. The setting with
-the smallest error also processes the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb with
-all products of two features and Vowpal Wabbit with `-q ff`. `--times` measures microseconds per event instead, for
+the smallest error is also measured on the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb
+with all products of two features and Vowpal Wabbit with `-q ff`. `--times` measures microseconds per event instead, for
 calls from Python without delayed bits, in a single run.
 
 Every row is stored in benchmarks/results/ as soon as it is measured. Stored rows are not measured again.

@@ -4,7 +4,7 @@
 
 1. A task with open classes decides on contexts with random eligible classes: 2 to 30 of 50 names. No decision may be
    outside its set.
-2. Each class of letter and 20news is omitted in the first half of the rows, in which it is not eligible. The benchmark
+2. Each class of letter and 20news is omitted from the first half of the rows, where it is not eligible. The benchmark
    compares it with the same class in a run in which it is eligible from the start. It counts the class's rows until the
    accuracy on its last 50 rows reaches 90 % of the steady accuracy. The steady accuracy is the mean over the last
    quarter of its rows.
@@ -62,7 +62,7 @@ class Reached(NamedTuple):
 
 
 def accuracy(name: str, data: Loaded, of_class: int, *, is_late: bool, seed: int) -> Reached:
-    """Run the default learner over the rows in random order, and measure one class."""
+    """Run the default learner over the rows in random order, and measure its accuracy on one class."""
     examples, K = data.examples, data.n_classes
     order = np.random.default_rng(seed).permutation(examples.labels.size)
     begins = order.size // 2 if is_late else 0

@@ -6,7 +6,7 @@
 
 Onebit uses the learner that `auto` chooses, with default parameters. Every other learner is tuned over a grid on the
 first order of the rows. Vowpal Wabbit's learners are tuned with the default learning rate first, and the best setting
-is then tried with other rates. The setting with the smallest error also processes the other orders. coba calls
+is then tried with other rates. The setting with the smallest error is also measured on the other orders. coba calls
 `predict` and `learn` alternately, so each bit arrives immediately.
 
 On dense rows, the grids for Vowpal Wabbit and for coba's LinUCB include products of two features. LinUCB, LinTS and the

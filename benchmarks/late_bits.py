@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results"
 SYNTHETIC_ROWS = 50_000
 
 LOGNORMAL = "lognormal"
-"""A random delay for each bit, with a median of 1,000 decisions: `LOGNORMAL_MEDIAN` · exp(z), z standard normal."""
+"""Random delays with a median of 1,000 decisions: `LOGNORMAL_MEDIAN` · exp(z), where z is standard normal."""
 
 LOGNORMAL_MEDIAN = 1_000
 

@@ -132,7 +132,10 @@ def full_soba(updates: int, *, check: bool) -> dict[str, float]:
 
 
 def compile_s() -> dict[str, float]:
-    """Return the seconds from creation to the first update in a new process, without and with cached kernels."""
+    """Return the time from a learner's creation to its first update, without and with cached kernels.
+
+    Each time is measured in a new process, in seconds.
+    """
     program = (
         "import sys, time, numpy as np\n"
         "from stream.learners import create\n"

@@ -59,8 +59,8 @@ def measure_pending(decisions: int) -> None:
         task.join.receive_context(dataset.event_id(row), lambda pending=pending: (pending, True))  # type: ignore[misc]
     used = _resident_bytes() - before
     print(
-        f"{decisions:,} pending decisions: {used / decisions:,.0f} bytes each, including features and scores of "
-        f"{payload / decisions:,.0f}; without them {(used - payload) / decisions:,.0f}"
+        f"{decisions:,} pending decisions: {used / decisions:,.0f} bytes each, including "
+        f"{payload / decisions:,.0f} for features and scores; {(used - payload) / decisions:,.0f} without them"
     )
 
 

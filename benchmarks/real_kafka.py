@@ -319,7 +319,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--clients", nargs="+", default=list(ADAPTERS))
     parser.add_argument("--data", nargs="+", default=[data for data, _ in CASES])
-    parser.add_argument("--learners", nargs="+", help="learners for every data set; by default one per data set")
+    parser.add_argument(
+        "--learners", nargs="+", help="learners to run on every data set; by default, one learner per data set"
+    )
     parser.add_argument("--results", type=Path, help="write the rows as JSON")
     parser.add_argument("--profile", action="store_true", help="print a profile; slows the programs down")
     arguments = parser.parse_args()

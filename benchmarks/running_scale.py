@@ -1,4 +1,4 @@
-"""Measure the error and the time per event with a running scale.
+"""Measure the error and the time per event with and without a running scale.
 
     python benchmarks/running_scale.py DATA_FOLDER [--sets pendigits r8] [--delays 0 100 1000] [--orders 3]
 

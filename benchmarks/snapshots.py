@@ -6,7 +6,7 @@ There are two tasks: soba-diag on SynSep, and full SOBA with K·d = 3,600 and a 
 snapshots processes a backlog of contexts with feedback. The figures are ratios within one run, because other programs
 may run on the machine:
 
-    hold    additional duration of a step that contains a snapshot portion: copy, chunks, commit
+    hold    additional duration of a step that writes a part of a snapshot: copy, chunks, commit
     cost    total additional time of one snapshot, as a fraction of the default interval
     rate    records per second during a recovery from the first step, divided by the learner's rate
 """

@@ -42,7 +42,7 @@ class Java(NamedTuple):
     """Runs Kafka's classes for a home directory.
 
     Only Java's fast compiler is used. A broker with the optimising compiler needs up to 50 % more CPU in its first
-    minute and about the same afterwards. It also stores more classes, which take longer to read.
+    minute and about as much afterwards. It also stores more classes, which take longer to read.
     """
 
     home: Path

@@ -232,7 +232,7 @@ def _require_packages(*more: str) -> None:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker from the state file if it is still running. Another process may now have the same pid."""
+    """Return the broker from the state file if it is still running. The pid may now belong to another process."""
     import psutil
 
     try:
@@ -310,7 +310,7 @@ def _run(
     security: LocalSecurity | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> LocalKafka:
-    """Start a broker, and wait until it responds. Formats the storage if necessary."""
+    """Start a broker, and wait until it responds. Format the storage if necessary."""
     chosen = port or _free_port()
     ports = {LISTENER: chosen, INTERNAL: _free_port(chosen)} if security else {"PLAINTEXT": chosen}
     ports[CONTROLLER] = _free_port(*ports.values())

@@ -1,1 +1,1 @@
-"""The monitor's state and page, computed from committed records. Does not depend on Faust or sockets."""
+"""The monitor's state and page, computed from committed records. This package does not depend on Faust or sockets."""

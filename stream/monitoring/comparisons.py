@@ -1,7 +1,7 @@
 """Comparisons of a live pipeline's learner with its holdout and its challengers, for the page.
 
-Each partition has its own comparisons, which count a decision once it and all earlier decisions in the partition have
-been settled. The page shows their sums.
+Each partition has its own comparisons. A decision is counted when it and all earlier decisions in its partition are
+settled. The page shows the sums over all partitions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Comparison(Protocol):
 
 
 def comparisons_of(share: float) -> dict[str, Comparison]:
-    """Return new comparisons, with no decisions counted yet. `share` is the holdout's share; 0 means no holdout."""
+    """Return new, empty comparisons. `share` is the holdout's share; 0 means no holdout."""
     found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator()}
     return found | {HOLDOUT: Arms(share)} if share else found
 
@@ -55,7 +55,7 @@ class ComparisonTable(NamedTuple):
 
 
 def holdout_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonTable | None:
-    """Return the comparison with the holdout; None without a holdout, or before both arms have a decision."""
+    """Return the comparison with the holdout, or None if there is no holdout or an arm has no decisions yet."""
     arms = [comparisons[HOLDOUT] for comparisons in partitions if HOLDOUT in comparisons]
     if not arms or (found := reduce(add, arms).now()).mean_difference is None:
         return None
@@ -63,7 +63,7 @@ def holdout_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonT
 
 
 def challenger_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonTable | None:
-    """Return the challengers' estimates; None without challengers, or before the first decision.
+    """Return the challengers' estimates, or None if there are no challengers or no decisions yet.
 
     Args:
         partitions: The comparisons by partition. The last comparison with a counted decision determines the champion.

@@ -1,8 +1,8 @@
 """The state of the monitor's page as one JSON value, from all partitions' states and the topics' end offsets.
 
 The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor
-lags behind in other topics. One thread adds records, a second thread adds steps and end offsets, and each browser has a
-thread that reads. A lock protects the state.
+lags behind in other topics. One thread adds records, a second thread adds steps and end offsets, and one thread per
+browser reads the state. A lock protects the state.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""If at most this many offsets are waiting, all may be transaction markers, so the caller reads the records."""
+"""If at most this many offsets are waiting, all of them may be transaction markers, so the caller reads the records."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
@@ -50,7 +50,7 @@ BEHIND_MAX = 20_000
 
 CAUGHT_UP = 2_000
 THINNER_MS, FULLER_MS = 2_000, 30_000
-"""Minimum times between changes of the sampling rate: before it is lowered, and before it is raised."""
+"""Minimum times between changes to the sampling rate: for lowering it, and for raising it."""
 
 LEVEL_MAX = 10
 

@@ -1,4 +1,4 @@
-"""Decision latency: the append time of the prediction minus that of its context. The broker sets both.
+"""Decision latency: the append time of the prediction minus that of its context. The broker sets both times.
 
 A prediction contains the offset of its context, and a partition's contexts are processed in order. The two topics
 are merged by offset, and either may be read first. Memory is bounded: while more than WAITING_MAX offsets are waiting,

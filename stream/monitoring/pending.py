@@ -1,10 +1,12 @@
 """Pending decisions in a partition, and off-policy estimates for other policies.
 
-Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The estimates
-count a decision once it and all earlier decisions in its partition have been settled; see `stream.estimating.live`.
+Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The
+estimates include a decision when it and all earlier decisions in its partition are settled; see
+`stream.estimating.live`.
 
 Memory is bounded. While more than PENDING_MAX decisions are pending, every other decision, whether old or new, is
-discarded, as selected by a hash of the id. The page reports the sampling rate, which is one in 2**level.
+discarded. A hash of the id determines which decisions are kept. The page reports the sampling rate, which is one in
+2**level.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +63,7 @@ class PendingDecisions:
 
         Args:
             policies: The keys of the evaluated policies; the first is the greedy policy.
-            comparisons: New comparisons by key, with no decisions counted yet.
+            comparisons: New, empty comparisons, by key.
         """
         self.level = 0  # one in every 2**level decisions is processed
         self._policies = tuple(policies)
@@ -178,7 +180,7 @@ class PendingDecisions:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state`. Policies and comparisons that it does not contain start empty."""
+        """Restore a state returned by `state`. Policies and comparisons that are missing from it start empty."""
         self.level, self._newest_ms = state["level"], state["newest_ms"]
         places = {policy: place for place, policy in enumerate(state["policies"])}
         for policy, estimate in zip(self._policies, self._estimates, strict=True):

@@ -78,7 +78,7 @@ class Policies:
         self.look_at_x = any(one.policy.looks_at_x for one in named)
 
     def comparisons(self) -> dict[str, Comparison]:
-        """Return new comparisons, with no decisions counted yet."""
+        """Return new, empty comparisons."""
         return comparisons_of(self._holdout)
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:

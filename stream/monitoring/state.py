@@ -27,7 +27,7 @@ from stream.wire.topics import Topics
 FORMAT = 1
 
 REASONS_MAX = 10
-"""Limit on dead-letter reasons per partition. Beyond it, the least recently seen reason is evicted."""
+"""Maximum number of dead-letter reasons per partition. If there are more, the least recently seen reason is evicted."""
 
 CLASSES_MAX = 500
 """Limit on the number of classes with separate counts. It is small because the stored state is rewritten frequently."""

@@ -19,7 +19,7 @@ CURVE_POINTS_MAX = 400
 """Number of points to draw. A figure is about 700 px wide, and every point adds 15 bytes to the page."""
 
 WINDOWS_PER_RUN = 20
-"""Number of sliding windows that fit into a run. A window of this length smooths the curve but still shows changes."""
+"""Number of sliding windows that fit into a run. With this number, the curve is smooth but still shows changes."""
 
 
 class CurvePoint(NamedTuple):
@@ -169,9 +169,9 @@ def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[Cur
 
 
 class MatchedError(NamedTuple):
-    """The fraction of decisions with a reward of 0 among those with feedback in time.
+    """The fraction of decisions with a reward of 0 among those whose feedback arrived in time.
 
-    Used when the true classes are unknown. Decisions without feedback in time are excluded.
+    Used when the true classes are unknown. All other decisions are excluded.
     """
 
     matched: int
@@ -219,7 +219,7 @@ SHARE_POINTS_MAX = 200
 
 
 def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
-    """Return the rate of non-greedy actions over a sliding window as long as the one for the recent error.
+    """Return the rate of non-greedy actions over a sliding window of the same length as for the recent error.
 
     Args:
         explored: For each decision, in order, 1 if its action was not the greedy class, otherwise 0.

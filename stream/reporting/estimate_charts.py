@@ -65,7 +65,7 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     return Chart(
         "intervals",
         "Estimates",
-        "Each policy's value from each estimator, with bootstrap intervals. The intervals for dm ignore its bias.",
+        "Each estimator's value for each policy, with bootstrap intervals. The intervals for dm ignore its bias.",
         alt,
         Axis("estimator", "number", names=names),
         Axis("mean reward", "share"),
@@ -86,7 +86,7 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
         "weights",
         "Weights",
         "Share of decisions by importance weight: the policy's probability of the logged action, divided by the "
-        "log's. Large weights mean that few decisions determine the estimate.",
+        "log's. Large weights mean that only a few decisions determine the estimate.",
         "Line chart of the distribution of importance weights by policy.",
         Axis("weight", "number", names=["0", *(f"≤ {edge:.3g}" for edge in WEIGHT_EDGES[1 : last + 1])]),
         Axis("share of the decisions", "share"),

@@ -49,7 +49,7 @@ def estimate_page(found: Estimates, confidence: float, command: str) -> str:
 
 def _entry(policy: PolicyEvaluation, confidence: float) -> _Policy:
     percent = f"{100 * confidence:g}\N{NO-BREAK SPACE}%"
-    changing = " The policy learns: its value is the mean over all its states." if policy.changes else ""
+    changing = " The policy learns, so its value is the mean over all its states." if policy.changes else ""
     rows = tuple(
         (
             one.estimator,
@@ -67,7 +67,7 @@ def _entry(policy: PolicyEvaluation, confidence: float) -> _Policy:
 _GLOSSARY = (
     ("value", "The policy's mean reward: its rate of right actions."),
     ("weight", "The policy's probability of the logged action, divided by the logged propensity."),
-    ("effective sample size", "The number of decisions with weight 1 that contain the same information: (Σw)²/Σw²."),
+    ("effective sample size", "The number of weight-1 decisions that would contain the same information: (Σw)²/Σw²."),
     ("replay", "Rejection sampling: the mean reward of decisions accepted with the policy's probabilities."),
     ("dm", "Direct method: the mean prediction of a reward model. Its bias is unknown."),
     ("ips", "Inverse propensity scores: the mean of weight times reward."),
@@ -76,8 +76,8 @@ _GLOSSARY = (
     ("dr", "Doubly robust: the direct method plus the weighted error of its model."),
     (
         "bootstrap",
-        "Percentiles over resampled logs; accurate for many decisions with similar weights.",
+        "Percentiles over resampled logs; accurate if there are many decisions with similar weights.",
     ),
     ("Bernstein", "Guaranteed coverage for bounded weights and a constant policy, but wider intervals."),
-    ("anytime", "Valid simultaneously after every number of decisions, so stopping at any time is allowed."),
+    ("anytime", "Valid for all numbers of decisions simultaneously, so stopping at any time is allowed."),
 )

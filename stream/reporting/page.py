@@ -376,7 +376,7 @@ def _challengers(names: Sequence[str], reports: Sequence[RunReport]) -> Table | 
         return None
     rows = tuple(row for found in compared.values() for row in challenger_rows(found))
     notes = tuple(
-        f"{name}: {counted(found)}, {found.waiting:,} are pending or follow a pending decision."
+        f"{name}: {counted(found)}, and {found.waiting:,} are pending or follow a pending decision."
         for name, found in compared.items()
     )
     return Table(CHALLENGER_COLUMNS, rows, notes)
@@ -482,12 +482,12 @@ _GLOSSARY = (
     ("decision", "The learner's answer to a context: the played class and its probability."),
     ("action, greedy", "The action is the played class. The greedy class is the class with the highest score."),
     ("feedback", "One late bit: the action was right (1) or wrong (0). The right class remains unknown."),
-    ("pending", "Decided, and waiting for feedback."),
+    ("pending", "A decision that is waiting for feedback."),
     ("matched", "Feedback arrived within the window and was joined to its decision; the learner has learned from it."),
     ("expired", "The window passed without feedback."),
     ("unmatched", "A decision whose action differs from the logged action, so that the log has no feedback for it."),
-    ("deferred", "Decided, and waiting for the record that reports that the decision was shown."),
-    ("shown", "The record that reports that a deferred decision was shown. The decision's window begins with it."),
+    ("deferred", "A decision that is waiting for the record that reports that it was shown."),
+    ("shown", "The record that reports that a deferred decision was shown. It starts the decision's window."),
     ("unshown", "A deferred decision that was not shown in time. The learner does not learn from it."),
     ("champion", "The learner that decides, in a pipeline with challengers."),
     ("challenger", "A learner that learns from the champion's decisions, and does not decide until it is promoted."),
@@ -498,6 +498,6 @@ _GLOSSARY = (
     ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),
     ("mismatched", "Feedback for an action other than the decision's. It is written to the dead-letter topic."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),
-    ("drift alarm", "The reward rate has dropped, so the learner or one of its classes was reset."),
+    ("drift alarm", "The reward rate dropped, so the learner or one of its classes was reset."),
     ("virtual time", "Time by the broker's clock. The embedded broker's clock skips pauses between events."),
 )

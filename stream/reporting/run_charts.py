@@ -141,7 +141,7 @@ _EXPLORED = _Curve(
 )
 
 _LOG_BELOW = 0.02
-"""Below this error, the axis is logarithmic, because the lines would be invisible on a linear axis from 0."""
+"""Below this error, the axis is logarithmic, because the lines would be invisible on a linear axis that starts at 0."""
 
 
 def error_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:

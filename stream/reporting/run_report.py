@@ -1,7 +1,7 @@
 """A run's report, its serialisation, and the values shown in tables, pages and JSON.
 
-The terms are the same as in the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is
-matched, *late*, *duplicate*, *orphan* or *malformed*.
+The terms are the same as in the topics: a context is *decided*, its decision is *matched* or *expired*, and feedback
+is matched, *late*, *duplicate*, *orphan* or *malformed*.
 
 A page contains its runs in compressed form, in an inert element, and offers them as JSON; docs/formats.md describes the
 format.
@@ -96,7 +96,7 @@ class ReplicaReport(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Counts of entries in a shared model's log that precede a step's own but did not affect the step's decisions."""
+    """Counts of entries in a shared model's log that precede a step's own entries but did not affect its decisions."""
 
     median: int
     p99: int

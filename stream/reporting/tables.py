@@ -175,8 +175,8 @@ _IF_ANY = ("unmatched", "unshown")
 def comparison(reports: Sequence[RunReport]) -> Table:
     """Return a table of runs, sorted by error. Runs that differ only in their seed share a row, which shows the means.
 
-    Counts that are equal in all runs are moved to the notes. To fit into 80 characters, counts of late and duplicate
-    feedback that are not equal are shown only in the ledgers. Unmatched and unshown decisions have a column only if
+    Counts that are equal in all runs are moved to the notes. To fit the table into 80 characters, differing counts of
+    late and duplicate feedback are shown only in the ledgers. Unmatched and unshown decisions have a column only if
     there are any.
     """
     found = by_error(series_of(reports))
@@ -289,7 +289,9 @@ def challenger_rows(found: "ChallengerComparison") -> Iterator[tuple[str, ...]]:
 
 def counted(found: "ChallengerComparison") -> str:
     """Describe the decisions on which the challengers' estimates are based."""
-    return f"{found.n:,} decisions by the champion with a reward, {found.without_reward:,} expired without an outcome"
+    return (
+        f"{found.n:,} of the champion's decisions have a reward and {found.without_reward:,} expired without an outcome"
+    )
 
 
 def percent(rate: float) -> str:

@@ -60,7 +60,7 @@ def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: I
     (1, 'help')
 
     Raises:
-        FallbackError: the pipeline does not have this class, or it is not eligible.
+        FallbackError: the pipeline does not have this class, or the class is not eligible.
     """
     names, n_classes, propensity = facts.class_names, facts.n_classes, 1.0
     if facts.open_classes:
@@ -87,7 +87,7 @@ class Decisions:
         """Create an empty memory.
 
         Args:
-            remember_ms: time for which an answer is remembered, according to append times.
+            remember_ms: time for which an answer is remembered, measured by append times.
             remembered_max: limit on remembered answers.
         """
         self.remember_ms = remember_ms

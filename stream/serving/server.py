@@ -47,7 +47,7 @@ FILES_OTHER = 100
 """Number of open files reserved for the Kafka client and the rest of the program."""
 
 KEEP_ALIVE_S = 75
-"""Time to keep an idle connection open: longer than the usual 60 s of load balancers, which reuse connections."""
+"""Time to keep an idle connection open. Load balancers reuse connections, and usually close them sooner, after 60 s."""
 
 CLIENT_CLOSED = 499
 """Status under which a request is counted if its client closes the connection before receiving the response."""

@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
 
 class Counts(NamedTuple):
-    """A histogram's counts at one time."""
+    """A histogram's counts at one point in time."""
 
     buckets: tuple[int, ...]  # per bucket, not cumulative; the last bucket has no upper bound
     total: float  # sum of all values
@@ -118,7 +118,7 @@ MODEL_VERSION = Metric(
 )  # fmt: skip
 MODEL_LAG = Metric(
     "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),
-    "Time for which an open transaction has blocked a shared model's log; 0 without such a transaction.",
+    "Time for which an open transaction has blocked a shared model's log; 0 if no transaction blocks it.",
 )  # fmt: skip
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
@@ -132,7 +132,7 @@ REWARDS = Metric(
 JUDGED = Metric("onebit_judged_total", Kind.COUNTER, (LEARNER,), "Decisions matched since the start.")
 REWARD_RATIO = Metric(
     "onebit_reward_ratio", Kind.GAUGE, (LEARNER,),
-    "Share of the last 1,000 decisions matched since the start with a reward of 1; absent before the first match.",
+    "Mean reward of the last 1,000 decisions matched since the start; absent before the first match.",
 )  # fmt: skip
 ARM_DECISIONS = Metric(
     "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
