@@ -110,8 +110,8 @@ def _parameters(item: pytest.Item) -> dict[str, str]:
 def frozen_modules() -> Iterator[None]:
     """Exclude the imported modules from garbage collection during the whole test run.
 
-    Otherwise, each tested command would unfreeze and collect all tests' modules, which would take a quarter of
-    the command tests' time. `tests/cli/test_garbage_collection.py` tests the freezing itself.
+    Otherwise, each tested command would unfreeze the modules of all tests and collect them, which would account for
+    a quarter of the command tests' running time. `tests/cli/test_garbage_collection.py` tests the freezing itself.
     """
     gc.collect()
     gc.freeze()

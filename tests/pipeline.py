@@ -50,7 +50,7 @@ def small_task(learner: str = "banditron", **changes: Any) -> TaskSettings:
 
 @dataclass
 class Inputs:
-    """The records in one partition of the two input topics, with the offsets that a broker would assign."""
+    """The records in one partition of each input topic, with the offsets that a broker would assign."""
 
     records: list[Record] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)

@@ -157,7 +157,7 @@ class Pipeline:
 
 
 class Watch:
-    """Follows the progress of a pipeline's learners in the journals."""
+    """Follows the progress of a pipeline's learners by reading their journals."""
 
     def __init__(self, broker: KafkaBroker, topics: Topics, partitions: int, program_output: Callable[[], str]) -> None:
         self.broker = broker
@@ -191,7 +191,7 @@ class Watch:
         return sorted(self._holdings())
 
     def wait_until_assigned(self, instances: Iterable[str]) -> None:
-        """Wait until the group has exactly these learners, each learner has partitions, and no rebalance is running."""
+        """Wait until the group has exactly these learners, all have partitions, and no rebalance is in progress."""
         wanted = sorted(instances)
         wait_for(
             lambda: sorted(name for name, held in self._holdings().items() if held) == self.members() == wanted,

@@ -67,7 +67,7 @@ def functions_of(path: Path) -> tuple[str, ...]:
 
 
 def cited_tests(document: str) -> Iterator[tuple[Path, str]]:
-    """The tests that a document names, each with its file, which is the last test file named before the test."""
+    """Each test that a document names, with the test file that was named most recently before it."""
     path = None
     for name in quoted(document):
         if re.fullmatch(r"[\w/]+\.py", name) and Path(name).name.startswith("test_"):

@@ -1,4 +1,4 @@
-"""The code's layers: the imports allowed between modules, and the only importers of each third-party package."""
+"""The code's layers: the imports allowed between modules, and the modules that may import third-party packages."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         ),
     )
 )  # fmt: skip
-"""Layers from low to high. A package includes all its modules. A module imports only from its own or lower layers."""
+"""Layers, lowest first. A package includes its modules. A module imports only from its own layer or lower layers."""
 
 ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "kafka": "stream.kafka.kafka_python",

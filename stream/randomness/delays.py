@@ -286,7 +286,7 @@ def _number(what: str, text: str, *, zero_allowed: bool) -> float:
     number = parse_number(text)
     if number is None or not (number > 0.0 or (zero_allowed and number == 0.0)):
         raise DelayError(
-            f"{what} must be a number {'at least' if zero_allowed else 'above'} 0, such as 1.0; got {text!r}"
+            f"{what} must be a number {'of at least' if zero_allowed else 'above'} 0, such as 1.0; got {text!r}"
         )
     return number
 

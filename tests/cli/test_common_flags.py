@@ -1,4 +1,4 @@
-"""Every command has the log flags, --debug and --config. Every command with a result has --json."""
+"""Every command accepts the log flags, --debug and --config. Commands with a result also accept --json."""
 
 from collections.abc import Iterator
 from typing import Any

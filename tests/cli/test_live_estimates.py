@@ -70,7 +70,7 @@ def test_estimate_requires_play_logged(onebit: Onebit, play: str) -> None:
 
 
 def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None = None) -> None:
-    """Send logged decisions between two classes, with half of the feedback positive and none for event `waits`."""
+    """Send logged decisions with two classes. Half of the feedback is positive; event `waits` receives none."""
     for number in range(first, first + events):
         event_id = f"event-{number}"
         context = {"id": event_id, "x": {"i": [0]}, "logged": {"action": number % 2, "propensity": 0.5}}

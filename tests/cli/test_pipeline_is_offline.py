@@ -1,7 +1,8 @@
 """With the same learner and the same draws, the embedded pipeline and the compiled loop give identical results.
 
-Each millisecond has one decision and corresponds to one round of the loop. The learner polls every millisecond
-(`poll_ms=0`), so that deadlines pass in the same order as in the loop even if no feedback advances stream time.
+One decision is made per millisecond, and each millisecond corresponds to one round of the loop. The learner polls every
+millisecond (`poll_ms=0`), so that deadlines pass in the same order as in the loop even if no feedback advances stream
+time.
 """
 
 from contextlib import suppress

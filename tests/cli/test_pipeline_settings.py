@@ -1,4 +1,4 @@
-"""Only settings that the user gives are compared with a running pipeline's settings."""
+"""Only settings that the user specifies are compared with a running pipeline's settings."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Topics changed to CreateTime. While a topic uses CreateTime, readers reject records with a sender's timestamp."""
+"""Topics changed to CreateTime. While CreateTime is used, readers reject records with timestamps set by senders."""
 
 from collections.abc import Callable
 from typing import Any

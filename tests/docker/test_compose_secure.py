@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "docker"
 
 
 class ComposeLoader(yaml.SafeLoader):
-    """Ignores the Compose tags !reset and !override, and reads the tagged values."""
+    """Ignores the Compose tags !reset and !override, but reads the tagged values."""
 
 
 def _value(loader: yaml.SafeLoader, _tag: str, node: yaml.Node) -> Any:

@@ -51,7 +51,7 @@ class MemoryLog(NamedTuple):
 
 
 class World(NamedTuple):
-    """Contexts x ~ N(0, I), logistic reward probabilities, and a logging policy that mixes softmax and uniform."""
+    """Contexts x ~ N(0, I), logistic reward probabilities, and a softmax logging policy mixed with a uniform one."""
 
     of_reward: FloatArray  # [d, K]
     of_logging: FloatArray  # [d, K]

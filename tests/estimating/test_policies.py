@@ -1,4 +1,4 @@
-"""The action probabilities that each policy assigns to log rows. A learner first applies the feedback already due."""
+"""The action probabilities that each policy assigns to log rows. A learner first applies all feedback that is due."""
 
 import numpy as np
 import pytest

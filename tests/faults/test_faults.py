@@ -30,7 +30,7 @@ STREAM = {
     "snapshot_interval": "2s",  # so short that many faults interrupt a snapshot, and most recoveries load a snapshot
 }
 WINDOW = "3s"
-"""The window is shorter than some delays, so that some feedback is late."""
+"""The window is shorter than some delays, so some feedback is late."""
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 class Clients:
-    """A producer that writes numbers to the raw contexts topic, and copiers from this topic to the learners' topic."""
+    """A producer that writes numbers to the raw contexts topic, and copiers that copy them to the learners' topic."""
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._bootstrap = bootstrap
@@ -98,7 +98,7 @@ def copied(messages: list[Message]) -> list[tuple[int | None, bytes | None, byte
 
 
 def is_context(message: Message) -> bool:
-    """Whether the replay sent a record. The replay sends JSON objects; the producer sends values such as `0.17`."""
+    """Whether the replay sent this record. The replay sends JSON objects; the producer sends values such as `0.17`."""
     return (message.value() or b"").startswith(b"{")
 
 

@@ -32,7 +32,7 @@ UPDATE_COLUMNS: Mapping[str, UpdateColumn] = {
 
 
 def update(value: bytes) -> tuple[dict[str, Any], list[Entry]]:
-    """Read an update record. Returns the head's fields, and the entries; each entry has a field `x`."""
+    """Read an update record. Returns the head's fields and the entries. Each entry has a field `x`."""
     (section,) = sections(value)
     assert section.name == "updates"
     known(section.arrays, {*UPDATE_COLUMNS, "x.indices", "x.values"})

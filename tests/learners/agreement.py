@@ -12,7 +12,7 @@ from tests.oracles.logged import LabelledOracle, LimitedOracle, Logged, Observin
 
 
 def delays(rounds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the number of rounds between each decision and its feedback: geometric with mean 5, so often 0."""
+    """Return geometric delays with mean 5, in rounds, from each decision to its feedback. Many delays are 0."""
     return rng.geometric(1 / 6, rounds) - 1
 
 

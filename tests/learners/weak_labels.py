@@ -94,7 +94,7 @@ def is_separable(classes: Sequence[int]) -> bool:
 def _following(weak: Sequence[int], n_classes: int) -> list[list[int]]:
     """Return following[p][k], which is 1 + the first position from p on with label k.
 
-    The value is N + 1 if there is no such position, and for p = N + 1.
+    The value is N + 1 if there is no such position or if p = N + 1.
     """
     end = len(weak) + 1
     table = [[end] * n_classes for _ in range(end + 1)]

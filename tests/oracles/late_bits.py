@@ -287,7 +287,7 @@ class NaiveWordVectors:
         return np.array([c, mar(c), t, mar(t)])
 
     def observe(self, x: FloatArray, df: FloatArray, n: int, C: FloatArray) -> None:
-        """Add a decision's context x. This decision has already been added to the counts df and n."""
+        """Add a decision's context x. The counts df and n already include this decision."""
         self.G += np.outer(x * self.has_row, self.embed(x))
         for i in np.flatnonzero((df == 3) & (x != 0)):
             if self.has_row.sum() < self.rows_max:

@@ -53,7 +53,7 @@ def log_of(outcomes: Sequence[LoggedOutcome]) -> LogDataset:
 
 
 def clicks(rows: int, gap_ms: int = 1_000, delay_ms: int | None = 500) -> LogDataset:
-    """Return a log of uniform play. The feature determines the right class. Every tenth row has no outcome."""
+    """Return the log of a uniform policy. The feature determines the right class. Every tenth row has no outcome."""
     rng = np.random.default_rng(7)
     outcomes = []
     for row in range(rows):

@@ -88,7 +88,7 @@ def test_empirical_delays_are_read_from_a_file(tmp_path: Path) -> None:
         ("fixed:1s,2s", "got 'fixed:1s,2s'"),
         ("geometric:0s", "at least 1ms"),
         ("lognormal:10s", "got 'lognormal:10s'"),
-        ("lognormal:10s,-1", "sigma must be a number at least 0, such as 1.0; got '-1'"),
+        ("lognormal:10s,-1", "sigma must be a number of at least 0, such as 1.0; got '-1'"),
         ("lognormal:10s,inf", "sigma must be a number"),
         ("lognormal:10s,1_0", "sigma must be a number"),
         ("weibull:10s,0", "the shape must be a number above 0"),

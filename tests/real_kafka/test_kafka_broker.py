@@ -1,4 +1,4 @@
-"""The Kafka adapters with real brokers that are down, restarted or frozen, and cleanup on close."""
+"""The Kafka adapters when a real broker is down, restarted or frozen, and their cleanup on close."""
 
 import gc
 import os

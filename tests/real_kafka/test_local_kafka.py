@@ -1,4 +1,4 @@
-"""The local Kafka has one broker per home directory. The broker keeps its records, and later commands find it."""
+"""Each home directory has one local Kafka broker. The broker keeps its records, and later commands find it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""examples/node/own_service.js: a service in another language whose Kafka client shares no code with Onebit."""
+"""examples/node/own_service.js: a service in another language, with a Kafka client that shares no code with Onebit."""
 
 import os
 import re

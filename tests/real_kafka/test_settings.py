@@ -1,4 +1,4 @@
-"""On a real Kafka broker, a learner's command line omits, contradicts or changes its pipeline's settings."""
+"""A learner whose command line omits, contradicts or changes its pipeline's settings, on a real Kafka broker."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Drift alarms are stored in the examples that raised them, counted in the journal, and raised again by recovery."""
+"""Drift alarms are stored in the examples that raised them, counted in the journal, and raised again on recovery."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A learner that reads the log of a shared model: its waits, its work while waiting, and the logs it rejects."""
+"""A learner that reads a shared model's log: when it waits, what it does meanwhile, and which logs it rejects."""
 
 from typing import Any
 

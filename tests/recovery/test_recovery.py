@@ -38,7 +38,7 @@ JOURNAL = TopicPartition(TOPICS.journal, 0)
 
 
 def with_frequent_snapshots(pipeline: Pipeline, **options: Any) -> Callable[[Callable[[int], None]], LearnerProgram]:
-    """Return a factory for learners that write a snapshot every 20 ms, in portions of one chunk."""
+    """Return a factory for learners that write a snapshot every 20 ms, one chunk at a time."""
     options = {"snapshot_interval_ms": 20, "snapshot_bytes_max": 1, **options}
     return lambda crash_point: pipeline.learner(crash_point=crash_point, **options)
 

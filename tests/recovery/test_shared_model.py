@@ -246,7 +246,7 @@ def test_task_never_continues_below_the_version_of_its_last_step(monkeypatch: py
     run_until_idle(learner)
     pipeline.context(names[0])
     run_until_idle(learner)
-    assert learner.tasks[0].version == 1, "the task decided with the other task's update and wrote no update itself"
+    assert learner.tasks[0].version == 1, "the task used the other task's update and wrote no update itself"
     learner.close()
     behind = pipeline.learner()
     with monkeypatch.context() as patched:

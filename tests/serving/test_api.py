@@ -559,7 +559,7 @@ def test_pending_request_is_answered_during_shutdown() -> None:
 
 
 def _work_when_refused(gateway: GatewayClient) -> None:
-    """Run the learner once the server no longer accepts connections."""
+    """Wait until the server no longer accepts connections, then run the learner."""
     wait_for(lambda: _refuses(gateway.port), "the server refuses connections", WAIT_S)
     gateway.pipeline.work()
 

@@ -84,7 +84,7 @@ def test_feedback_resent_after_a_crash_has_no_effect(once: Published) -> None:
 
 
 class RestartedReplay:
-    """A replay that sends `back` contexts again at position 100, as after a crash and a restart."""
+    """A replay that resends the last `back` contexts when it reaches position 100, as after a crash and a restart."""
 
     def __init__(self, pipeline: Pipeline, back: int) -> None:
         self.pipeline = pipeline

@@ -40,7 +40,7 @@ OTHER = (1, 2, 0)
 
 @pytest.fixture(scope="module")
 def mismatched() -> Pipeline:
-    """A run in which feedback names a different action from the decision's, for ids in every state."""
+    """A run in which feedback names an action other than the decision's, for ids in every state."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 

@@ -1,4 +1,4 @@
-"""Replay of a pipeline with a shared model: each decision with its model version, and reported replicas."""
+"""Replay checks a shared model: each decision against its model version, and reported replicas against the log."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -81,7 +81,7 @@ class _Lines:
                 self._problems.append(problem(row, "a", f"a list of actions from 1 to {ACTION_MAX}", fields.get("a")))
                 action = None
             elif type(propensity) not in (int, float) or not 0.0 < propensity <= 1.0:
-                expected = "as many probabilities as actions, the first in (0, 1]"
+                expected = "one probability per action, the first in (0, 1]"
                 self._problems.append(problem(row, "p", expected, fields.get("p", fields.get("_label_probability"))))
             else:
                 propensities[row] = propensity
