@@ -1,4 +1,4 @@
-"""The application's use cases. Each one receives resolved settings and returns a report; none prints anything."""
+"""The application's use cases. Each one receives resolved settings, returns a report and prints nothing."""
 
 import os
 

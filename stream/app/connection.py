@@ -206,7 +206,7 @@ def _altered(how: object) -> SettingsError:
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[Connected]:
-    """Open a connection while a command runs, and check the topics."""
+    """Open a connection for the duration of a command, and check the topics."""
     with closing(connect(settings)) as broker:
         yield Connected(broker, settings.topics, require_topics(broker, settings))
 

@@ -72,8 +72,8 @@ def feedback_warnings(found: Answers, events: int, rate_per_s: float) -> tuple[s
     mean_s = sum(found.delays_ms) / len(found.delays_ms) / 1_000
     better_per_s = _rounded_down(min(events / (DELAYS_PER_RUN * mean_s), rate_per_s / 2))
     return (
-        f"{tables.percent(found.after_end)} of the feedback arrived after the last event, too late for any decision. "
-        f"All decisions were made within {tables.duration(found.lasted_ms / 1_000)}, and the mean delay is "
+        f"{tables.percent(found.after_end)} of the feedback arrived after the last event, too late to affect any "
+        f"decision. All decisions were made within {tables.duration(found.lasted_ms / 1_000)}, and the mean delay is "
         f"{tables.duration(mean_s)}. Use --rate {better_per_s:g} (duration "
         f"{tables.duration(events / better_per_s)}), a shorter --delay, or more --epochs",
     )

@@ -253,7 +253,7 @@ class ReadyFile:
             raise SettingsError(f"--ready-file {path}: cannot remove the existing file: {error}") from error
 
     def show(self, ready: bool) -> None:
-        """Touch the file if the learner is ready, otherwise remove it. The call is cheap enough for every step.
+        """Touch the file if the learner is ready, otherwise remove it. It is cheap enough to call at every step.
 
         A full disk does not stop the learner: the error is logged once, and the file becomes stale.
         """

@@ -18,7 +18,7 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 class Moment(NamedTuple):
-    """The point in time as of which a model is exported; the present by default."""
+    """The point in time for which a model is exported; by default, the present."""
 
     at: str | None = None  # broker time
     journal: int | None = None  # number of the last journal step to include

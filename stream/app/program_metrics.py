@@ -28,7 +28,7 @@ class LearnerCounts:
         self._unknown: Counter[str] = Counter()
 
     def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
-        """Add the records from transactions that were committed at this append time."""
+        """Add the records from transactions that were committed at `append_ms`."""
         for part in commits:
             self._rewards.add(example for example, _ in part.effects.examples)
             self._unknown.update(part.effects.unknown)

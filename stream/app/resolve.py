@@ -97,7 +97,7 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
 
 
 def exploration_notice(task: TaskSettings) -> str:
-    """Return a notice if too little exploration prevents evaluating other policies, otherwise an empty string."""
+    """Return a notice if there is too little exploration to evaluate other policies, otherwise an empty string."""
     if task.challengers and not task.floor:
         return (
             f"challengers cannot learn about classes that {task.learner} never plays. The estimate for a challenger "

@@ -90,7 +90,7 @@ def run_all_on_kafka(
 
 
 PROCESSES_FROM_S = 5.0
-"""Minimum total duration for which runs are parallel by default. Starting a process takes two seconds."""
+"""By default, runs are parallel only if they take at least this long in total. Starting a process takes two seconds."""
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:

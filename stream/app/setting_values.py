@@ -25,7 +25,7 @@ _UNITS = ("_ms", "_per_s", "_time")
 
 
 def setting_name(field: str) -> str:
-    """Return a setting's name: its field in `Settings` without the unit.
+    """Return a setting's name: the name of its field in `Settings`, without the unit.
 
     >>> setting_name("window_ms"), setting_name("rate_per_s"), setting_name("data")
     ('window', 'rate', 'data')

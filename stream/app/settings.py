@@ -3,7 +3,7 @@
 A field defines a setting: name, type, range, default, help, and the programs that accept it. Its flag, its `ONEBIT_*`
 variable, its name in the TOML file, `onebit settings`, docs/settings.md and the report are derived from the field. To
 add a setting, add a field to one of the groups, and use the field in the code. `Settings` inherits the fields of all
-groups, so field names are unique. A function that needs only one group has a parameter of that group's type.
+groups, so field names must be unique. A function that needs only one group has a parameter of that group's type.
 
 A field's name ends with its unit (`window_ms`). The setting's name has no unit, because users write the unit with the
 value: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
@@ -113,7 +113,7 @@ class Group(BaseModel):
 
     @property
     def given(self) -> frozenset[str]:
-        """The fields, such as `window_ms`, set by a flag, an environment variable or the settings file."""
+        """The fields (such as `window_ms`) that were set by a flag, an environment variable or the settings file."""
         return frozenset(self.model_fields_set)
 
 
@@ -310,7 +310,7 @@ class LearnerSettings(Group):
         Retention,
         Setting(
             frozenset((Program.LEARN,)),
-            "Stop deciding after an open transaction has blocked the shared model's log this long",
+            "Stop deciding after an open transaction has blocked the shared model's log for this long",
             "DURATION",
         ),
     ] = -1
@@ -372,7 +372,7 @@ class WindowSettings(Group):
         OptionalDuration, Setting(_LEARN, "Time to wait for a deferred decision to be shown", unset="the window")
     ] = None
     on_expiry: Annotated[
-        Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn a reward of 0 from it")
+        Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn from it with a reward of 0")
     ] = "drop"
     late: Annotated[
         Literal["ignore", "correct"],

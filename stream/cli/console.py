@@ -43,7 +43,7 @@ _KIND_CHARACTERS = 100
 
 
 class _Kind:
-    """Counts, for one interval, of log lines that differ only in their numbers."""
+    """Counts of similar log lines in one interval. Similar lines differ only in their numbers."""
 
     __slots__ = ("began_ms", "left_out", "written")
 

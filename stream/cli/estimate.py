@@ -124,7 +124,7 @@ def show(found: Estimates, options: Options, training: Training) -> None:
 
 
 def _when_learned(found: Estimates, training: Training) -> str:
-    """Describe the feedback delays that a learning policy is trained with."""
+    """Describe the feedback delays used to train a learning policy."""
     if training.delay is not None:
         model = f"with delay {training.delay.spec}"
         return f"feedback with logged delays, otherwise {model}" if found.has_delays else f"feedback {model}"

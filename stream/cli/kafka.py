@@ -57,7 +57,7 @@ def up(
 ) -> None:
     """Start the broker, and wait until it responds. Do nothing if it is already running.
 
-    The first start downloads the Java archives and stores their classes, which takes up to a minute. With --secure,
+    The first start downloads the Java archives and caches their classes, which takes up to a minute. With --secure,
     certificates and an administrator account are created, and the output includes the --client-config for other
     commands.
     """

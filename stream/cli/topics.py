@@ -55,7 +55,7 @@ def describe(
 ) -> None:
     """Show the topics. Exit with 1 if a topic is missing.
 
-    Warns if retention may delete records that a recovery needs with these settings.
+    Warns if, with these settings, retention may delete records that a recovery needs.
     """
     if schema:
         by_topic = {getattr(settings.topics, name): schemas.schema_of(name) for name in schemas.EVENTS}
