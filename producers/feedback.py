@@ -4,8 +4,8 @@ For a data set with labels, every prediction gets feedback. For a log, a predict
 the logged action or the log contains the true class.
 
 Delivery is at least once. The program stores no record of sent feedback. It commits an offset in the predictions topic
-once the feedback for all earlier predictions has been sent. After a restart, it resumes from that offset. The join
-drops duplicates.
+only after the feedback for all earlier predictions has been sent. After a restart, it resumes from that offset. The
+join drops duplicates.
 """
 
 import heapq

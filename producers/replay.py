@@ -148,8 +148,8 @@ class ReplayProgram:
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:
     """Return the first position in the replay whose event is not in the topic.
 
-    A killed replay may have written only some events in its last batch. All events from the first missing event on are
-    sent again, and the join drops the duplicates. After a complete replay, no event is sent again.
+    A killed replay may have written only some of the events in its last batch. All events from the first missing event
+    on are sent again, and the join drops the duplicates. After a complete replay, no event is sent again.
     """
     written = {
         record.key.decode(errors="replace")

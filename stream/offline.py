@@ -1,4 +1,4 @@
-"""Runs learners in a compiled loop at millions of events per second, for sweeps and to reproduce figures from papers.
+"""Runs learners in a compiled loop at millions of events per second, for sweeps and for reproducing published figures.
 
 The loop calls the same kernels as `predict`, `observe` and `update`. Given the same draws, the results are therefore
 bit-for-bit identical. Delays are whole numbers of rounds. Event t is decided in round t (predict, observe). Next,

@@ -63,7 +63,7 @@ class Log(DecisionLog, Protocol):
 
 
 def remarks_of(log: Log) -> Iterator[str]:
-    """Yield one line per reason why the last pass skipped rows, and then the remarks on the columns."""
+    """Yield one line for each reason why rows were skipped in the last pass, then the remarks on the columns."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)
@@ -154,7 +154,7 @@ class LogDataset(Dataset):
         return None if _are_numbers(self.class_names) else self.class_names
 
     def has_labels(self) -> bool:
-        """Return whether one of the first rows has a label."""
+        """Return whether any of the first rows has a label."""
         return any(outcome.label is not None for outcome in self._first_outcomes())
 
     def logged_delays_ms(self) -> list[int]:

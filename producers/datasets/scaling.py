@@ -100,12 +100,12 @@ def uneven_rows(rows: SparseRows) -> str:
 
 
 def uneven_of(dataset: Dataset) -> str:
-    """Return the uneven-column warning, computed for rows in memory and stored for a log."""
+    """Return the warning about uneven columns, computed from rows in memory or stored with a log."""
     return uneven_rows(dataset.source) if isinstance(dataset.source, SparseRows) else dataset.uneven
 
 
 def standardised(dataset: Dataset) -> Dataset:
-    """Return a data set with standardised columns (mean 0, standard deviation 1). Its rows must be in memory.
+    """Return a data set with standardised columns (mean 0, standard deviation 1). The rows must be in memory.
 
     Raises:
         DatasetError: the rows are generated, or come from a plug-in that does not store them.

@@ -45,7 +45,7 @@ def read(
     """Read a file into memory.
 
     Args:
-        path: The file. gzip is detected by the first bytes.
+        path: The file. gzip is detected from the first bytes.
         n_features: The number of features, if this file may lack values for the last features. The default is the
         largest index.
         index_base: 0 or 1; None means that it is detected.

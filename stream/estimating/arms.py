@@ -71,7 +71,7 @@ class ArmComparison(NamedTuple):
         share = self.holdout.n / (self.holdout.n + self.learner.n)
         return (
             f"the holdout's share of the decisions with a bit is {share:.4f}; expected {self.share:g}. More bits are "
-            "lost in one arm, so the comparison is invalid. Check the service's feedback"
+            "lost in one arm than in the other, so the comparison is invalid. Check the service's feedback"
         )
 
     def as_json(self) -> dict[str, object]:
@@ -87,7 +87,7 @@ class ArmComparison(NamedTuple):
 
 
 class Arms(PrefixEstimator[float]):
-    """Counts each decision by arm once it and all earlier decisions are settled.
+    """Counts decisions by arm. A decision is counted when it and all earlier decisions are settled.
 
     >>> arms = Arms(0.5)
     >>> arms.count(np.array([0, 1, 0, 1] * 500), np.array([1, 0, 1, 1] * 500))

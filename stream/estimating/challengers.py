@@ -152,7 +152,7 @@ class _Reign:
 
 
 class ChallengerEstimator(PrefixEstimator[_Row]):
-    """Counts each decision once it and all earlier decisions are settled.
+    """Compares challengers with the champion. A decision is counted when it and all earlier decisions are settled.
 
     >>> from stream.wire.records import Challenged, Decision, Example, Outcome
     >>> estimator = ChallengerEstimator()

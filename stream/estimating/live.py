@@ -17,7 +17,7 @@ It is valid at all times, even for a changing policy, and bounds the mean value 
 decisions. The direct method and dr require the whole distribution π, or the context; `onebit estimate` computes them
 from the log.
 
-*Prefix.* A decision is counted once it and all earlier decisions are settled; see `prefix`. An expired decision is
+*Prefix.* A decision is counted when it and all earlier decisions are settled; see `prefix`. An expired decision is
 settled without an outcome. It does not block the prefix and is counted separately. It raises a flag, because the
 estimate covers only decisions with an outcome.
 """

@@ -1,7 +1,7 @@
 """The settled decisions, in order of publication, that precede the first pending decision.
 
 If feedback for right answers arrives sooner than feedback for wrong answers, an estimate that counts each bit on
-arrival is biased upwards. A decision is therefore counted once it and all earlier decisions are settled:
+arrival is biased upwards. A decision is therefore counted only when it and all earlier decisions are settled:
 
     decided   1  2  3  4  5  6
     settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class _Decided(Generic[V]):
-    """A decision that is not counted yet."""
+    """A decision that has not been counted yet."""
 
     partition: int
     value: V
@@ -32,7 +32,7 @@ class _Decided(Generic[V]):
 
 
 class PrefixEstimator(ABC, Generic[V]):
-    """Base class for estimators that count each decision once it and all earlier decisions are settled.
+    """Base class for estimators that count a decision only when it and all earlier decisions are settled.
 
     Estimators process the output of steps. A subclass defines a decision's value, and how settled decisions are
     counted.

@@ -1,4 +1,4 @@
-"""Logged decisions as input for the estimators: chunks of up to 1024 rows in columns, with random draws per row."""
+"""Logged decisions as input for the estimators: column chunks of up to 1024 rows, with random draws for each row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain

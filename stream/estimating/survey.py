@@ -163,7 +163,7 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value (normal approximation) for a true mean weight of 1, which correct propensities imply."""
+    """Return the p-value (normal approximation) for a mean weight of 1, as expected with correct propensities."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))

@@ -116,7 +116,7 @@ class Conditions(_Table):
     def known_by(self) -> Parameters:
         """Return the conditions that identify a row.
 
-        Conditions that were added later are omitted if they have default values.
+        Conditions introduced in later versions are omitted if they have default values.
         """
         later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}

@@ -1,4 +1,4 @@
-"""Turns a sweep's rows into lines for figures, and into tables with a paper's numbers. Does not access files."""
+"""Turns a sweep's rows into lines for figures and into tables that include a paper's numbers. Does not access files."""
 
 import json
 import math
@@ -37,7 +37,7 @@ _FIGURES: dict[str, Callable[[Row], float]] = {
 
 
 def field_of(row: Row, name: str) -> Scalar | None:
-    """Return a parameter, a condition or a column of a row, or None if the row has none with this name.
+    """Return the row's parameter, condition or column with this name, or None if there is none.
 
     If the parameter is a multiple of a statistic of the data, the factor is returned.
     """

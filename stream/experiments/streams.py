@@ -133,8 +133,8 @@ def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
 def part_of(stream: Stream, events: Indices) -> Stream:
     """Return a stream that consists of some of the events.
 
-    A bit arrives with the last of these events that is not later than the event with which it arrives in the original
-    stream.
+    A bit arrives with the same event as in the original stream or, if that event is omitted, with the last selected
+    event before it.
     """
     due = events + stream.delays[events]
     delays = np.searchsorted(events, due, side="right") - 1 - np.arange(events.size)

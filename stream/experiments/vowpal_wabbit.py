@@ -1,7 +1,7 @@
 """Vowpal Wabbit's contextual bandits as opponents, with the same rows, draws and delays as Onebit's learners.
 
 The bandit uses the single-line format with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line
-format, with one regression for all actions (`--cb_type mtr`). Examples are created from numbers instead of parsed from
+format, with one regression for all actions (`--cb_type mtr`). Examples are created from numbers, not parsed from
 text, and each is used for both its prediction and its update. This is the fastest method that the Python package
 offers. The bit is passed as a cost, with the action and its probability at decision time.
 

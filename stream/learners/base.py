@@ -208,7 +208,8 @@ class Learner(ABC):
             raise ParameterError(f"{self.name} cannot decide among a subset of the classes; use a different learner")
         if not eligible.size or eligible[0] < 0 or eligible[-1] >= self.n_classes or (np.diff(eligible) <= 0).any():
             raise ValueError(
-                f"{self.name}: expected increasing classes in 0..{self.n_classes - 1}; got {eligible.tolist()}"
+                f"{self.name}: expected classes from 0 to {self.n_classes - 1} in increasing order; "
+                f"got {eligible.tolist()}"
             )
         return eligible
 
@@ -461,7 +462,7 @@ class KernelLearner(Learner):
 
     @property
     def alarms(self) -> FloatArray:
-        """See `Learner.alarms`. A learner with drift detection has an array with this name."""
+        """See `Learner.alarms`. Learners with drift detection store the alarms in an array with this name."""
         return self.arrays.get("alarms", NO_DETECTORS)
 
     def state(self) -> State:
@@ -489,7 +490,7 @@ class KernelLearner(Learner):
         return self.arrays
 
     def weights(self) -> FloatArray:
-        """See `Learner.weights`. If x is scaled to unit norm and extended, the constant's weight is omitted."""
+        """See `Learner.weights`. If the learner appends a constant to x, the constant's weight is omitted."""
         if not self.is_linear:
             raise NotImplementedError(f"{self.name} is not linear in x and has no weights; see state()")
         weights: FloatArray = self.arrays["W"][:, : self.n_features].copy()
@@ -499,7 +500,7 @@ class KernelLearner(Learner):
 MARGIN = Parameter(
     "margin",
     "feedback",
-    "scores used to update with a late bit: those from the current model, or those from the time of the decision",
+    "scores used for an update with a late bit: those of the current model, or those at the time of the decision",
     choices=("feedback", "decision"),
 )
 """Without delay, both values give identical results. Kernels receive `at_feedback`, True for the first value."""
@@ -507,7 +508,7 @@ MARGIN = Parameter(
 DRIFT = Parameter(
     "drift",
     "global",
-    "models to reset after a sustained drop in reward: none, those of all classes, or also those of individual classes",
+    "resets after a sustained drop in reward: none, only of all classes together, or also of individual classes",
     choices=DRIFTS,
     correctable="off",
 )

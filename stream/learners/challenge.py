@@ -1,4 +1,4 @@
-"""A challenger is a second learner that learns from the champion's decisions, and decides once it is promoted."""
+"""A challenger is a second learner that learns from the champion's decisions. Once promoted, it makes decisions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -50,8 +50,8 @@ class Challenge(Wrapper):
         observe   both learners, with a and its propensity
         update    both learners, with a, its propensity and the reward
 
-    Each learner treats the other learner's decisions as logged decisions, so both must have a `from_logs` of `NOTHING`
-    or `PROPENSITY`. The draws of a′ and a are independent. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p
+    Each learner treats the other learner's decisions as logged decisions, so for both, `from_logs` must be `NOTHING` or
+    `PROPENSITY`. The draws of a′ and a are independent. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p
     is the propensity of a, and p′ is the other learner's probability of a. This weight is used to estimate the other
     learner's reward; see `stream.estimating.challengers`.
 
@@ -87,7 +87,7 @@ class Challenge(Wrapper):
         for learner in (inner, challenger):
             if learner.from_logs not in SOUND:
                 raise ParameterError(
-                    f"challenger: expected learners that learn from another learner's decisions; got {learner.name}"
+                    f"challenger: expected a learner that learns from another learner's decisions; got {learner.name}"
                 )
         K, before = inner.n_classes, inner.members
         self.members = before + 1
@@ -111,7 +111,7 @@ class Challenge(Wrapper):
             setattr(self, name, combine((getattr(inner, name), getattr(challenger, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copying and pickling of both learners and the flag."""
+        """Support copying and pickling of both learners and of the flag that selects the deciding learner."""
         return rewrapped, (type(self), copy(self.inner), (copy(self.challenger),), self._own_state())
 
     @property
@@ -153,7 +153,7 @@ class Challenge(Wrapper):
         return Decision(action, greedy, propensity, own[:K], own[K:] if own.size > K else NOTHING_LOGGED)
 
     def _learned(self, decision: Decision) -> tuple[Decision, Decision]:
-        """Return two versions of the decision: for the champion's update, and for the challenger's update."""
+        """Return two versions of the decision, one for the champion's update and one for the challenger's."""
         first, second = self._rows(decision)
         return first._replace(action=decision.action), second._replace(action=decision.action)
 

@@ -45,7 +45,7 @@ class Switch(Parameter):
 
 @register
 class Confidit(KernelLearner):
-    """Ridge regression per class; plays the class with the highest upper confidence bound.
+    """One ridge regression per class; plays the class with the highest upper confidence bound.
 
     Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
     90 (2013), Fig. 1 and Table 2. Equation (9) is equation (5) in the ICML 2011 version.
@@ -98,7 +98,7 @@ class Confidit(KernelLearner):
     paper: ClassVar[str] = "Crammer, Gentile 2013, Fig. 1"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("variant", 0, "row of the paper's Table 2; 0 uses the next three parameters", 0, 5),
+        Parameter("variant", 0, "row of the paper's Table 2; if 0, the next three parameters apply", 0, 5),
         Switch("projection", 0, "project the weights before every prediction"),
         Parameter("confidence", "constant", "formula for the bounds: (11), (9) or (10)", choices=CONFIDENCES),
         Parameter("covariance", "full", "covariance of each class: full matrix or diagonal", choices=("full", "diag")),
@@ -172,7 +172,7 @@ class Confidit(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz²/2 inverse entries, nnz rows and 1/32 of a pass, or of K·nnz diagonal entries."""
+        """Return the cost of K·nnz²/2 inverse entries, nnz rows and 1/32 of a pass; for diagonals, K·nnz entries."""
         projection, _, covariance = _options(parameters)
         K, d = n_classes, n_features
         if covariance == "diag":

@@ -276,7 +276,7 @@ def update_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """Steps 6-8 with one full matrix per class: w += A_new⁻¹x (±1 - wᵀx), A_new⁻¹ = A⁻¹ - zzᵀ/(1+c), z = A⁻¹x."""
+    """Do steps 6-8 with one full matrix per class: w += A_new⁻¹x (±1 - wᵀx), A_new⁻¹ = A⁻¹ - zzᵀ/(1+c), z = A⁻¹x."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     x = unit(values)

@@ -92,7 +92,7 @@ class Perceptron(KernelLearner):
 
     name: ClassVar[str] = "perceptron"
     summary: ClassVar[str] = "full information: the multiclass perceptron"
-    best_for: ClassVar[str] = "comparing one-bit feedback with the true class, for a first-order learner"
+    best_for: ClassVar[str] = "comparing one-bit feedback with true labels, for a first-order learner"
     paper: ClassVar[str] = "Notes, Alg. 1"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
@@ -192,7 +192,7 @@ class SecondOrderPerceptron(KernelLearner):
 
     name: ClassVar[str] = "second-order-perceptron"
     summary: ClassVar[str] = "full information: the second-order perceptron, diagonal"
-    best_for: ClassVar[str] = "comparing one-bit feedback with the true class, for a second-order learner"
+    best_for: ClassVar[str] = "comparing one-bit feedback with true labels, for a second-order learner"
     paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (

@@ -39,7 +39,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x), with the constant entry. A row of M contains a feature's W, then A, for all classes."""
+    """Compute p_k = σ(w_k·x), with the constant entry. A row of M contains a feature's W for all classes, then A."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):

@@ -166,7 +166,7 @@ def bounded(score: float) -> float:
 def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> None:
     """Set scores[k] = ⟨W_k, x⟩, summed in the order of the indices.
 
-    The function sums four classes at a time, which halves the time. The result is bitwise identical.
+    The function sums four classes at a time, which halves its run time. The result is bitwise identical.
     """
     K = W.shape[0]
     k = 0
@@ -239,7 +239,8 @@ def argmax_except(scores: FloatArray, excluded: int) -> int:
 def sample_epsilon_greedy(greedy: int, scores: FloatArray, gamma: float, u: float) -> tuple[int, float]:
     """Sample p_i = (1-γ)[i = greedy] + γ/m among the m eligible classes.
 
-    Returns the first class i with u < p_0 + ... + p_i, or the last one if rounding leaves none, and its propensity.
+    Returns the first class i with u < p_0 + ... + p_i, and its propensity. If rounding leaves no such class, the last
+    eligible class is returned.
     """
     m = 0
     for k in range(scores.size):
@@ -258,7 +259,10 @@ def sample_epsilon_greedy(greedy: int, scores: FloatArray, gamma: float, u: floa
 
 @compiled
 def sample_from(probabilities: FloatArray, u: float) -> int:
-    """Return the first class i with u < p_0 + ... + p_i, or the last one with p_i > 0 if rounding leaves none."""
+    """Return the first class i with u < p_0 + ... + p_i.
+
+    If rounding leaves no such class, the last one with p_i > 0 is returned.
+    """
     cumulative, last = 0.0, 0
     for k in range(probabilities.size):
         cumulative += probabilities[k]

@@ -83,7 +83,7 @@ PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
 def predict(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, model: FloatArray
 ) -> tuple[int, int, float]:
-    """Play the class with the highest bound on the shortlist."""
+    """Play the shortlisted class with the highest bound."""
     check_event(indices, values, int(model[FEATURES]))
     counts, weights = counts_of(model), weights_of(model)
     K, own = int(model[CLASSES]), own_score_place(model)
@@ -270,7 +270,11 @@ class LateUcb(KernelLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter(
-            "lam", 0.0, "ridge; 0 selects 0.03, or 0.1 with more than 200 features or with project", low=0.0, high=1e9
+            "lam",
+            0.0,
+            "ridge penalty; 0 selects 0.03, or 0.1 above 200 features or if project is set",
+            low=0.0,
+            high=1e9,
         ),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
         Parameter("shortlist", 4, "number of classes whose bounds are computed", low=1, high=1e9),
@@ -283,7 +287,9 @@ class LateUcb(KernelLearner):
             sparse="none",
         ),
         Parameter("m", 64, "number of random features, for expand=rff", low=1, high=10_000),
-        Parameter("project", 0, "number of dimensions x is projected to; 0 means no projection", low=0, high=100_000),
+        Parameter(
+            "project", 0, "number of dimensions to which x is projected; 0 means no projection", low=0, high=100_000
+        ),
         DRIFT,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING

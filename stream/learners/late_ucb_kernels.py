@@ -125,7 +125,7 @@ def own_score_place(model: FloatArray) -> int:
 def with_bias(
     indices: IndexArray, values: FloatArray, scores: FloatArray, model: FloatArray
 ) -> tuple[IndexArray, FloatArray, float]:
-    """Return the features for the regressions and their ‖·‖²: x expanded or projected, of unit norm, and a constant.
+    """Return the regression features and their ‖·‖²: x, expanded or projected, scaled to unit norm, and a constant.
 
     If there are random features, they precede the constant, and the features before them are divided by √2. `scores`
     records the projected features, and whether random features were available at the decision. ‖·‖² of a unit-norm x is

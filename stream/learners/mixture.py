@@ -126,7 +126,7 @@ class Mixture(Wrapper):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the additional cost. If a fixed policy decides, p requires up to K more predictions."""
+        """Return the additional cost. If a fixed policy decides, computing p requires up to K more predictions."""
         return Cost(flops_per_event=5, bytes_per_event=8, state_bytes=0)
 
 

@@ -1,4 +1,4 @@
-"""Newtron, which takes online Newton steps on the log-loss from one bit."""
+"""Newtron, which takes online Newton steps on the log-loss, using one bit of feedback."""
 
 from collections.abc import Mapping
 from math import sqrt

@@ -64,7 +64,7 @@ def gradient(
 ) -> tuple[float, float, float, float]:
     """Return h in G = h⊗x (for the action, then for all other classes), κβ and 1 - κβ G·W_τ (lines 7 to 12).
 
-    All values refer to prediction time.
+    All values are those at prediction time.
     """
     K = scores.size
     top = scores[argmax(scores)]

@@ -129,7 +129,7 @@ def update_quadratic(
     epsilon: float,
     alpha: float,
 ) -> bool:
-    """Lines 13-15 for (13): W_i += G⁻¹x ([i = y] - α/(α+1) - W_iᵀx/(α+1)), G = I/η + Σ xxᵀ/(α+1) with this x."""
+    """Apply lines 13-15 for (13): W_i += G⁻¹x ([i = y] - α/(α+1) - W_iᵀx/(α+1)), G = I/η + Σ xxᵀ/(α+1) with this x."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 0 or indices.size == 0:

@@ -164,8 +164,8 @@ class Soba(SobaLearner):
     `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest-scoring class except the true one.
 
     Assumes that the entries of x are moderate in size. The inverse is updated by subtraction. After an x with zᵀA⁻¹z
-    above about 10¹⁴, the inverse has only rounding errors in the direction of x. An update with negative or non-finite
-    zᵀA⁻¹z is rejected.
+    above about 10¹⁴, the inverse contains only rounding errors in the direction of x. An update with negative or
+    non-finite zᵀA⁻¹z is rejected.
 
     `condition`=none disables the condition on m. In this implementation the condition increases the error, from 31 % to
     43 % on pendigits and from 69 % to 80 % on letter.
@@ -174,8 +174,8 @@ class Soba(SobaLearner):
     or are computed from the current W. A, W and Σ m_s are current. See soba-diag for the reason and for retraction.
 
     Departures from the paper: none. BLAS computes the product over a block, so results are bitwise reproducible only on
-    one machine with a fixed number of BLAS threads. On a busy machine, one thread (OPENBLAS_NUM_THREADS=1) is also the
-    fastest. An update at K·d = 3,600 then takes 0.7 ms, compared with 5 ms with two threads.
+    the same machine with the same number of BLAS threads. On a busy machine, one thread (OPENBLAS_NUM_THREADS=1) is
+    also the fastest. An update at K·d = 3,600 then takes 0.7 ms, compared with 5 ms with two threads.
 
     >>> from stream.learners import create
     >>> learner = create("soba", n_classes=3, n_features=2, gamma=0.3)
@@ -194,7 +194,12 @@ class Soba(SobaLearner):
         GAMMA,
         A_START,
         MARGIN,
-        Parameter("condition", "paper", "update only as in line 13 of the paper, or always", choices=("paper", "none")),
+        Parameter(
+            "condition",
+            "paper",
+            "whether updates depend on the condition in line 13 of the paper",
+            choices=("paper", "none"),
+        ),
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     instead: ClassVar[str] = "soba-diag, whose state is diagonal"

@@ -250,8 +250,8 @@ class StackIgw(KernelLearner):
                   where |e_k| ≥ 1e-4:  A_k += (e_k x)²;  W_k −= step · e_k x/√A_k;  settled += 1
 
     `vectors` is the number of dimensions of feature vectors V: 32, 64, or 0 for none. The vectors are learned from the
-    co-occurrence of features (`word_vectors_kernels`). They need no bits, and help most with late bits. e = Σ x_i V_i,
-    ê = e/‖e‖:
+    co-occurrence of features (`word_vectors_kernels`). Learning them requires no bits, and they help most
+    when bits are late. e = Σ x_i V_i, ê = e/‖e‖:
 
         decide    c'_k = ê·Ĉ_k/‖Ĉ_k‖;  t_k = b_k·(ê, .3);  both 0 before the 500th decision
         bit r     y = (ê, .3), z = R_a y, c = 1 + y·z:  b_a += z(r − b_a·y)/c,  R_a −= z zᵀ/c;  right: Ĉ_a += e

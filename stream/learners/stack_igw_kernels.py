@@ -59,7 +59,7 @@ BY_CLASS = 5
 
 
 def signals_with(dimensions: int) -> int:
-    """Return the number of signals for vectors of this dimension. 0 means no vectors."""
+    """Return the number of signals for vectors of this dimension. A dimension of 0 means no vectors."""
     return PRIOR.size + (OF_WORDS if dimensions else 0)
 
 

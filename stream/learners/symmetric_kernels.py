@@ -42,7 +42,7 @@ def padded(size: int) -> int:
 
 
 def aligned(size: int, first: int = 0) -> FloatArray:
-    """Return an array of zeros whose entry `first` is aligned to 64 bytes. Unwritten memory is not resident."""
+    """Return an array of zeros whose entry `first` is aligned to 64 bytes. Unwritten entries use no memory."""
     memory = np.zeros(size + ALIGNMENT)
     unaligned = memory.ctypes.data // memory.itemsize + first
     return memory[-unaligned % ALIGNMENT :][:size]
@@ -141,8 +141,8 @@ def product_of(places: IndexArray, x: FloatArray, z: FloatArray) -> float:
 def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> float:
     """Return xᵀ(P − VᵀV)x for a symmetric P, at least 0. `z` is scratch space of s entries.
 
-    Only the upper triangle of P and its diagonal blocks are read. A sparse x reads individual entries. A dense x reads
-    bands of rows; each band begins at the first column of its diagonal block.
+    Only the upper triangle of P and its diagonal blocks are read. For a sparse x, individual entries are read. For a
+    dense x, bands of rows are read; each band begins at the first column of its diagonal block.
     """
     n, size = x.size, size_of(P)
     total = 0.0

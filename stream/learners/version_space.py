@@ -3,8 +3,8 @@
 These learners serve as references for small problems, because an event costs hypotheses · K · nnz products.
 
 The Notes use a grid of γ^(-Kd) matrices or the whole space. These learners draw a sample of matrices W; the parameter
-`hypotheses` is their number. The rows of W are uniformly distributed in a ball of the given radius. They are drawn once
-with numpy's PCG64 and the given seed.
+`hypotheses` sets their number. The rows of W are uniformly distributed in a ball of the given radius. They are drawn
+once with numpy's PCG64 and the given seed.
 """
 
 import zlib
@@ -94,7 +94,7 @@ def count_votes(
 def eliminate(
     indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
 ) -> bool:
-    """Remove the hypotheses that predict `action` (if `agreeing`) or a different class, unless none would remain."""
+    """Remove the hypotheses that predict `action` or, if not `agreeing`, all others, unless none would remain."""
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
@@ -501,7 +501,7 @@ class HypothesisExhaustion(Sampled):
     """
 
     name: ClassVar[str] = "hypothesis-exhaustion"
-    summary: ClassVar[str] = "one sampled hypothesis until it is wrong, then the next; small problems"
+    summary: ClassVar[str] = "plays one sampled hypothesis until it is wrong, then the next; small problems"
     paper: ClassVar[str] = "Notes, sect. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
     predict_kernel = staticmethod(predict_exhaustion)

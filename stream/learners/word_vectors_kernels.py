@@ -48,7 +48,7 @@ WORDS = 4
 """Number of rows in use, number of refreshes, whether the vectors are used, and number of rows at the last refresh."""
 
 ROW, STAMP = 3, 4
-"""Indices in a feature's row of Z: its row in the vectors (from 1, or 0 without a row), and its last refresh."""
+"""Indices in a feature's row of Z: its row in the vectors (from 1, or 0 if it has none), and its last refresh."""
 
 
 @inlined
@@ -156,7 +156,7 @@ def slots(words: FloatArray, m: int) -> tuple[int, int]:
 def embedded(
     indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
 ) -> FloatArray:
-    """Return Σ x_i V_i = Bᵀ Σ x_i U_i, plus the rows newer than B, which are 0 after the vectors are first used."""
+    """Return Σ x_i V_i = Bᵀ Σ x_i U_i, plus the rows newer than B, which are 0 once the vectors are in use."""
     of_u = slots(words, m)[0]
     rows, entries = rows_since(indices, x, Z, words[REFRESHES] - 1.0, 0.0, words[OLD])
     u = np.zeros(m)
@@ -263,7 +263,7 @@ def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatA
 
 @compiled
 def is_refreshed_at(decided: float) -> bool:
-    """Return whether a decision causes a refresh. Decisions 125, 250, 500, ... cause one."""
+    """Return whether a decision causes a refresh, as decisions 125, 250, 500, ... do."""
     at = FIRST_REFRESH
     while at < decided:
         at *= 2

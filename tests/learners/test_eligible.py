@@ -114,5 +114,5 @@ def test_learners_without_support_reject_eligible_classes(name: str) -> None:
 
 @pytest.mark.parametrize("eligible", [[], [1, 0], [1, 1], [-1, 0], [3, 4]])
 def test_invalid_eligible_classes_are_rejected(eligible: list[int]) -> None:
-    with pytest.raises(ValueError, match="expected increasing classes"):
+    with pytest.raises(ValueError, match="in increasing order"):
         create("banditron", 4, 9).predict(np.ones(9), 0.5, np.array(eligible, np.int32))

@@ -156,7 +156,7 @@ def _lines_of(block: LineBlock | None) -> list[str]:
 
 
 def _line_ends(lines: list[str]) -> int:
-    """Return the number of newlines. A single carriage return is not counted."""
+    """Return the number of newlines. A carriage return without a newline is not counted."""
     return sum(line.endswith("\n") for line in lines)
 
 

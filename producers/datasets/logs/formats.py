@@ -25,7 +25,7 @@ class Format(StrEnum):
 
 ACCEPTED = (
     "supported formats: CSV with a header, JSON lines, Parquet, VW dsjson, VW contextual-bandit text "
-    "(`action:cost:probability | features`) and svmlight; all but Parquet also compressed with gzip or zstd"
+    "(`action:cost:probability | features`) and svmlight; all except Parquet may be compressed with gzip or zstd"
 )
 
 _DELIMITERS = (",", "\t", ";", "|")

@@ -46,7 +46,7 @@ KNOWN_LATER = ("reward", "feedback_time", "delay")
 outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
-"""A column is a delay if its name contains one of these words and a unit: minutes_to_buy, click_latency_ms."""
+"""A column is a delay if its name has one of these words and a unit, such as minutes_to_buy or click_latency_ms."""
 
 ODD_SHARE_MAX = 0.02
 """Maximum share of invalid values in a column of numbers or times."""

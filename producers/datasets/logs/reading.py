@@ -120,7 +120,10 @@ class LogFile:
 
     @property
     def uneven(self) -> str:
-        """A warning from the last pass about a column that varies much more than the others; empty with scaling."""
+        """A warning from the last pass about a column that varies much more than the others.
+
+        The warning is empty if features are scaled.
+        """
         is_scaled = any(one.scale is not None for one in self.encoder.names.values())
         return "" if is_scaled else self._remarks.uneven
 
@@ -161,7 +164,7 @@ class LogFile:
         bad = [row for row in sorted(checked.first_problems.values()) if kept[row.row]]
         if bad and self._on_bad_row == "stop":
             first = bad[0]
-            hint = 'correct the row, or skip invalid rows with the setting on_bad_row = "skip"'
+            hint = 'correct the row, or set on_bad_row = "skip" to skip invalid rows'
             raise DatasetError(f"{self.name}, {batch.where(first.row)}, {first.reason}; got {first.got}: {hint}")
         for row in bad:
             kept[row.row] = False
@@ -215,7 +218,7 @@ class LogFile:
         listed = [[] if code in unlisted else sets[code] for code in lists.codes.tolist()]
         for row, (code, one, action) in enumerate(zip(lists.codes.tolist(), listed, actions.tolist(), strict=True)):
             if code in invalid:
-                expected = f"one or more of the {len(self.class_names)} classes, each once"
+                expected = f"one or more of the {len(self.class_names)} classes, without duplicates"
             elif one and action >= 0 and action not in one:
                 expected = "classes that include the played class"
             else:

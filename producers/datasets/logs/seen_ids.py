@@ -1,4 +1,4 @@
-"""The set of ids seen in a log, with 8 bytes per id, in sorted runs that double in size up to a limit."""
+"""The set of ids seen in a log, stored with 8 bytes per id in sorted runs that double in size up to a limit."""
 
 from collections.abc import Sequence
 

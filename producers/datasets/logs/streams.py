@@ -26,7 +26,7 @@ BLOCK_BYTES = 1 << 19
 """Size of a block of lines. It is large enough for vectorisation and small enough for CPU caches."""
 
 LINE_BYTES_MAX = 8 << 20
-"""Maximum length of a line, which limits memory use. A longer line is an invalid row."""
+"""Maximum length of a line, which limits memory use. A longer line is treated as an invalid row."""
 
 HEAD_BYTES = 1 << 16
 """Number of bytes used to detect the format."""

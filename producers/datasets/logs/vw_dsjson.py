@@ -26,7 +26,7 @@ from stream.wire.records import FloatArray
 
 NOTES = (
     "action features (_multi, _slots) are ignored; only context features are used",
-    "the reward is the negated cost; an action is identified by its number in `a`, from 1",
+    "the reward is the negated cost; an action is identified by its number in `a`, starting at 1",
 )
 
 

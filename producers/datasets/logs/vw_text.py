@@ -22,7 +22,7 @@ from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind
 
 NOTES = (
-    "the reward is the negated cost; an action is identified by its number, from 1",
+    "the reward is the negated cost; an action is identified by its number, starting at 1",
     "tags are ignored; each namespace is a categorical feature",
 )
 
