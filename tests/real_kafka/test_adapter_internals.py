@@ -29,7 +29,6 @@ CONSUMER = (
     "_fetcher.PartitionRecords",
     "_fetcher._handle_fetch_response",
     "_fetcher._next_partition_records",
-    "_fetcher._paused_partition_records",
     "_coordinator._do_join_and_sync_async",
     "_coordinator._generation.member_id",
     "_coordinator._heartbeat_enabled",

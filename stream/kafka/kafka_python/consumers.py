@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from stream.kafka.connection import RETRY_S
 from stream.kafka.kafka_python.admin import Admin
 from stream.kafka.kafka_python.connection import CLOSE_S, TRANSIENT, KafkaConnection
-from stream.kafka.kafka_python.foreign import UnreadableError, headers_read
+from stream.kafka.kafka_python.foreign import headers_read
 from stream.kafka.port import Acl, BrokerError
 from stream.kafka.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
@@ -75,8 +75,6 @@ class Reader:
             return []
         except kafka_errors.OffsetOutOfRangeError as error:
             raise BrokerError(f"cannot read an offset that has been deleted or never existed: {error}") from error
-        except UnreadableError as error:
-            raise BrokerError(str(error)) from error
         except kafka_errors.KafkaError as error:
             self._connection.refuse("read", error, self.needs())
         self._check_times(polled)

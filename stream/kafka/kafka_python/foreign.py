@@ -19,10 +19,11 @@ from typing import Any
 from kafka import codec
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import Fetcher
-from kafka.record import default_records
+from kafka.record import default_records, memory_records
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.serializer import Serializer
 
+from stream.kafka.port import BrokerError
 from stream.kafka.refusals import damaged
 from stream.wire.records import Headers
 
@@ -66,19 +67,17 @@ def headers_read(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
     return tuple([(str(name), b"" if value is None else value) for name, value in headers])
 
 
-class UnreadableError(Exception):
-    """A batch that kafka-python cannot read. The message contains its position, the reason and the remedy."""
-
-
 class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     """A partition's fetched records, read batch by batch."""
 
-    def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
-        super().__init__(fetch_offset, tp, _Batches(records), **settings)
-        self._unreadable: UnreadableError | None = None
+    _unreadable: BrokerError | None = None
 
     def take(self, n: int | None = None) -> Any:
-        """See Fetcher.PartitionRecords."""
+        """See Fetcher.PartitionRecords.
+
+        Raises:
+            BrokerError: a batch cannot be read. The message contains its position, the reason and the remedy.
+        """
         if self._unreadable is not None:
             raise self._unreadable
         try:
@@ -87,22 +86,8 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             reason, remedy = f"{type(error).__name__}: {error}", ""
             if isinstance(error, kafka_errors.UnsupportedCodecError):
                 remedy = "install the Python package for the batch's compression codec"
-            message = damaged(self.topic_partition, self.next_fetch_offset, reason, remedy)
-            self._unreadable = UnreadableError(message)
+            self._unreadable = BrokerError(damaged(self.topic_partition, self.next_fetch_offset, reason, remedy))
             raise self._unreadable from error
-
-
-class _Batches:
-    """The batches in a fetch response. Their header names can contain any bytes."""
-
-    def __init__(self, records: Any) -> None:
-        self._records = records
-
-    def next_batch(self) -> Any:
-        batch = self._records.next_batch()
-        if type(batch) is DefaultRecordBatch:
-            batch.__class__ = _Batch
-        return batch
 
 
 class _Batch(DefaultRecordBatch):  # type: ignore[misc]
@@ -116,6 +101,9 @@ class _Batch(DefaultRecordBatch):  # type: ignore[misc]
         except UnicodeDecodeError:  # the position has not advanced; read the rest of the batch with a slower method
             self._buffer = _Buffer(self._buffer)  # type: ignore[misc, has-type]
             return super()._read_msg()
+
+
+memory_records.DefaultRecordBatch = _Batch  # `MemoryRecords.next_batch` creates the batches of a fetch response
 
 
 class _Buffer(bytearray):
