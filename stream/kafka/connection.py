@@ -64,21 +64,17 @@ AUTO = "auto"
 """Selects the fastest client that is installed."""
 
 
-class ClientMissingError(BrokerError):
-    """The chosen client is not installed."""
-
-
 def chosen(client: str) -> str:
     """Return the name of the client to use. For AUTO, this is the fastest installed client.
 
     Raises:
-        ClientMissingError: the client is not installed.
+        BrokerError: the client is not installed.
     """
     installed = [name for name, known in ADAPTERS.items() if find_spec(known.package) is not None]
     if client == AUTO:
         return installed[-1]
     if client not in installed:
-        raise ClientMissingError(
+        raise BrokerError(
             f"the client {client} is not installed. Run: pip install 'onebit[{client}]', or choose an installed one: "
             f"{', '.join(installed)}"
         )
@@ -93,8 +89,7 @@ def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
         client: One of ADAPTERS, or AUTO.
 
     Raises:
-        BootstrapError: the address is malformed.
-        ClientMissingError: the client is not installed.
+        BrokerError: the address is malformed, or the client is not installed.
         ClientConfigError: a certificate cannot be read.
         AccessError: the broker rejects this client, or cannot be trusted.
         BrokerUnavailableError: no broker responded within `connect_timeout_ms`.
@@ -209,21 +204,17 @@ _SERVER = re.compile(r"([^\s:,/@\[\]]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _PORT_MAX = 65_535
 
 
-class BootstrapError(BrokerError):
-    """A Kafka cluster's address is malformed."""
-
-
 def servers_of(bootstrap: str) -> list[str]:
     """Split `HOST:PORT[,HOST:PORT]` into servers. A host may be an IPv6 address in brackets.
 
     Raises:
-        BootstrapError: the address is in a different format.
+        BrokerError: the address is in a different format.
     """
     servers = [server.strip() for server in bootstrap.split(",")]
     for server in servers:
         found = _SERVER.fullmatch(server)
         if found is None or not 0 < int(found[2]) <= _PORT_MAX:
-            raise BootstrapError(
+            raise BrokerError(
                 f"Kafka address {bootstrap!r}: expected HOST:PORT[,HOST:PORT], such as localhost:9092, with a "
                 f"port from 1 to {_PORT_MAX}; got {server!r}"
             )

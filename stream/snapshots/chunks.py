@@ -62,10 +62,6 @@ def finish(parts: Parts[T], pulse: Pulse = lambda: None) -> T:
         pulse()
 
 
-class SnapshotError(JournalError):
-    """A snapshot cannot be used."""
-
-
 class Message(NamedTuple):
     """A record to write to the snapshots topic."""
 
@@ -191,7 +187,7 @@ class Stored:
         """Add the next record from the topic. Records that are not chunks of these snapshots are skipped.
 
         Raises:
-            SnapshotError: the chunk is in a different format.
+            JournalError: the chunk is in a different format.
         """
         try:
             keys, slot, text = (record.key or b"").decode().rsplit("/", 2)
@@ -210,7 +206,7 @@ class Stored:
         self._chunks[slot].add(index)
         head, payload = decoded
         if head.format != FORMAT:
-            raise SnapshotError(
+            raise JournalError(
                 f"{place_of(record)}: generation {head.generation}: expected format {FORMAT}; got {head.format}"
             )
         if index == 0:

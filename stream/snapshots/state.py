@@ -35,7 +35,7 @@ from stream.journal.steps import (
 )
 from stream.learners import State
 from stream.shared.replica import Place, Replica
-from stream.snapshots.chunks import Generation, Parts, Pulse, SnapshotError, finish
+from stream.snapshots.chunks import Generation, Parts, Pulse, finish
 from stream.task.join import Orphan, Overflows, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
@@ -130,14 +130,14 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     """Restore a task from a snapshot. The retained ids are restored block by block.
 
     Raises:
-        SnapshotError: the learner's state does not fit the settings.
+        JournalError: the learner's state does not fit the settings.
     """
     task = Task(settings, contexts_topic)
     try:
         if settings.model == "own":
             task.learner.load(snapshot.learner)
     except (ValueError, KeyError, TypeError) as error:
-        raise SnapshotError(f"{place}: the state does not fit {settings.learner}: {error}") from error
+        raise JournalError(f"{place}: the state does not fit {settings.learner}: {error}") from error
     if settings.open_classes:
         task.classes.add(snapshot.classes)
     task.model.version = snapshot.step.updates
@@ -233,7 +233,7 @@ def decoding(generation: Generation) -> Parts[Snapshot]:
     """Decode a task's snapshot section by section. Each of the generation's payloads is released once it has been read.
 
     Raises:
-        SnapshotError: the snapshot cannot be decoded.
+        JournalError: the snapshot cannot be decoded.
     """
     with _refusing(generation):
         values, learner, columns = yield from _reading(generation)
@@ -259,7 +259,7 @@ def _refusing(generation: Generation) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise SnapshotError(f"{generation.place}: generation {generation.number} cannot be read: {error!r}") from error
+        raise JournalError(f"{generation.place}: generation {generation.number} cannot be read: {error!r}") from error
 
 
 def _reading(generation: Generation) -> Parts[tuple[Mapping[str, Any], State, dict[str, Any]]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.connection import ADAPTERS, BootstrapError, connect, servers_of
+from stream.kafka.connection import ADAPTERS, connect, servers_of
+from stream.kafka.port import BrokerError
 from tests.test_structure import ONLY_IMPORTER
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,7 +36,7 @@ def test_address_can_list_several_servers(bootstrap: str, servers: list[str]) ->
      "host:9092/path", "http://host:9092", "::1:9092", "ho st:9092", "host:٩"],
 )  # fmt: skip
 def test_invalid_address_is_rejected_with_the_expected_form(bootstrap: str) -> None:
-    with pytest.raises(BootstrapError, match=r"expected HOST:PORT\[,HOST:PORT\]") as raised:
+    with pytest.raises(BrokerError, match=r"expected HOST:PORT\[,HOST:PORT\]") as raised:
         connect(bootstrap)
     assert repr(bootstrap) in str(raised.value)
 

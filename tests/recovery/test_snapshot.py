@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import MsgspecError, msgpack
 
-from stream.journal.steps import JournalStep, LogStep, ReplicaDigest, stored_settings
+from stream.journal.steps import JournalError, JournalStep, LogStep, ReplicaDigest, stored_settings
 from stream.learners import State, registered
-from stream.snapshots.chunks import CHUNK_BYTES, FORMAT, ChunkWriter, Generation, SnapshotError, Stored, finish
+from stream.snapshots.chunks import CHUNK_BYTES, FORMAT, ChunkWriter, Generation, Stored, finish
 from stream.snapshots.state import (
     Entries,
     Snapshot,
@@ -430,7 +430,7 @@ def test_snapshot_with_an_excessive_entry_count_is_rejected_with_its_offset() ->
         start = max(state.rfind(b'{"name"', 0, at) - 4, 0)
         length = int.from_bytes(state[start : start + 4], "little") + len(claimed) - len(shape)
         changed = state[:start] + length.to_bytes(4, "little") + state[start + 4 :].replace(shape, claimed, 1)
-        with pytest.raises(SnapshotError, match=r"^snapshots/0 offset 3: generation 7 cannot be read: .*bytes left"):
+        with pytest.raises(JournalError, match=r"^snapshots/0 offset 3: generation 7 cannot be read: .*bytes left"):
             decode(Generation(7, "a", "snapshots/0 offset 3", [memoryview(changed)]))
 
 
@@ -475,7 +475,7 @@ def test_tick_after_a_snapshot_sets_the_time_of_settled_decisions(late: Any) -> 
 
 @pytest.mark.parametrize("other", [b"0", b"2"])
 def test_snapshot_of_another_format_is_rejected_with_its_offset(other: bytes) -> None:
-    with pytest.raises(SnapshotError, match=r"^snapshots/0 offset 0: generation 7: expected format 1; got"):
+    with pytest.raises(JournalError, match=r"^snapshots/0 offset 0: generation 7: expected format 1; got"):
         stored(CHUNKS[0].replace(b'"format":1', b'"format":' + other))
 
 
@@ -516,11 +516,11 @@ def test_missing_count_is_0_and_an_unknown_count_is_rejected() -> None:
     found = decode(rewritten(b'"expired":%d,' % ledger.expired, b""))
     assert found.step.ledger == ledger._replace(expired=0)
     for old, new in ((b'"matched":', b'"newer":'), (b'"overflows":{', b'"overflows":{"newer":1,')):
-        with pytest.raises(SnapshotError, match=r"^snapshots/0 offset 3: generation 7 cannot be read: .*newer"):
+        with pytest.raises(JournalError, match=r"^snapshots/0 offset 3: generation 7 cannot be read: .*newer"):
             decode(rewritten(old, new))
 
 
 def test_state_of_another_learner_is_rejected() -> None:
     snapshot = taken(used_task(small_task()))
-    with pytest.raises(SnapshotError, match="does not fit soba-diag"):
+    with pytest.raises(JournalError, match="does not fit soba-diag"):
         restored(snapshot, small_task("soba-diag"))
