@@ -5,9 +5,9 @@ Workarounds for kafka-python:
 - With a reset policy, the client silently replaces a deleted offset with the first available offset. No policy is set
   here.
 - The client sets aside records fetched from a paused partition. After a resume, the client can stop returning and
-  fetching records. This happens if its current batch is from another partition and has been read completely
-  (`_make_room`).
-- Only a record's timestamp type shows whether the broker or the sender set the timestamp (`_check_times`).
+  fetching records. This happens if its current batch is from another partition and has been read completely.
+  `Reader.poll` clears such a batch.
+- Only a record's timestamp type shows whether the broker or the sender set the timestamp. `Reader.poll` checks it.
 - Records from other clients, and batches that cannot be read, are handled in `foreign`.
 """
 
@@ -66,8 +66,14 @@ class Reader:
         return frozenset(TopicPartition(*tp) for tp in self._client.assignment())
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer. Returns no records while the broker is down; the client reconnects automatically."""
-        self._make_room()
+        """See Consumer. Returns no records while the broker is down; the client reconnects automatically.
+
+        Raises:
+            TopicSettingsError: records carry their sender's timestamp, and their topic uses CreateTime.
+        """
+        fetcher = self._client._fetcher
+        if not fetcher._next_partition_records:  # all have been read; make room for later records
+            fetcher._next_partition_records = None
         try:
             polled = self._client.poll(timeout_ms, records_max)
         except TRANSIENT:
@@ -77,7 +83,10 @@ class Reader:
             raise BrokerError(f"cannot read an offset that has been deleted or never existed: {error}") from error
         except kafka_errors.KafkaError as error:
             self._connection.refuse("read", error, self.needs())
-        self._check_times(polled)
+        dated_by_sender = {  # only the last record from each partition is checked
+            records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
+        }
+        check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
         return [
             Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, headers_read(r.headers))
             for records in polled.values()
@@ -87,22 +96,6 @@ class Reader:
     def needs(self) -> list[Acl]:
         """Return the ACLs required for reading the assigned topics."""
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
-
-    def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Raise TopicSettingsError if records carry their sender's timestamp and their topic uses CreateTime.
-
-        Only the last record from each partition is checked.
-        """
-        dated_by_sender = {
-            records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
-        }
-        check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
-
-    def _make_room(self) -> None:
-        """Clear the fetcher's current records after all have been read, so that the fetcher returns later records."""
-        fetcher = self._client._fetcher
-        if not fetcher._next_partition_records:
-            fetcher._next_partition_records = None
 
     def position(self, tp: TopicPartition) -> int:
         """See Consumer."""
