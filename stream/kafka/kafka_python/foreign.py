@@ -5,7 +5,7 @@
   when the name is sent (`HeaderName`).
 - The value of a header can be null. The Broker interface has no null values, so null is read as an empty value.
 - A record may lack both a key and a value. kafka-python reads such records, but sends them only if its serializer
-  returns null (`NullSerializer`).
+  returns null (`NULL`).
 - For batches compressed with zstd, kafka-python requires the zstandard package (24 MB). Here, it uses Python 3.14's
   own module or the module's backport (0.5 MB).
 - If a batch has a wrong checksum, or its codec is missing, kafka-python raises the codec's error without a position,
@@ -21,7 +21,6 @@ from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import Fetcher
 from kafka.record import default_records, memory_records
 from kafka.record.default_records import DefaultRecordBatch
-from kafka.serializer import Serializer
 
 from stream.kafka.port import BrokerError
 from stream.kafka.refusals import damaged
@@ -36,15 +35,7 @@ codec.zstd = zstd  # the client checks only whether this name is None
 default_records.zstd_encode, default_records.zstd_decode = zstd.compress, zstd.decompress
 
 NULL = object()
-"""Represents the null value in a record that has neither a key nor a value."""
-
-
-class NullSerializer(Serializer):  # type: ignore[misc]
-    """Serializes NULL as null, and bytes unchanged."""
-
-    def serialize(self, topic: str, headers: Any, data: Any) -> Any:
-        """See kafka.serializer.Serializer."""
-        return None if data is NULL else data
+"""Represents the null value in a record that has neither a key nor a value. The producer serializes it as null."""
 
 
 class HeaderName(str):

@@ -27,9 +27,10 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import TransactionState
+from kafka.serializer import SerializeWrapper
 
 from stream.kafka.kafka_python.connection import CLOSE_S, KafkaConnection, kind_of
-from stream.kafka.kafka_python.foreign import NULL, NullSerializer, headers_to_send
+from stream.kafka.kafka_python.foreign import NULL, headers_to_send
 from stream.kafka.kafka_python.membership import GroupConsumer, offsets_of
 from stream.kafka.port import Acl, BrokerError, FencedError, Member, StaleMemberError
 from stream.kafka.producers import QUEUED_BYTES_MAX, QUEUED_RECORDS_MAX, outcome_unknown
@@ -57,7 +58,7 @@ class KafkaSink:
                 max_block_ms=connection.request_timeout_ms,
                 allow_auto_create_topics=False,
                 metrics_enabled=False,
-                value_serializer=NullSerializer(),
+                value_serializer=SerializeWrapper(lambda data: None if data is NULL else data),
                 **settings,
             )
 
