@@ -195,7 +195,7 @@ def _polling(settings: Settings, dashboard: Dashboard, topics: Topics, partition
 def _poll(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int, ended: Event) -> None:
     names = (topics.contexts, topics.feedback, topics.predictions, topics.examples)
     tps = [TopicPartition(name, partition) for name in names for partition in range(partitions)]
-    follower = JournalFollower(broker, topics, partitions, from_end=True)
+    follower = JournalFollower(broker, topics, partitions)
     naming = _Names(broker, topics)
     try:
         while not ended.wait(POLL_S):

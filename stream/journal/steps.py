@@ -253,15 +253,14 @@ def last_steps(broker: Broker, journals: Sequence[TopicPartition]) -> dict[Topic
 class JournalFollower:
     """Reads new steps from a pipeline's journals, and stores each task's last step."""
 
-    def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
-        """Start at the beginning of the journals or, with `from_end`, at each task's last step."""
+    def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
+        """Start at each task's last step."""
         journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
-        self.steps: dict[int, JournalStep] = {}  # last step of each task that has taken a step
         self._consumer = broker.reader(journals)
-        if from_end:
-            for journal, ends in broker.ends(journals).items():
-                self._consumer.seek(journal, ends.stable)
-            self.steps = {journal.partition: step for journal, step in last_steps(broker, journals).items()}
+        for journal, ends in broker.ends(journals).items():
+            self._consumer.seek(journal, ends.stable)
+        # by partition, for each task that has taken a step
+        self.steps = {journal.partition: step for journal, step in last_steps(broker, journals).items()}
 
     def read(self, timeout_ms: int) -> Ledger:
         """Read new records, and return the sum of the tasks' ledgers."""

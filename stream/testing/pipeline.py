@@ -133,7 +133,7 @@ class PipelineUnderTest(ABC):
         """Return the report for a failed test: the ledger, and the records of the most recently used events."""
         asked = list(self._touched)[-LIVES_MAX:]
         lives = [f"{event_id}:\n" + "".join(f"  {line}\n" for line in self.life(event_id)) for event_id in asked]
-        follower = JournalFollower(self.broker, self.topics, self.partitions, from_end=True)
+        follower = JournalFollower(self.broker, self.topics, self.partitions)
         try:
             ledger = follower.read(0)
         finally:
