@@ -36,17 +36,13 @@ def headers_read(message: Any) -> Headers:
 
 def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
     """Return the headers in the form that confluent-kafka expects."""
-    taken = [(name, value) for name, value in headers if _is_sendable(name)]
-    for name, _ in headers if len(taken) < len(headers) else ():
-        if not _is_sendable(name):
+    taken = []
+    for name, value in headers:
+        if "\0" not in name and name.encode(errors="ignore").decode() == name:  # "ignore" drops lone surrogates
+            taken.append((name, value))
+        else:
             _logger.warning("omitted header %r from a record for %s: this client cannot send such a name", name, topic)
     return taken
-
-
-def _is_sendable(name: str) -> bool:
-    if name.isascii():
-        return "\0" not in name
-    return not any("\ud800" <= letter <= "\udfff" for letter in name) and "\0" not in name
 
 
 def _lenient(message: Any, error: SystemError) -> Headers:
