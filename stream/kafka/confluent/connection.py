@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -22,17 +23,6 @@ from stream.kafka.token_command import TokenCommand
 
 _REFUSAL_S = 15.0  # maximum interval between a client's reports of denied access
 _TOKEN_S = 300.0  # assumed lifetime of a token without an expiry time
-
-
-class Silent:
-    """A logger for librdkafka that discards its messages.
-
-    librdkafka logs while its fatal error is set as Python's current exception. The `logging` module raises and catches
-    other exceptions, which clears the fatal error. This logger does not clear it.
-    """
-
-    def log(self, *message: object) -> None:
-        """Discard a message."""
 
 
 _code: Any = KafkaError  # mypy does not know the attributes for the error codes
@@ -108,9 +98,11 @@ class ConfluentConnection(Connection):
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
-            # librdkafka logs errors that it retries; final errors are raised.
+            # librdkafka logs errors that it retries; final errors are raised. It also logs while its fatal error is
+            # set as Python's current exception. The `logging` module would clear this exception, because it raises and
+            # catches others.
             "log_level": 0,
-            "logger": Silent(),
+            "logger": SimpleNamespace(log=lambda *message: None),
             "error_cb": self._on_error,
             "socket.timeout.ms": self.request_timeout_ms,
             "socket.connection.setup.timeout.ms": max(1_000, self.setup_timeout_ms),
