@@ -8,8 +8,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, cast
 
 from stream.kafka.client_config import ClientConfig
@@ -94,8 +94,7 @@ def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
         AccessError: the broker rejects this client, or cannot be trusted.
         BrokerUnavailableError: no broker responded within `connect_timeout_ms`.
     """
-    module, _, name = ADAPTERS[chosen(client)].adapter.partition(":")
-    adapter = getattr(import_module(module), name)
+    adapter = resolve_name(ADAPTERS[chosen(client)].adapter)
     return cast(Broker, adapter(ConnectionSettings(settings) if isinstance(settings, str) else settings))
 
 
@@ -133,10 +132,6 @@ class Connection:
             with suppress(BrokerError):
                 client.close()
 
-    def deadline_s(self) -> float:
-        """Return the deadline for a request that starts now, in seconds on this host's monotonic clock."""
-        return time.monotonic() + self.request_timeout_s
-
     def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
         """Send a request, and retry it after transient errors until the request timeout expires.
 
@@ -145,7 +140,7 @@ class Connection:
             question: a function that sends the request and returns the response.
             needs: the ACLs that the request requires.
         """
-        deadline_s = self.deadline_s()
+        deadline_s = time.monotonic() + self.request_timeout_s
         while True:
             try:
                 return question()

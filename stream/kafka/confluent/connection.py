@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -111,12 +110,6 @@ class ConfluentConnection(Connection):
             **self._security,
             **{name.replace("_", "."): value for name, value in own.items()},
         }
-
-    def listen(self) -> None:
-        """Poll all producers, so that they report their errors."""
-        for client in self.producers:
-            with suppress(*RAISED):
-                client.poll(0)
 
     def call(self, what: str, call: Callable[[], Any]) -> None:
         """Run a call with a timeout, because it may never return.

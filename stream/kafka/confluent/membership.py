@@ -198,7 +198,9 @@ class GroupConsumer(Reader):
         may have arrived before an outage.
         """
         members = self._admin.members(self.subscription.group)
-        self._connection.listen()
+        for producer in self._connection.producers:  # they report errors only when they are polled
+            with suppress(*RAISED):
+                producer.poll(0)
         others = [tps for name, tps in members.items() if name != self.subscription.member]
         return self._connection.cut_off_s > self._known_s and not any(others)
 

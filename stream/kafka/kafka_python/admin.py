@@ -131,7 +131,7 @@ class Admin:
             f"delete the topics {', '.join(left)}", lambda: self._admin_client.delete_topics(left, raise_errors=False)
         )
         self._refuse_unless(answer, "delete", kafka_errors.UnknownTopicOrPartitionError)
-        deadline_s = self._connection.deadline_s()
+        deadline_s = time.monotonic() + self._connection.request_timeout_s
         while remaining := self.describe_topics(left):
             if time.monotonic() > deadline_s:
                 raise self._connection.unanswered(f"delete the topics {', '.join(remaining)}")
