@@ -94,7 +94,9 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
             takes 10 ms into reused memory, but 250 ms into new memory.
     """
     join = task.join
-    learner = {} if task.settings.model == "shared" else _copy(task.learner, spare)
+    learner: State = {}
+    if task.settings.model == "own":
+        learner = task.learner.state() if spare is None else task.learner.state_into(spare)
     classes = list(task.classes.names or ()) if task.classes.is_open else []
     return Snapshot(
         stored_settings(task.settings), step, join.dated_ms, list(task.undated), join.stream_ms, join.overflows(),
@@ -108,13 +110,8 @@ def take_model(replica: Replica, settings: TaskSettings, spare: State | None = N
     assert not replica.is_overlaid
     return ModelSnapshot(
         model_settings(settings), replica.version, replica.updates, replica.offset, dict(replica.places),
-        list(replica.names), _copy(replica.learner, spare),
+        list(replica.names), replica.learner.state() if spare is None else replica.learner.state_into(spare),
     )  # fmt: skip
-
-
-def _copy(learner: Any, spare: State | None) -> State:
-    state: State = learner.state() if spare is None else learner.state_into(spare)
-    return state
 
 
 def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
