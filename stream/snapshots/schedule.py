@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from stream.learners import State
-from stream.snapshots.chunks import CHUNK_BYTES, ChunkWriter, Message, Stored
+from stream.snapshots.chunks import ChunkWriter, Message, Stored
 from stream.snapshots.state import ModelSnapshot, Snapshot, encode
 
 
@@ -26,7 +26,7 @@ class Source(NamedTuple):
 class SnapshotSchedule:
     """Schedules snapshots for all tasks in one process, and for a shared model."""
 
-    def __init__(self, interval_ms: int, bytes_max: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, interval_ms: int, bytes_max: int, chunk_bytes: int) -> None:
         """Create an empty schedule.
 
         Args:
