@@ -152,12 +152,9 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     def decisions(entries: Entries) -> Iterator[tuple[str, Pending]]:
         return ((event_id, dated(pending)) for event_id, pending in zip(*entries, strict=True))
 
-    join.restore(
-        decisions(snapshot.pending),
-        zip(*snapshot.orphans, strict=True),
-        decisions(snapshot.deferred),
-        decisions(snapshot.shown),
-    )
+    for name in ("pending", "deferred", "shown"):
+        getattr(join, name).update(decisions(getattr(snapshot, name)))
+    join.orphans.update(zip(*snapshot.orphans, strict=True))
     retained = zip(*snapshot.retained, strict=True)
     while block := list(islice(retained, RESTORED_ENTRIES)):
         join.restore_retained(

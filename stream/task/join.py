@@ -289,26 +289,6 @@ class Join:
                 events += self._evict(collection)
         return events
 
-    def restore(
-        self,
-        pending: Iterable[tuple[str, Pending]],
-        orphans: Iterable[tuple[str, Orphan]],
-        deferred: Iterable[tuple[str, Pending]] = (),
-        shown: Iterable[tuple[str, Pending]] = (),
-    ) -> None:
-        """Add the waiting entries from a stored state, oldest first.
-
-        Args:
-            pending: ids and decisions.
-            orphans: ids and feedback.
-            deferred: ids and decisions that have not been shown yet.
-            shown: ids and decisions that were deferred and then shown.
-        """
-        self.pending.update(pending)
-        self.deferred.update(deferred)
-        self.shown.update(shown)
-        self.orphans.update(orphans)
-
     def restore_retained(self, retained: Iterable[tuple[str, Retained, int]]) -> None:
         """Add the settled ids from a stored state, oldest first, with their entries and times.
 
