@@ -33,7 +33,6 @@ class LearnerOptions:
     records_max: int = 2_000  # limit on records per task in one transaction
     step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
     idle_ms: int = 1_000  # interval between ticks while decisions or orphans wait and no feedback arrives
-    poll_ms: int = 100
     snapshot_interval_ms: int = 60_000  # stream time between a task's snapshots; 0 means no snapshots
     snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, to bound decision latency
     snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
@@ -125,7 +124,8 @@ class LearnerProgram:
         self._running: dict[int, Partition] = {}
         self._assigned: set[int] = set()
         self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
-        self._idle_ms = min(options.idle_ms, max(1, settings.join.shortest_ms // 10))
+        shortest_ms = min(settings.join.window_ms, settings.join.activation_limit_ms)
+        self._idle_ms = min(options.idle_ms, max(1, shortest_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
         self._has_recovered = False  # True if a recovery made progress in the previous step
         # Host time at which this process last had a partition; None after `_announce_standby` has logged its message.
@@ -136,18 +136,13 @@ class LearnerProgram:
         parked = parked or Parked()
         if parked.shared is not None:
             parked.shared.reconnect(broker)
-
-        def announce_now(message: str) -> None:
-            self._announce(message)
-
         make_shared = partial(
-            SharedModel, broker, topics, host_ms=host_ms, announce=announce_now, instance=options.instance,
-            lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
-        )  # fmt: skip
+            SharedModel, instance=options.instance, lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max
+        )
         self._recoveries = Recoveries(
             broker=broker, topics=topics, settings=settings, given=given, change_settings=change_settings,
-            host_ms=host_ms, announce=announce_now, stop=stop, poll=lambda: self._poll(0), make_shared=make_shared,
-            parked=parked, polled_ms=host_ms(), reported_ms=host_ms(),
+            host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, poll=lambda: self._poll(0),
+            make_shared=make_shared, parked=parked, polled_ms=host_ms(),
         )  # fmt: skip
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Member = broker.group_consumer(

@@ -38,11 +38,9 @@ class Input:
     def pace(self, consumer: Consumer, records_max: int) -> None:
         """Pause the input while its buffer is full, so that a backlog does not exhaust memory."""
         is_full = len(self.buffer) >= records_max
-        if is_full and not self.is_paused:
-            consumer.pause((self.tp,))
-        elif self.is_paused and not is_full:
-            consumer.resume((self.tp,))
-        self.is_paused = is_full
+        if is_full != self.is_paused:
+            (consumer.pause if is_full else consumer.resume)((self.tp,))
+            self.is_paused = is_full
 
     def lag(self, consumer: Consumer) -> int:
         """Return the number of unapplied records as of the last fetch, excluding buffered ticks."""
@@ -97,14 +95,9 @@ class Partition:
         A tick is due if a decision or orphan is waiting and stream time has not advanced for `idle_ms`. No tick is
         needed if the step contains feedback, which advances stream time.
         """
-        if not self.waits or now_ms - self.moved_at_ms < idle_ms:
+        if not self.task.join.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
         return all(record.topic == self.contexts.tp.topic for record in records)
-
-    @property
-    def waits(self) -> bool:
-        """Whether any decisions or orphans are waiting for stream time to advance."""
-        return self.task.join.waits
 
     def next_due_ms(self) -> int | None:
         """Return the stream time just after the next deadline, or None if no decision or orphan is waiting.

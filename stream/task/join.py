@@ -40,11 +40,6 @@ class JoinSettings:
         """The maximum time that a deferred decision waits to be shown."""
         return self.window_ms if self.activation_ms is None else self.activation_ms
 
-    @property
-    def shortest_ms(self) -> int:
-        """The shorter of `window_ms` and `activation_limit_ms`."""
-        return min(self.window_ms, self.activation_limit_ms)
-
 
 class Pending(NamedTuple):
     """A decision that is waiting for its feedback, or a deferred decision that is waiting to be shown."""
@@ -184,12 +179,7 @@ class _AgeQueue:
         return self._times_ms[self._head :]
 
 
-_SETTLED_STATES = {
-    Outcome.MATCHED: State.MATCHED,
-    Outcome.EXPIRED: State.EXPIRED,
-    Outcome.UNMATCHED: State.UNMATCHED,
-    Outcome.UNSHOWN: State.UNSHOWN,
-}
+_SETTLED_STATES = {outcome: State[outcome.name] for outcome in Outcome}
 
 _REFUSALS = frozenset((Move.REFUSE, Move.DECIDE_AND_REFUSE, Move.DEFER_AND_REFUSE))
 _UNDECIDED = frozenset(state for state in State if "no decision" in state.has)
@@ -227,7 +217,7 @@ class Join:
         self._table = dict(table)
         self.stream_ms = 0
         self.dated_ms = 0  # latest decision time so far
-        self._quiet_until_ms = -1  # no entry is due before stream time exceeds this value
+        self._quiet_until_ms: float = -1  # no entry is due before stream time exceeds this value
         self.pending: OrderedDict[str, Pending] = OrderedDict()
         self.deferred: OrderedDict[str, Pending] = OrderedDict()
         self.shown: OrderedDict[str, Pending] = OrderedDict()
@@ -389,8 +379,8 @@ class Join:
 
     def next_deadline_ms(self) -> int | None:
         """Return the next deadline for an unsettled decision or orphan."""
-        due = map(self._due_ms, self._waiting)
-        return min((due_ms for due_ms in due if due_ms is not None), default=None)
+        due_ms = min(map(self._due_ms, self._waiting))
+        return None if due_ms == inf else int(due_ms)
 
     def date(self, time: DecisionTime, ms: int) -> None:
         """Set the time of a step's decisions.
@@ -423,24 +413,23 @@ class Join:
         # Entries added from now on have this stream time or a later one.
         self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
         for collection in self._collections:
-            while (due_ms := self._due_ms(collection)) is not None and due_ms < self.stream_ms:
+            while (due_ms := self._due_ms(collection)) < self.stream_ms:
                 events += self._end_oldest(collection)
-            if due_ms is not None:
-                self._quiet_until_ms = min(self._quiet_until_ms, due_ms)
+            self._quiet_until_ms = min(self._quiet_until_ms, due_ms)
         return events
 
-    def _due_ms(self, collection: _Collection) -> int | None:
-        """Return the deadline for a collection's oldest entry; None if there is no entry or its time is unknown."""
+    def _due_ms(self, collection: _Collection) -> float:
+        """Return the deadline for a collection's oldest entry; infinity if it has no entry or the time is unknown."""
         since_ms: int | None
         if not collection.entries:
-            return None
+            return inf
         if collection.state in _UNSETTLED:
             since_ms = next(iter(collection.entries.values())).time.ms
         elif collection.state is State.ORPHAN:
             since_ms = next(iter(self.orphans.values())).kept_at_ms
         else:
             since_ms = self._settled.oldest_ms()
-        return None if since_ms is None else since_ms + collection.limit_ms
+        return inf if since_ms is None else since_ms + collection.limit_ms
 
     def _evict(self, collection: _Collection) -> Sequence[Event]:
         """Evict an entry because a collection exceeds its limit.
@@ -451,13 +440,9 @@ class Join:
         if self.deferred and collection.others:
             collection = self._deferred
         elif self.shown and collection.others:
-            collection = min(self._pending, self._shown, key=self._due_or_never_ms)
+            collection = min(self._pending, self._shown, key=self._due_ms)
         self._overflows[collection.counted_as] += 1
         return self._end_oldest(collection)
-
-    def _due_or_never_ms(self, collection: _Collection) -> float:
-        due_ms = self._due_ms(collection)
-        return inf if due_ms is None else due_ms
 
     def _end_oldest(self, collection: _Collection) -> Sequence[Event]:
         """Apply the deadline rule to a collection's oldest entry."""

@@ -346,7 +346,7 @@ MUTATIONS = [
     *(commit_without_step(step) for step in COMMIT_STEPS),
     replaced("ticks not written", partition_module, "Commit", forgets_ticks),
     replaced("tick of the previous step", codec, "tick_headers", lambda step: tick_headers(step - 1)),
-    replaced("idle ticks not written", Partition, "waits", property(lambda self: False)),
+    replaced("idle ticks not written", Join, "waits", property(lambda self: False)),
     replaced("ticks counted as feedback", Task, "_apply_tick", counts_ticks),
     replaced("ticks do not date decisions", Task, "_apply_tick", lambda self, record: None),
     replaced("decisions dated by the time of their context", Task, "_answer", dates_by_the_context),
