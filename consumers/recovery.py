@@ -1,15 +1,15 @@
 """Starts assigned partitions: parked tasks resume, and other tasks are recovered in time slices."""
 
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from consumers.partition import Input, Partition
 from consumers.shared_model import SharedModel
-from stream.journal.recover import Progress, Recovered, recovery
+from stream.journal.recover import Progress, Recovered, Recovery, recovery
 from stream.journal.steps import Given, UnrecoverableError, last_steps, stored_settings
 from stream.kafka.port import Broker
 from stream.shared.view import View
-from stream.snapshots.chunks import MODEL_KEYS, MODEL_PARTITION, imported_model, read_snapshots, reading_snapshots
+from stream.snapshots.chunks import MODEL_PARTITION, Parts, read_snapshots, reading_snapshots
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -35,10 +35,6 @@ class Parked:
     shared: SharedModel | None = None
 
 
-_Steps = Generator[bool, None, Partition]
-"""Yields True after doing work, and False while it waits for another process. Returns the partition."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Recoveries:
     """The assigned partitions that are not running yet. Most fields are described in `LearnerProgram`."""
@@ -52,11 +48,11 @@ class Recoveries:
     announce: Callable[[str], None]
     stop: Callable[[], bool]
     poll: Callable[[], None]  # polls once; called during long recoveries, so that the group does not remove the member
-    make_shared: Callable[..., SharedModel]  # creates the shared model from `settings` and a `pulse`
+    make_shared: Callable[..., SharedModel]  # creates the shared model; see SharedModel's first six parameters
     parked: Parked
     polled_ms: int
-    reported_ms: int  # host time when progress was last logged
-    _running: dict[int, _Steps] = field(default_factory=dict)
+    reported_ms: int = 0  # host time when progress was last logged
+    _running: dict[int, Parts[Partition]] = field(default_factory=dict)  # yield False while they wait for a process
 
     def advance(self, partition: int) -> tuple[Partition | None, bool]:
         """Recover for one time slice. Return the partition if its recovery is complete, and whether any work was done.
@@ -125,12 +121,11 @@ class Recoveries:
 
     def is_overtaken(self, running: Partition) -> bool:
         """Return whether a model was imported after this task was recovered. Called before the task's first commit."""
-        if running.settings.model == "shared":
-            return imported_model(self.broker, self.topics) != running.imported
-        imported = read_snapshots(self.broker, self.topics, running.partition).imported
+        partition = None if running.settings.model == "shared" else running.partition
+        imported = read_snapshots(self.broker, self.topics, partition).imported
         return (imported and imported.whole) != running.imported
 
-    def _start(self, partition: int) -> _Steps:
+    def _start(self, partition: int) -> Parts[Partition]:
         others = ", or from another program in its predictions topic" if self.settings.model == "shared" else ""
         waits = f"partition {partition} waits for a transaction from its previous learner{others}"
         yield from self._wait(lambda: not self._held_up([partition]), lambda: waits)
@@ -141,7 +136,7 @@ class Recoveries:
             yield from self._read_log(partition, recovered)
         return (yield from self._partition_of(partition, recovered))
 
-    def _wait(self, is_over: Callable[[], bool], message: Callable[[], str]) -> Generator[bool, None, None]:
+    def _wait(self, is_over: Callable[[], bool], message: Callable[[], str]) -> Parts[None]:
         """Wait for another process, and log the reason once."""
         is_announced = False
         while not is_over():
@@ -150,7 +145,7 @@ class Recoveries:
             is_announced = True
             yield False
 
-    def _recover(self, partition: int) -> Generator[bool, None, Recovered]:
+    def _recover(self, partition: int) -> Recovery:
         """Recover a task from its topics, and log the progress at the start, at intervals, and at the end."""
         began_ms = self.reported_ms = self.host_ms()
 
@@ -163,16 +158,15 @@ class Recoveries:
                 at_once=not progress.first <= progress.number < progress.last,
             )
 
-        recovered = yield from recovery(
+        return (yield from recovery(
             self.broker, self.topics, partition, self.settings, report,
             given=self.given, change_settings=self.change_settings, pulse=self._pulse,
-        )  # fmt: skip
-        return recovered
+        ))  # fmt: skip
 
-    def _read_log(self, partition: int, recovered: Recovered) -> Generator[bool, None, None]:
+    def _read_log(self, partition: int, recovered: Recovered) -> Parts[None]:
         """Read the shared model's log up to the task's last record and up to the model version of its last decision."""
         shared = self.parked.shared = self.parked.shared or self.make_shared(
-            settings=recovered.settings, pulse=self._pulse
+            self.broker, self.topics, recovered.settings, self.host_ms, self.announce, self._pulse
         )
         self.reported_ms, wrote = self.host_ms(), recovered.step.wrote
 
@@ -200,7 +194,7 @@ class Recoveries:
             )
         recovered.task.use_model(View(shared.replica, partition))
 
-    def _partition_of(self, partition: int, recovered: Recovered) -> _Steps:
+    def _partition_of(self, partition: int, recovered: Recovered) -> Parts[Partition]:
         """Create the `Partition` for a recovered task.
 
         Raises:
@@ -215,7 +209,7 @@ class Recoveries:
                 "new pipeline with a different topic prefix"
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:
-            stored = yield from reading_snapshots(self.broker, topics, MODEL_PARTITION, keys=MODEL_KEYS)
+            stored = yield from reading_snapshots(self.broker, topics, None)
             self.parked.shared.write_snapshots(stored)
         running = Partition(
             task=recovered.task,

@@ -7,11 +7,10 @@ from typing import NamedTuple
 from stream.journal.steps import ReplicaDigest, UnrecoverableError
 from stream.kafka.port import SHORT_FETCH_WAIT_MS, Broker, Ends
 from stream.kafka.reading import read_towards
-from stream.shared.replica import Replica
 from stream.shared.view import View
-from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, read_model_snapshots
+from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, read_snapshots
 from stream.snapshots.schedule import Source
-from stream.snapshots.state import decode_model, restore_model, state_digest, take_model
+from stream.snapshots.state import fresh_replica, state_digest, take_model
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -78,7 +77,6 @@ class SharedModel:
                 were deleted.
         """
         self.settings = settings
-        self.replica = Replica(settings.make_shareable_learner())
         self._tp = tp = TopicPartition(topics.updates, 0)
         self._place = f"{tp.topic}/{tp.partition}"
         self._host_ms = host_ms
@@ -94,10 +92,8 @@ class SharedModel:
         self.snapshots: Stored | None = None  # earlier snapshots; None unless this process writes the snapshots
         self._too_far_ahead: set[int] = set()  # partitions whose decisions are paused
         self._blocked_since_ms = host_ms()
-        stored = read_model_snapshots(broker, topics, pulse)
-        newest = stored.newest or stored.imported
-        if newest is not None:
-            restore_model(decode_model(newest), self.replica, settings)
+        stored = read_snapshots(broker, topics, None, pulse=pulse)
+        self.replica = fresh_replica(settings, stored.newest or stored.imported)
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
             raise UnrecoverableError(

@@ -24,13 +24,11 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import Portions, offset_of_number, read_partition
 from stream.shared.view import Recall, RecallError
 from stream.snapshots.chunks import (
-    MODEL_KEYS,
     MODEL_PARTITION,
     Parts,
     Pulse,
     Stored,
     finish,
-    read_model_snapshots,
     read_snapshots,
     reading_snapshots,
 )
@@ -259,7 +257,7 @@ def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pu
         for tp, end in ends.items():
             if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition, pulse)):
                 return found
-    imported = read_model_snapshots(broker, topics, pulse).imported
+    imported = read_snapshots(broker, topics, None, pulse=pulse).imported
     return {} if imported is None else {**decode_model(imported).settings, "model": "shared"}
 
 
@@ -285,10 +283,7 @@ def _from_beginning(
     if settings is None:
         raise JournalError(f"{place} is empty: the task has not started")
     shared = settings.model == "shared"
-    if shared:
-        model = (yield from reading_snapshots(broker, topics, MODEL_PARTITION, keys=MODEL_KEYS)).imported
-    else:
-        model = stored.imported
+    model = (yield from reading_snapshots(broker, topics, None)).imported if shared else stored.imported
     imported = model and model.whole
     where = f"{topics.snapshots}/{MODEL_PARTITION if shared else partition}"
     if first is None or record is None:

@@ -17,10 +17,9 @@ from stream.simulation.outside import TOPICS, name_of
 from stream.simulation.processes import SeenModel
 from stream.simulation.tracing import NAMED_TWICE
 from stream.simulation.world import World
-from stream.snapshots.chunks import read_model_snapshots
-from stream.snapshots.state import state_digest
+from stream.snapshots.chunks import read_snapshots
+from stream.snapshots.state import fresh_replica, state_digest
 from stream.task.settings import TaskSettings
-from stream.verifying.models import fresh_replica
 from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
 from stream.wire.records import TopicPartition
@@ -209,7 +208,7 @@ def _apply(model: Learner, entry: Entry) -> None:
 
 
 def _model_of_the_snapshot(world: World) -> set[SeenModel]:
-    newest = read_model_snapshots(world.broker, TOPICS).newest
+    newest = read_snapshots(world.broker, TOPICS, None).newest
     if newest is None:
         return set()
     replica = fresh_replica(world.schedule.task, newest)

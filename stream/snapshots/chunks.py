@@ -262,44 +262,31 @@ def _other(slot: str) -> str:
 def read_snapshots(
     broker: Broker,
     topics: Topics,
-    partition: int,
+    partition: int | None,
     number_max: int | None = None,
     pulse: Pulse = lambda: None,
-    *,
-    keys: str | None = None,
 ) -> Stored:
     """Read a task's or a shared model's snapshots in one call; see `reading_snapshots`."""
-    return finish(reading_snapshots(broker, topics, partition, number_max, keys=keys), pulse)
+    return finish(reading_snapshots(broker, topics, partition, number_max), pulse)
 
 
 def reading_snapshots(
-    broker: Broker, topics: Topics, partition: int, number_max: int | None = None, *, keys: str | None = None
+    broker: Broker, topics: Topics, partition: int | None, number_max: int | None = None
 ) -> Parts[Stored]:
     """Read a task's or a shared model's snapshots, record by record.
 
     Args:
         broker: the broker.
         topics: the pipeline's topics.
-        partition: partition of the snapshots topic.
+        partition: the task's partition; None means the shared model.
         number_max: highest generation number; None means no limit.
-        keys: key prefix; None means the prefix for the partition's task.
 
     Raises:
         SnapshotError: a chunk is in a different format.
     """
-    stored = Stored(str(partition) if keys is None else keys, number_max)
+    keys, partition = (MODEL_KEYS, MODEL_PARTITION) if partition is None else (str(partition), partition)
+    stored = Stored(keys, number_max)
     for record in read_partition(broker, TopicPartition(topics.snapshots, partition)):
         stored.add(record)
         yield True
     return stored
-
-
-def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> Stored:
-    """Read a shared model's snapshots; see `read_snapshots`."""
-    return read_snapshots(broker, topics, MODEL_PARTITION, pulse=pulse, keys=MODEL_KEYS)
-
-
-def imported_model(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> str | None:
-    """Return the digest of the imported shared model (see `Generation.whole`), or None if no model was imported."""
-    imported = read_model_snapshots(broker, topics, pulse).imported
-    return None if imported is None else imported.whole

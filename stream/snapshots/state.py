@@ -166,6 +166,18 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     return task
 
 
+def fresh_replica(settings: TaskSettings, stored: Generation | None = None) -> Replica:
+    """Return a new replica with an untrained model or, if given, the model from a snapshot or an import.
+
+    Raises:
+        JournalError: the stored model cannot be read, or belongs to a different pipeline or learner.
+    """
+    replica = Replica(settings.make_shareable_learner())
+    if stored is not None:
+        restore_model(decode_model(stored), replica, settings)
+    return replica
+
+
 def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSettings) -> None:
     """Restore a snapshot into a new replica.
 

@@ -24,12 +24,18 @@ from stream.snapshots.chunks import (
     MODEL_KEYS,
     MODEL_PARTITION,
     ChunkWriter,
-    Generation,
     Stored,
-    read_model_snapshots,
     read_snapshots,
 )
-from stream.snapshots.state import ModelSnapshot, Snapshot, decode_model, encode, restore_model, state_digest
+from stream.snapshots.state import (
+    ModelSnapshot,
+    Snapshot,
+    decode_model,
+    encode,
+    fresh_replica,
+    restore_model,
+    state_digest,
+)
 from stream.task.join import Overflows
 from stream.task.settings import TaskSettings, learner_of
 from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, identity
@@ -253,7 +259,7 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
             )
     try:
         holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
-        if not holding and _holds_model(read_model_snapshots(broker, topics)):
+        if not holding and _holds_model(read_snapshots(broker, topics, None)):
             holding = [MODEL_PARTITION]  # the partition of a shared model's snapshots
     except JournalError as error:
         raise ModelError(str(error)) from error
@@ -269,18 +275,6 @@ def _holds_model(stored: Stored) -> bool:
 
 
 BATCH_RECORDS = 1_000
-
-
-def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
-    """Return a replica in its state before the first log entry: an untrained model or, if given, the imported model.
-
-    Raises:
-        JournalError: the imported model cannot be read, or belongs to a different learner.
-    """
-    replica = Replica(settings.make_shareable_learner())
-    if imported is not None:
-        restore_model(decode_model(imported), replica, settings)
-    return replica
 
 
 def replica_at(
@@ -300,7 +294,7 @@ def replica_at(
         UpdatesError: the log cannot be read further.
         JournalError: the newest snapshot cannot be read, or belongs to a different model.
     """
-    stored = read_model_snapshots(broker, topics)
+    stored = read_snapshots(broker, topics, None)
     replica, newest = fresh_replica(settings, stored.imported), stored.newest
     if newest is not None and (version is None or newest.number <= version):
         snapshot = decode_model(newest)

@@ -14,11 +14,11 @@ from stream.journal.steps import JournalError, JournalStep, LogStep, last_step
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.shared.view import View
-from stream.snapshots.chunks import MODEL_PARTITION, read_model_snapshots
-from stream.snapshots.state import decode_model, state_digest, task_digest
+from stream.snapshots.chunks import MODEL_PARTITION, read_snapshots
+from stream.snapshots.state import decode_model, fresh_replica, state_digest, task_digest
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
-from stream.verifying.models import Report, fresh_replica
+from stream.verifying.models import Report
 from stream.wire import codec
 from stream.wire.records import Foreign, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
@@ -166,7 +166,7 @@ class _LogAgain:
         Raises:
             JournalError: the model's newest snapshot cannot be read.
         """
-        stored = read_model_snapshots(broker, topics)
+        stored = read_snapshots(broker, topics, None)
         self.replica = fresh_replica(settings, stored.imported)
         self._broker = broker
         self._topics = topics

@@ -19,7 +19,7 @@ from stream.journal.steps import JournalStep, ReplicaDigest, read_journal
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.run_report import Behind, ReplicaReport
-from stream.snapshots.chunks import read_model_snapshots
+from stream.snapshots.chunks import read_snapshots
 from stream.snapshots.state import decode_model
 from stream.verifying.audit import FAULTS_SHOWN_MAX
 from stream.wire.records import Record, TopicPartition
@@ -157,7 +157,7 @@ class _LogAudit:
             )
             return
         ends = broker.ends([tp])[tp]
-        if (imported := read_model_snapshots(broker, self._topics).imported) is not None:
+        if (imported := read_snapshots(broker, self._topics, None).imported) is not None:
             self._names.update(dict.fromkeys(decode_model(imported).classes))
         for record in read_partition(broker, tp, open_ms=OPEN_MS):
             try:

@@ -13,7 +13,7 @@ from stream.journal.steps import HEADERS as JOURNAL_HEADERS
 from stream.journal.steps import UnrecoverableError
 from stream.kafka.producers import TransactionProducer
 from stream.simulation.faulty_broker import FaultyBroker, Verdict
-from stream.snapshots.chunks import read_model_snapshots
+from stream.snapshots.chunks import read_snapshots
 from stream.wire.codec import HEADERS as EVENT_HEADERS
 from stream.wire.records import Features, Foreign, Headers, TopicPartition
 from stream.wire.sections import Section, encode_section
@@ -85,7 +85,7 @@ def test_recreated_log_is_rejected() -> None:
 
 def test_log_that_ends_before_the_model_snapshot_is_rejected() -> None:
     pipeline = decided(snapshot_interval_ms=50)
-    newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     assert newest is not None
     assert newest.number == 4, "the snapshot contains all updates of the task"
     recreate_log(pipeline)
@@ -278,7 +278,7 @@ def test_idle_snapshot_task_still_writes_model_snapshots() -> None:
             pipeline.send(TOPICS.contexts, context_value(f"e{number}"), min(number, 1))
         wait(pipeline, 60)
         run_until_idle(learner)
-    newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     assert pipeline.ledger().decided > 3
     assert newest is not None
     assert newest.number >= pipeline.ledger().decided - 1
@@ -298,7 +298,7 @@ def test_idle_process_still_writes_model_snapshots() -> None:
     for _ in range(4):
         wait(pipeline, 60)
         run_until_idle(learner)
-    newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     assert newest is not None
     assert newest.number == 3
 

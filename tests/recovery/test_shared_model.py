@@ -20,7 +20,7 @@ from stream.learners import ParameterError, create
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.replica import Replica
-from stream.snapshots.chunks import read_model_snapshots
+from stream.snapshots.chunks import read_snapshots
 from stream.snapshots.state import state_digest, task_digest
 from stream.task.join import JoinSettings
 from stream.task.task import Task
@@ -357,7 +357,7 @@ def test_owner_of_partition_0_writes_model_snapshots_and_keeps_a_complete_one() 
             for _ in range(60 if event < 3 else 3):  # the last snapshot is incomplete when the next learner starts
                 learner.step(0)
         learner.close()
-        newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+        newest = read_snapshots(pipeline.broker, TOPICS, None).newest
         versions.append(0 if newest is None else newest.number)
     assert 0 < versions[0] < versions[1] < versions[2]
 

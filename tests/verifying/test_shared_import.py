@@ -8,7 +8,7 @@ import pytest
 from stream.journal.recover import pipeline_settings, recover
 from stream.journal.steps import JournalError, UnrecoverableError, read_journal
 from stream.kafka.reading import read_partition
-from stream.snapshots.chunks import imported_model
+from stream.snapshots.chunks import read_snapshots
 from stream.snapshots.state import state_digest
 from stream.verifying.model_files import Model, ModelError
 from stream.verifying.models import export_model, import_model, import_shared_model
@@ -56,7 +56,8 @@ def test_all_tasks_begin_with_the_imported_model_and_record_its_name(model: Mode
     pipeline = imported(model)
     for start in (60, 90):
         continue_run(pipeline, start, 30, snapshot_interval_ms=interval_ms)
-    name = imported_model(pipeline.broker, TOPICS)
+    stored = read_snapshots(pipeline.broker, TOPICS, None).imported
+    name = stored and stored.whole
     for partition in range(PARTITIONS):
         _, step = next(read_journal(pipeline.broker, TopicPartition(TOPICS.journal, partition)))
         assert step.settings is not None

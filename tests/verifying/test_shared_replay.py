@@ -8,10 +8,10 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.snapshots.chunks import MODEL_KEYS, ChunkWriter, read_model_snapshots
-from stream.snapshots.state import ModelSnapshot, decode_model, encode, state_digest
+from stream.snapshots.chunks import MODEL_KEYS, ChunkWriter, read_snapshots
+from stream.snapshots.state import ModelSnapshot, decode_model, encode, fresh_replica, state_digest
 from stream.verifying.model_files import ModelError, read_model, write_model
-from stream.verifying.models import TooEarlyError, export_model, fresh_replica
+from stream.verifying.models import TooEarlyError, export_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import step_headers
@@ -71,7 +71,7 @@ def test_replay_reproduces_every_decision_with_its_model_version(learner: str) -
     assert [(one.fault, one.ok) for one in found] == [("", True)] * PARTITIONS
     assert len({(one.version, one.state) for one in found}) == 1
     assert all(one.snapshot > 0 for one in found)
-    assert read_model_snapshots(pipeline.broker, TOPICS).newest is not None
+    assert read_snapshots(pipeline.broker, TOPICS, None).newest is not None
 
 
 def test_replica_that_differs_from_the_log_is_a_fault(pipeline: Pipeline) -> None:
@@ -98,7 +98,7 @@ def test_task_whose_classes_differ_from_the_log_is_a_fault() -> None:
 
 def with_snapshot(pipeline: Pipeline, change: Callable[[ModelSnapshot], None]) -> Pipeline:
     """Copy a pipeline, and apply `change` to the copy's newest model snapshot."""
-    newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     assert newest is not None
     snapshot = decode_model(newest)
     change(snapshot)
