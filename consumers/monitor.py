@@ -17,7 +17,7 @@ therefore seeks to the offsets in the states, and discards records that were fet
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import faust
@@ -45,21 +45,13 @@ BATCH_S = 0.2
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""
 
+SESSION_TIMEOUT_S = 10.0
+
 _ROUND_S = 0.1
 
 
 class MonitorEndedError(Exception):
     """The application failed. A new application continues from the same offsets."""
-
-
-@dataclass(frozen=True, slots=True)
-class MonitorOptions:
-    """The monitor's options."""
-
-    group: str  # consumer group; unique to each monitor, because every monitor reads all partitions
-    bootstrap: str
-    directory: str  # Faust requires a directory, but writes no files to it
-    session_timeout_ms: int = 10_000
 
 
 class MonitorProgram:
@@ -69,7 +61,9 @@ class MonitorProgram:
         self,
         topics: Topics,
         partitions: int,
-        options: MonitorOptions,
+        group: str,
+        bootstrap: str,
+        directory: str,
         config: ClientConfig,
         dashboard: Dashboard,
         keep_running: Callable[[str], bool],
@@ -79,7 +73,9 @@ class MonitorProgram:
         Args:
             topics: the pipeline's topics.
             partitions: the number of partitions in each topic.
-            options: the monitor's options.
+            group: the consumer group; unique to each monitor, because every monitor reads all partitions.
+            bootstrap: addresses of the brokers.
+            directory: Faust requires a directory, but writes no files to it.
             config: the client configuration for Kafka.
             dashboard: receives the records.
             keep_running: called several times per second with the reason why the program is not ready, or
@@ -88,23 +84,23 @@ class MonitorProgram:
         self._dashboard = dashboard
         self._keep_running = keep_running
         self._app = faust.App(
-            options.group,
+            group,
             version=FORMAT,
-            broker=[f"kafka://{address.strip()}" for address in options.bootstrap.split(",")],
+            broker=[f"kafka://{address.strip()}" for address in bootstrap.split(",")],
             broker_credentials=_credentials(config),
-            broker_session_timeout=options.session_timeout_ms / 1_000,
-            broker_heartbeat_interval=options.session_timeout_ms / 4_000,
+            broker_session_timeout=SESSION_TIMEOUT_S,
+            broker_heartbeat_interval=SESSION_TIMEOUT_S / 4,
             broker_commit_interval=1.0,
             broker_max_poll_records=FETCHED_MAX,
             stream_buffer_maxsize=BUFFERED_MAX,
             stream_wait_empty=False,  # unprocessed messages are dropped at shutdown and read again later
             consumer_auto_offset_reset="earliest",
-            consumer_group_instance_id=options.group,  # a restarted monitor rejoins at once
+            consumer_group_instance_id=group,  # a restarted monitor rejoins at once
             processing_guarantee="at_least_once",
             key_serializer="raw",
             value_serializer="raw",
             store="memory://",
-            datadir=options.directory,
+            datadir=directory,
             topic_partitions=partitions,
             topic_disable_leader=True,
             web_enabled=False,

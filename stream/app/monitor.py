@@ -85,16 +85,19 @@ def _run(
     settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int, watch: Watched, stop: Callable[[], bool]
 ) -> None:
     """Run the application until stopped. Restart the application after an error."""
-    from consumers.monitor import MonitorEndedError, MonitorOptions, MonitorProgram
+    from consumers.monitor import MonitorEndedError, MonitorProgram
 
     def keep_running(unready: str) -> bool:
         watch.show(unready, dashboard.samples)
         return not stop()
 
     with tempfile.TemporaryDirectory(prefix="onebit-monitor-") as directory:
-        options = MonitorOptions(f"{settings.topic_prefix}monitor-{settings.instance}", settings.bootstrap, directory)
+        group = f"{settings.topic_prefix}monitor-{settings.instance}"
         while not stop():
-            program = MonitorProgram(topics, partitions, options, client_config_of(settings), dashboard, keep_running)
+            program = MonitorProgram(
+                topics, partitions, group, settings.bootstrap, directory, client_config_of(settings), dashboard,
+                keep_running,
+            )  # fmt: skip
             try:
                 program.run()
             except MonitorEndedError as error:
