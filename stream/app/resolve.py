@@ -366,9 +366,9 @@ def choose_learners(settings: Settings) -> Chosen:
     seconds = []
     for name in settings.learner:
         task = task_settings(settings, name, dataset.n_classes, dataset.n_features, dataset.named_classes())
-        learner = task.make_learner()
+        task.make_learner()  # reject invalid settings
         if is_among_eligible:
-            task.check_eligible(learner)
+            task.check_eligible()
         seconds.append(run_s(task, nnz, events))
         if slow := slow_warning(task, nnz, events):
             warn(slow)

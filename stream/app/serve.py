@@ -10,13 +10,12 @@ from stream.app.connection import announce_start, by_client, connect, require_to
 from stream.app.process import announce, monotonic_ms, tune_gc
 from stream.app.settings import Program, Settings, SettingsError
 from stream.journal.recover import pipeline_settings
+from stream.journal.steps import task_settings
 from stream.kafka.port import Broker
-from stream.learners import registered
 from stream.serving.decisions import Decisions, FallbackError, PipelineFacts, fallback_answer
 from stream.serving.link import Access, Link
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.metrics import SERVE
-from stream.wire.named_features import from_plain
 
 REQUEST_TIMEOUT_MS = 3_000
 """Timeout for requests to Kafka. An unavailable broker is detected within this time."""
@@ -93,18 +92,13 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
     found = pipeline_settings(broker, settings.topics, partitions)
     if "seed" not in found:  # there are no settings yet, or only the settings of an imported model
         return None
-    if found["play"] != "own":
-        raise SettingsError(f"serve requires a learner with --play own; got {found['play']}")
-    names, features = found["class_names"], found["features"]
+    task = task_settings(found)
+    if task.play != "own":
+        raise SettingsError(f"serve requires a learner with --play own; got {task.play}")
     facts = PipelineFacts(
-        found["n_classes"],
-        found["n_features"],
-        found["seed"],
-        None if names is None else tuple(names),
-        None if features is None else from_plain(features),
-        found["open_classes"],
-        None if registered()[found["learner"]].supports_eligible else found["learner"],
-    )
+        task.n_classes, task.n_features, task.seed, task.class_names, task.feature_encoder(), task.open_classes,
+        task.unsupported,
+    )  # fmt: skip
     if settings.fallback is not None:
         try:
             fallback_answer(settings.fallback, "", facts)

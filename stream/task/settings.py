@@ -12,6 +12,7 @@ from stream.learners.base import KernelLearner
 from stream.learners.challenge import SOUND, Challenge
 from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
+from stream.parsing import shown
 from stream.task.frozen import MODEL, Frozen
 from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
@@ -140,7 +141,7 @@ class TaskSettings:
         if self.holdout != 0.0 and self.play != "own":
             raise ParameterError(f"holdout: expected play own; got {self.play}")
         if self.open_classes:
-            self.check_eligible(learner)
+            self.check_eligible()
         if self.open_classes and self.model == "shared" and self.n_classes > LOGGED_NAMES_MAX:
             raise ParameterError(
                 f"classes_max: expected at most {LOGGED_NAMES_MAX:,} with a shared model; got {self.n_classes:,}"
@@ -212,7 +213,7 @@ class TaskSettings:
             ("features", self.features, frozen.features),
         ):
             if of_model not in (None, own):
-                raise ParameterError(f"holdout_policy model: expected {name} {_brief(own)}; got {_brief(of_model)}")
+                raise ParameterError(f"holdout_policy model: expected {name} {shown(own)}; got {shown(of_model)}")
         learner = with_kernels(TaskSettings(**frozen.settings).make_learner(), "holdout_policy model")
         try:
             learner.load({**learner.state(), **frozen.state})
@@ -226,11 +227,9 @@ class TaskSettings:
 
     def make_classes(self) -> Classes:
         """Create the pipeline's classes. Open classes have no names before the first context."""
-        learners = (self.learner, *map(learner_of, self.challengers))
-        unsupported = next((name for name in learners if not registered()[name].supports_eligible), None)
         return Classes(
             self.n_classes, self.class_names, is_open=self.open_classes, from_log=self.model == "shared",
-            unsupported=unsupported,
+            unsupported=self.unsupported,
         )  # fmt: skip
 
     def feature_encoder(self) -> FeatureEncoder | None:
@@ -251,16 +250,21 @@ class TaskSettings:
             )
         return encoder
 
-    def check_eligible(self, learner: Learner) -> None:
-        """Check that the learner can decide among only some of the classes.
+    @property
+    def unsupported(self) -> str | None:
+        """The first of the learners that cannot decide among only some of the classes; None if all of them can."""
+        learners = (self.learner, *map(learner_of, self.members[1:]))
+        return next((name for name in learners if not registered()[name].supports_eligible), None)
+
+    def check_eligible(self) -> None:
+        """Check that all learners can decide among only some of the classes.
 
         Raises:
-            PolicyError: the learner does not support eligible classes.
+            PolicyError: a learner does not support eligible classes.
         """
-        if not learner.supports_eligible:
+        if self.unsupported is not None:
             able = [name for name, cls in registered().items() if cls.supports_eligible]
-            unable = next(name for name in map(learner_of, (self.learner, *self.members)) if name not in able)
-            raise PolicyError(Unsuitable.NO_ELIGIBLE, unable, able)
+            raise PolicyError(Unsuitable.NO_ELIGIBLE, self.unsupported, able)
 
     def check_policies(self, learner: Learner) -> None:
         """Check that the learner supports `on_expiry`, `late`, `play`, `reward` and any challengers.
@@ -332,8 +336,3 @@ def with_kernels(learner: Learner, setting: str) -> KernelLearner:
     if not isinstance(learner, KernelLearner):
         raise ParameterError(f"{setting}: expected a learner with kernels; got {learner.name}")
     return learner
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."

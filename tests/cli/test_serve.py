@@ -57,6 +57,12 @@ def test_settings_of_the_pipeline_are_known_after_the_first_step() -> None:
     assert facts_of(started(learner="banditron")) == PipelineFacts(3, 2, 5)
 
 
+def test_gateway_knows_that_a_challenger_cannot_decide_among_eligible_classes() -> None:
+    facts = facts_of(started(learner="banditron", challenger=["rdue"]))
+    assert facts is not None
+    assert facts.unsupported == "rdue"
+
+
 def test_gateway_encodes_named_features_like_the_learner(onebit: Onebit) -> None:
     Path("rows.csv").write_text("age,country,class\n" + "".join(f"{age},de,{age % 3}\n" for age in range(20)))
     saved = onebit(

@@ -61,6 +61,15 @@ def test_error_for_an_unsupported_policy_names_the_challenger() -> None:
     assert raised.value.learner == "soba"
 
 
+def test_challenger_that_cannot_decide_among_eligible_classes_is_named() -> None:
+    task = small_task("banditron", challengers={"rdue": {}})
+    assert task.unsupported == "rdue"
+    with pytest.raises(PolicyError) as raised:
+        task.check_eligible()
+    assert (raised.value.reason, raised.value.learner) == (Unsuitable.NO_ELIGIBLE, "rdue")
+    assert small_task("banditron", challengers={"late-ucb": {}}).unsupported is None
+
+
 def test_confidit_with_projection_cannot_be_a_challenger_or_have_challengers() -> None:
     projected = {"projection": 1}
     for task in (
