@@ -300,11 +300,7 @@ class Task:
             self.model.promote(self._members.index(name))
 
     def _apply_tick(self, record: Record) -> None:
-        """Set the decision time for the step that wrote a tick.
-
-        The time is the tick's append time, or the time of earlier decisions if that is later. The clock can step back
-        when a different broker becomes the partition's leader.
-        """
+        """Set the decision time for the step that wrote a tick."""
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
             self.join.date(time, record.append_ms)

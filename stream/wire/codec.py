@@ -34,7 +34,6 @@ from stream.wire.records import (
     Feedback,
     FloatArray,
     Headers,
-    IndexArray,
     Logged,
     Prediction,
     Record,
@@ -185,16 +184,12 @@ def decode_context(
         logged = fields.logged
         _check_logged(logged, log)
     eligible = None
-    if classes is not None and (classes.is_open or fields.eligible is not None):
-        eligible = _eligible(fields.eligible, classes, logged)
+    if classes is not None:
+        try:
+            eligible = classes.eligible(fields.eligible, None if logged is None else logged.action)
+        except ClassesError as error:
+            raise MalformedError(f"eligible: {error}") from error
     return make(Context, (fields.id, features, logged, unknown, eligible, fields.deferred))
-
-
-def _eligible(given: Sequence[str | int] | None, classes: Classes, logged: Logged | None) -> IndexArray | None:
-    try:
-        return classes.eligible(given, None if logged is None else logged.action)
-    except ClassesError as error:
-        raise MalformedError(f"eligible: {error}") from error
 
 
 def _sparse(x: SparseFields, n_features: int) -> Features:

@@ -103,7 +103,7 @@ class FeatureEncoder:
         for name, given in x.items():
             if given is None:
                 continue
-            kind = self.kind_of(name, given)
+            kind = self._kind_of(name, given)
             if kind is Kind.NUMERIC:
                 if value := self.scaled(name, number_of(name, given)):
                     index = self.index_of_number(name)
@@ -125,12 +125,7 @@ class FeatureEncoder:
             raise NamedFeaturesError("features that share an index: expected a finite sum; the sum overflows")
         return Features(indices, values), unknown
 
-    def kind_of(self, name: str, given: object) -> Kind:
-        """Return the kind of values that a feature has. An encoder without names returns the kind of `given`.
-
-        Raises:
-            NamedFeaturesError: the name is unknown.
-        """
+    def _kind_of(self, name: str, given: object) -> Kind:
         if not self.names:
             return Kind.CATEGORICAL if type(given) is str else Kind.NUMERIC
         known = self.names.get(name)
