@@ -68,10 +68,20 @@ class Ledger(NamedTuple):
                 failed.append(f"{total} {counts[total]} != {found} = {terms}")
         return tuple(failed)
 
+    def __add__(self, other: object) -> "Ledger":  # adds the counts instead of concatenating them
+        """Return the sum of two partitions' ledgers.
+
+        >>> Ledger(contexts=3, decided=3) + Ledger(contexts=2, decided=1, context_duplicates=1)  # doctest: +ELLIPSIS
+        Ledger(contexts=5, decided=4, context_duplicates=1, ...)
+        """
+        if not isinstance(other, Ledger):
+            return NotImplemented
+        return Ledger(*(mine + others for mine, others in zip(self, other, strict=True)))
+
 
 def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
     """Return the sum of all partitions' ledgers."""
-    return Ledger(*map(sum, zip(Ledger(), *ledgers, strict=True)))
+    return sum(ledgers, start=Ledger())
 
 
 MISPLACED_REMEDY = (

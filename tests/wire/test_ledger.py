@@ -69,3 +69,8 @@ def test_ledgers_of_partitions_are_added_field_by_field() -> None:
     assert both == Ledger(*(2 * count for count in BALANCED))
     assert both.balances
     assert total_ledger([]) == Ledger()
+
+
+def test_ledger_can_be_added_only_to_a_ledger() -> None:
+    with pytest.raises(TypeError):
+        BALANCED + 1
