@@ -27,7 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import exp, inf, sqrt
 from pathlib import Path
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
@@ -85,12 +85,15 @@ CACHE_DIRECTORY = _cache_directory()
 setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba creates the attribute at run time)
 
 
+_njit: Any = njit  # numba's type annotations lack `no_cfunc_wrapper`
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel on its first call and cache the machine code on disk if possible.
 
-    No kernel is used as a C callback. Compiling without the wrapper for callbacks takes a fifth less time per kernel.
+    No kernel is used as a C callback. Compiling without the wrapper for callbacks takes up to a fifth less time per kernel.
     """
-    return cast(Callable[P, R], njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY))(function))
+    return cast(Callable[P, R], _njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY))(function))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
@@ -98,7 +101,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 
     Without inlining, a call costs 0.01 µs per array, plus reference counting.
     """
-    return cast(Callable[P, R], njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
+    return cast(Callable[P, R], _njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
 
 
 @compiled
