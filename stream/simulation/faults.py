@@ -7,6 +7,7 @@ pause, and then returns.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from sched import scheduler
 
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerUnavailableError, FencedError
@@ -14,7 +15,6 @@ from stream.simulation.faulty_broker import COMMIT_STEP, REPLICATE, SENDS_MODEL,
 from stream.simulation.outside import PREFIX, TOPICS
 from stream.simulation.processes import Process, Processes
 from stream.simulation.schedule import IN_COMMIT, Item, Kind, Schedule
-from stream.simulation.timers import Timers
 from stream.simulation.tracing import OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Trace
 from stream.wire.records import TopicPartition
 
@@ -26,7 +26,7 @@ class Faults:
     _schedule: Schedule
     _processes: Processes
     _broker: EmbeddedBroker
-    _timers: Timers
+    _timers: scheduler
     _trace: Trace
     _run_until: Callable[[int], None]  # runs all other programs up to a given time while a process is blocked in a call
     _armed: dict[str, list[Item]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Faults:
         elif item.kind is Kind.OUTAGE:
             self._trace.fire(item, "broker")
             self._processes.outage_until_ms = self._clock.now_ms + item.for_ms
-            self._timers.after(item.for_ms)
+            self._timers.enter(item.for_ms, 0, lambda: None)  # the clock stops at the end
         elif item.kind is Kind.SLOW:
             self._trace.fire(item, "broker")
             self._slow_until_ms, self._call_ms = self._clock.now_ms + item.for_ms, item.number
@@ -64,7 +64,7 @@ class Faults:
             self._trace.fire(item, str(tp))
             self._held[tp] = self._clock.now_ms + item.for_ms
             self._broker.hold(tp)
-            self._timers.after(item.for_ms, lambda: self._release(tp))
+            self._timers.enter(item.for_ms, 0, lambda: self._release(tp))
 
     def _release(self, tp: TopicPartition) -> None:
         if self._held.pop(tp, None) is not None:
@@ -113,7 +113,7 @@ class Faults:
             else:
                 self._trace.note(process.name, "its hanging commit has completed")
 
-        self._timers.after(process.away_ms // 2, finish)
+        self._timers.enter(process.away_ms // 2, 0, finish)
         raise CrashError
 
     def _refuse_in_outage(self, call: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from sched import scheduler
 from typing import NamedTuple, Protocol
 
 from stream.journal.commit import CrashPoint
@@ -12,7 +13,6 @@ from stream.kafka.port import Broker, BrokerError, FencedError
 from stream.shared.replica import Replica
 from stream.simulation.faulty_broker import COMMIT_STEP, CrashError, Fate, FaultyBroker, Transaction, Verdict
 from stream.simulation.schedule import Schedule
-from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
 from stream.snapshots.state import state_digest
 from stream.task.task import Task
@@ -100,7 +100,7 @@ class Processes:
     _schedule: Schedule
     _make_learner: MakeLearner
     _broker: EmbeddedBroker
-    _timers: Timers
+    _timers: scheduler
     _trace: Trace
     consult: Callable[[Process, str], Verdict] = field(init=False)  # see `Faults.consult`
     hang: Callable[[Process, Callable[[], object]], None] = field(init=False)  # handles a hanging commit
@@ -237,9 +237,9 @@ class Processes:
     def sleep(self, process: Process, for_ms: int) -> None:
         """Pause a process. After the session timeout, the group removes the process."""
         process.asleep_until_ms = self._clock.now_ms + for_ms
-        self._timers.after(for_ms)
+        self._timers.enter(for_ms, 0, lambda: None)  # the clock stops at the end of the pause
         if for_ms > self._schedule.session_timeout_ms:
-            self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
+            self._timers.enter(self._schedule.session_timeout_ms, 0, lambda: self._session_ends(process))
 
     def end_faults(self) -> None:
         """Wake all processes, and report the partitions' true ends to them."""
@@ -256,9 +256,9 @@ class Processes:
         """Schedule the broker's timeouts for a dead or paused process."""
         for transaction in self.transactions:
             if transaction.fate is Fate.OPEN and transaction.process == process.name:
-                self._timers.after(self._schedule.transaction_timeout_ms, partial(self._time_out, transaction))
+                self._timers.enter(self._schedule.transaction_timeout_ms, 0, partial(self._time_out, transaction))
         if process.broker.member is not None:
-            self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
+            self._timers.enter(self._schedule.session_timeout_ms, 0, lambda: self._session_ends(process))
 
     def _start(self, name: str, parked: object = None) -> None:
         """Start a process. If an error occurs during startup, restart it."""
@@ -309,7 +309,7 @@ class Processes:
         name = process.name
         away_ms = max(away_ms, self.outage_until_ms - self._clock.now_ms)
         if away_ms > 0:
-            self._timers.after(away_ms, lambda: self._start_once(name, parked))
+            self._timers.enter(away_ms, 0, lambda: self._start_once(name, parked))
         else:
             self._start_once(name, parked)
 

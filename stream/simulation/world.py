@@ -1,13 +1,13 @@
 """Runs a schedule in virtual time and on a single thread, with other clients, learner processes and timeouts."""
 
 from collections import deque
+from sched import scheduler
 
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.simulation.faults import Faults
 from stream.simulation.outside import TOPICS, Outside
 from stream.simulation.processes import MakeLearner, Processes, UnexpectedError
 from stream.simulation.schedule import ENVIRONMENT, START_MS, Schedule
-from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
 
 SETTLING_MAX = 400
@@ -24,7 +24,7 @@ class World:
         self.broker.create_topics(TOPICS.specs(schedule.partitions, shares_model=schedule.task.model == "shared"))
         self.trace = Trace(self.clock, tracing)
         self.outside = Outside(self.broker, schedule.partitions, self.trace, open_classes=schedule.task.open_classes)
-        self._timers = Timers(self.clock)
+        self._timers = scheduler(lambda: self.clock.now_ms, lambda ms: None)
         self.processes = Processes(schedule, make_learner, self.broker, self._timers, self.trace)
         self._faults = Faults(schedule, self.processes, self.broker, self._timers, self.trace, self._run_until)
         self.processes.consult = self._faults.consult
@@ -68,20 +68,21 @@ class World:
             if due_ms is None or due_ms > to_ms:
                 break
             self.clock.advance_to(due_ms)
-            self._timers.do_due()
+            self._timers.run(blocking=False)
             self.processes.poll_all()
         self.clock.advance_to(to_ms)
 
     def _due_ms(self) -> int | None:
         """Return the next time at which an action is due."""
-        dues = (self._timers.next_ms, self.processes.next_due_ms())
+        first = next(iter(self._timers.queue), None)
+        dues = (None if first is None else int(first.time), self.processes.next_due_ms())
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def _settle(self) -> None:
         """End all faults, and advance time until no more actions are due."""
         self._faults.end()
         self.outside.abort_transactions()
-        if not self.processes.live() and self._timers.next_ms is None:
+        if not self.processes.live() and self._timers.empty():
             self.processes.join()
         self.processes.poll_all()
         for _ in range(SETTLING_MAX):
