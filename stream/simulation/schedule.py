@@ -137,22 +137,18 @@ class Item(NamedTuple):
 
     def text(self) -> str:
         """Return a description for traces and reports."""
-        parts: list[str] = [str(self.kind)]
-        if self.kind in IN_COMMIT:
-            parts.append(str(self.number))
-        if self.id:
-            parts.append(self.id)
-        if self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting")) and self.id:
-            parts.append("right" if self.bit else "wrong")
-        if self.deferred:
-            parts.append("deferred")
-        if self.action is not None:
-            parts.append(f"for action {self.action}")
-        if self.call:
-            parts.append(self.call)
-        if self.for_ms:
-            parts.append(f"for {self.for_ms} ms")
-        return " ".join(parts)
+        has_bit = self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting")) and self.id
+        parts = (
+            self.kind,
+            self.kind in IN_COMMIT and self.number,
+            self.id,
+            has_bit and ("right" if self.bit else "wrong"),
+            self.deferred and "deferred",
+            self.action is not None and f"for action {self.action}",
+            self.call,
+            self.for_ms and f"for {self.for_ms} ms",
+        )
+        return " ".join(str(part) for part in parts if part)
 
 
 class Schedule(NamedTuple):

@@ -69,7 +69,4 @@ class Trace:
 
 def trace_digest(happened: Sequence[Happened]) -> str:
     """Return the digest of a trace. Identical runs have identical digests on every machine."""
-    digest = hashlib.sha256()
-    for line in happened:
-        digest.update(repr(tuple(line)).encode())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256("".join(repr(tuple(line)) for line in happened).encode()).hexdigest()[:16]
