@@ -16,7 +16,7 @@ from stream.simulation.faulty_broker import Fate
 from stream.simulation.outside import TOPICS, name_of
 from stream.simulation.processes import GROUP
 from stream.simulation.reference import OwnReference, SharedReference, can_play
-from stream.simulation.schedule import N_CLASSES, NEVER_MS, Kind
+from stream.simulation.schedule import N_CLASSES, NEVER_MS, SHOWN, Kind
 from stream.simulation.shared_model import LOG, Written, check_shared_model
 from stream.simulation.world import World
 from stream.snapshots.state import state_digest, task_digest
@@ -139,7 +139,7 @@ def _as_sent(partition: _Partition) -> list[str]:
             was = sent[TOPICS.contexts, partition.number, event.offset]
             logged = None if partition.task.play == "own" else was.logged
             context = event.context
-            if (was.event_id, logged, was.is_deferred) != (context.id, context.logged, context.is_deferred):
+            if (was.id, logged, was.deferred) != (context.id, context.logged, context.is_deferred):
                 wrong.append(f"context at offset {event.offset}: expected {was}; got {event.context}")
             among, decision = eligible[event.offset] or {}, event.prediction.decision
             if not {decision.action, decision.greedy} <= among.keys():
@@ -148,13 +148,13 @@ def _as_sent(partition: _Partition) -> list[str]:
                 wrong.append(f"context at offset {event.offset}: expected the class {among}; got {event.prediction}")
         elif isinstance(event, Settled) and event.outcome is Outcome.MATCHED and event.feedback_offset is not None:
             was = sent[TOPICS.feedback, partition.number, event.feedback_offset]
-            is_other = was.is_shown or was.action not in (None, event.action)
-            if is_other or (was.event_id, was.bit) != (event.id, event.reward):
+            is_other = was.kind in SHOWN or was.action not in (None, event.action)
+            if is_other or (was.id, was.bit) != (event.id, event.reward):
                 wrong.append(f"feedback at offset {event.feedback_offset}: expected {was}; got {event}")
     for record in (*partition.contexts, *partition.feedback):
         if record.topic == TOPICS.contexts or not partition.is_tick(record):
             was = sent[record.topic, partition.number, record.offset]
-            is_bad = was.event_id is None or (record.topic == TOPICS.contexts and eligible[record.offset] is None)
+            is_bad = not was.id or (record.topic == TOPICS.contexts and eligible[record.offset] is None)
             if is_bad is not ((record.topic, record.offset) in malformed):
                 wrong.append(f"{record.topic} offset {record.offset}: expected malformed={is_bad}")
     return wrong
@@ -179,7 +179,7 @@ def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
             end = step.contexts[1]
         was = partition.world.outside.sent[record.topic, partition.number, record.offset]
         found[record.offset] = None
-        if was.event_id is None or not can_play(task, was.logged):
+        if not was.id or not can_play(task, was.logged):
             continue
         given, known = was.eligible, indices
         if not task.open_classes:
@@ -301,15 +301,15 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
         {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
     )  # if true, feedback can be read before a context with an earlier append time
     limits = partition.task.join
-    answers: dict[str | None, list[tuple[Record, int | None]]] = {}
-    shown: dict[str | None, list[Record]] = {}
+    answers: dict[str, list[tuple[Record, int | None]]] = {}
+    shown: dict[str, list[Record]] = {}
     for record in partition.feedback:
         if not partition.is_tick(record):
             was = sent[record.topic, partition.number, record.offset]
-            if was.is_shown:
-                shown.setdefault(was.event_id, []).append(record)
+            if was.kind in SHOWN:
+                shown.setdefault(was.id, []).append(record)
             else:
-                answers.setdefault(was.event_id, []).append((record, was.action))
+                answers.setdefault(was.id, []).append((record, was.action))
     settled = {e.id: (e.outcome, e.feedback_offset) for e in partition.events if isinstance(e, Settled)}
     wrong: list[str] = []
     for step, decisions in zip(partition.steps, partition.decided, strict=True):

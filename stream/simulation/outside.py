@@ -3,16 +3,15 @@
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from msgspec.structs import asdict
 
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
-from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
+from stream.simulation.schedule import N_CLASSES, N_FEATURES, SHOWN, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.wire.codec import HEADERS, promotion_headers
-from stream.wire.records import Headers, Logged, TopicPartition
+from stream.wire.records import Headers, TopicPartition
 from stream.wire.topics import Topics, partition_for
 
 PREFIX = "sim."
@@ -55,18 +54,6 @@ _FEATURES = tuple(
 )
 
 
-class Sent(NamedTuple):
-    """An input record's content, for checks that do not decode the record."""
-
-    event_id: str | None  # None for a malformed record
-    bit: int
-    action: int | None = None  # action in feedback
-    logged: Logged | None = None  # a context's logged decision
-    eligible: tuple[int, ...] | None = None  # a context's eligible classes; None means all
-    is_deferred: bool = False  # True if a context defers its decision
-    is_shown: bool = False  # True for a shown record, which has no bit
-
-
 Place = tuple[TopicPartition, int]
 """A partition and an offset."""
 
@@ -93,7 +80,8 @@ class Outside:
     """All clients except the learners."""
 
     def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace, *, open_classes: bool) -> None:
-        self.sent: dict[tuple[str, int, int], Sent] = {}  # keyed by topic, partition and offset
+        # Each input record's item, by topic, partition and offset, so that the checks need not decode the record.
+        self.sent: dict[tuple[str, int, int], Item] = {}
         self.foreign_outputs: set[Place] = set()  # committed records from other clients in the learners' topics
         self._broker = broker
         self._partitions = partitions
@@ -118,7 +106,7 @@ class Outside:
             self._send_output(item)
         elif kind in (Kind.FOREIGN_COMMIT, Kind.FOREIGN_ABORT):
             self._end_foreign(item.number, commits=kind is Kind.FOREIGN_COMMIT)
-        elif kind in (Kind.SHOWN, Kind.SHOWN_EARLY, Kind.SHOWN_AGAIN):
+        elif kind in SHOWN:
             self._send_shown(item)
         elif kind is Kind.PROMOTION:
             for partition in range(self._partitions):
@@ -139,32 +127,30 @@ class Outside:
         eligible = b"" if named is None else b',"eligible":' + json.dumps(named).encode()
         more = logged + eligible + (b',"deferred":true' if item.deferred else b"")
         value = b'{"id":"%s","x":%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], more)
-        sent = Sent(item.id, 0, None, item.logged, item.eligible, item.deferred)
-        self._send_event(item, TOPICS.contexts, value, sent)
+        self._send_event(item, TOPICS.contexts, value)
 
     def _send_feedback(self, item: Item) -> None:
         fields = (item.id.encode(), item.bit, label_of(item.id), json.dumps(item.action).encode())
         value = b'{"id":"%s","reward":%d,"label":%d,"action":%s}' % fields
-        self._send_event(item, TOPICS.feedback, value, Sent(item.id, item.bit, item.action))
+        self._send_event(item, TOPICS.feedback, value)
         if item.kind is Kind.FEEDBACK:
             event = int(item.id[1:])
             self._trace.fired["reordered feedback"] += event < self._latest_fed
             self._latest_fed = max(self._latest_fed, event)
 
     def _send_shown(self, item: Item) -> None:
-        value = b'{"id":"%s","shown":true}' % item.id.encode()
-        self._send_event(item, TOPICS.feedback, value, Sent(item.id, 0, is_shown=True))
+        self._send_event(item, TOPICS.feedback, b'{"id":"%s","shown":true}' % item.id.encode())
 
-    def _send_event(self, item: Item, topic: str, value: bytes, sent: Sent) -> None:
+    def _send_event(self, item: Item, topic: str, value: bytes) -> None:
         key = item.id.encode()
-        self._send(item, TopicPartition(topic, partition_for(key, self._partitions)), key, (value, HEADERS), sent)
+        self._send(item, TopicPartition(topic, partition_for(key, self._partitions)), key, (value, HEADERS))
 
     def _send_poison(self, item: Item) -> None:
         contexts = item.kind is Kind.CONTEXT_POISON
         topic = TOPICS.contexts if contexts else TOPICS.feedback
         poisons = POISON_CONTEXTS if contexts else POISON_FEEDBACK
         tp = TopicPartition(topic, item.number % self._partitions)
-        self._send(item, tp, None, poisons[item.number % len(poisons)], Sent(None, 0))
+        self._send(item, tp, None, poisons[item.number % len(poisons)])
 
     def _send_output(self, item: Item) -> None:
         foreign = self._foreign.get(item.number)
@@ -176,8 +162,8 @@ class Outside:
         foreign.producer.send(*tp, b"foreign", *FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)])
         self._trace.fired[FOREIGN_IN_LOG] += in_log
 
-    def _send(self, item: Item, tp: TopicPartition, key: bytes | None, content: Content, sent: Sent) -> None:
-        self.sent[*tp, self._broker.log(tp).end()] = sent
+    def _send(self, item: Item, tp: TopicPartition, key: bytes | None, content: Content) -> None:
+        self.sent[*tp, self._broker.log(tp).end()] = item
         is_foreign = item.kind in (Kind.FOREIGN_CONTEXT, Kind.FOREIGN_FEEDBACK) and item.number in self._foreign
         producer = self._foreign[item.number].producer if is_foreign else self._producer
         producer.send(*tp, key, *content)

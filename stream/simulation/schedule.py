@@ -73,6 +73,7 @@ class Kind(StrEnum):
     MOVE_IN_SNAPSHOT = "partition 0 moves during a snapshot of the model"
 
 
+SHOWN = (Kind.SHOWN, Kind.SHOWN_EARLY, Kind.SHOWN_AGAIN)
 ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(Kind).index(Kind.TIME))
 TIMELESS_FAULTS = (
     Kind.CRASH, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_CALL,
@@ -123,7 +124,7 @@ class Item(NamedTuple):
 
     at_ms: int
     kind: Kind
-    id: str = ""
+    id: str = ""  # empty for a poison record
     bit: int = 0
     member: int = 0
     number: int = 0  # number of a commit step, poison record, transaction, call or partition; or ms per operation
