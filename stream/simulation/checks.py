@@ -7,92 +7,32 @@ transactions that were committed in the `World`. From the learners, it uses only
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from stream.journal.recover import rebuild
-from stream.journal.steps import JournalStep
 from stream.kafka.reading import read_partition
-from stream.simulation.faulty_broker import Fate
-from stream.simulation.outside import TOPICS, name_of
+from stream.simulation.outside import INPUTS, LOG, TOPICS, name_of
 from stream.simulation.processes import GROUP
-from stream.simulation.reference import OwnReference, SharedReference, can_play
+from stream.simulation.reference import Partition, can_play, differences
 from stream.simulation.schedule import N_CLASSES, NEVER_MS, SHOWN, Kind
-from stream.simulation.shared_model import LOG, Written, check_shared_model
+from stream.simulation.shared_model import check_shared_model
 from stream.simulation.world import World
 from stream.snapshots.state import state_digest, task_digest
 from stream.task.join_table import Input, State
 from stream.task.task import Task
-from stream.verifying.audit import audit_partition
-from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled
+from stream.verifying.oracle import Decided, Letter, Settled
 from stream.wire import codec
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
 from stream.wire.ledger import Ledger
 from stream.wire.records import Outcome, Record, TopicPartition
 
 OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journal, TOPICS.snapshots)
-INPUTS = (TOPICS.contexts, TOPICS.feedback)
-
-
-class _Partition:
-    """One partition's audit, with a reference learner."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.world, self.number = world, number
-        self.task = world.schedule.task
-        self.is_shared = self.task.model == "shared"
-        self.reference = (SharedReference if self.is_shared else OwnReference)(self.task)
-        self.steps: list[JournalStep] = []
-        self.decided: list[list[Decided]] = []  # each step's decisions
-        self.events: list[Event] = []
-        self.oracle: Oracle | None = None
-        self.wrong: list[str] = []
-        self.contexts, feedback = (list(read_partition(world.broker, self.tp(topic))) for topic in INPUTS)
-        self.feedback = [record for record in feedback if codec.promotion_of(record) is None]
-        self.ticks = {
-            int(dict(record.headers)["onebit-tick"]): record for record in filter(self.is_tick, self.feedback)
-        }
-        self._audit()
-
-    def tp(self, topic: str) -> TopicPartition:
-        """Return this partition of a topic."""
-        return TopicPartition(topic, self.number)
-
-    def is_tick(self, record: Record) -> bool:
-        """Return whether a feedback record is a tick. All other feedback was sent by outside clients."""
-        return (record.topic, self.number, record.offset) not in self.world.outside.sent
-
-    def _audit(self) -> None:
-        """Run `onebit verify`'s audit. It must find no faults, and must count all records from other programs."""
-        finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
-        foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
-        self.wrong += [f"audit: {fault}" for fault in finding.faults]
-        if not finding.ok and not finding.faults:
-            self.wrong.append(f"audit: the learner counted {finding.learner}; the topics give {finding.audited}")
-        if (finding.foreign_count, finding.contexts_behind, finding.feedback_behind) != (foreign, 0, 0):
-            self.wrong.append(
-                f"audit: expected {foreign} records from other programs and no unapplied inputs; got {finding}"
-            )
-
-    def _observe(self, step: JournalStep, oracle: Oracle) -> None:
-        self.oracle = oracle
-        self.steps.append(step)
-        self.events += oracle.events
-        self.decided.append([event for event in oracle.events if isinstance(event, Decided)])
-        for event in oracle.events:
-            if not self.reference.apply(event):
-                self.wrong.append(f"step {step.number}: the reference learner decides differently from {event}")
-        if isinstance(self.reference, SharedReference) and step.log is not None:
-            for name in step.log.adds:
-                self.reference.add_class(name)
-        if self.reference.differs(step):
-            self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
 
 
 def check(world: World) -> list[str]:
     """Check a run, and count its overflows and its uses of rows in the join table as coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
-    partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
+    partitions = [Partition(world, number) for number in range(world.schedule.partitions)]
     if sorted(tasks) != list(range(len(partitions))):
         wrong.append(f"expected {len(partitions)} running partitions at the end; got {sorted(tasks)}")
     for one in partitions:
@@ -108,13 +48,8 @@ def check(world: World) -> list[str]:
         if one.number in tasks:
             findings += _recovered_is_the_same(one, tasks[one.number])
         wrong += [f"partition {one.number}: {what}" for what in findings]
-    written = [
-        Written(one.steps, one.decided, one.reference.entries)
-        for one in partitions
-        if isinstance(one.reference, SharedReference)
-    ]
-    if written:
-        wrong += check_shared_model(world, written)
+    if world.schedule.task.model == "shared":
+        wrong += check_shared_model(world, partitions)
     return wrong + _nothing_aborted_is_visible(world)
 
 
@@ -126,7 +61,7 @@ def row_name(state: State, happened: Input) -> str:
     return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
-def _as_sent(partition: _Partition) -> list[str]:
+def _as_sent(partition: Partition) -> list[str]:
     """Compare the oracle's events with the events that were sent, so that no check relies on the codec alone."""
     sent = partition.world.outside.sent
     malformed: set[tuple[str, int]] = set()
@@ -160,7 +95,7 @@ def _as_sent(partition: _Partition) -> list[str]:
     return wrong
 
 
-def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
+def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
     """Return each context's eligible classes with their names, keyed by offset; None for a malformed context.
 
     In a pipeline with open classes, a class's index depends on the order in which the contexts name the classes.
@@ -200,7 +135,7 @@ def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
     return found
 
 
-def _in_order(partition: _Partition) -> list[str]:
+def _in_order(partition: Partition) -> list[str]:
     """Check that records are applied in append-time order, unless faults delay their visibility."""
     if any(name.startswith(_LATE_TO_SHOW) for name in partition.world.trace.fired) or partition.world.schedule.old_lags:
         return []
@@ -226,29 +161,14 @@ transaction.
 """
 
 
-def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
-    """Return the first difference between two lists, as a message."""
-    if expected == got:
-        return []
-    for number, (one, other) in enumerate(zip(expected, got, strict=False)):
-        if one != other:
-            return [f"{what} {number}: expected {one}; got {other}"]
-    return [f"expected {len(expected)} {what}s; got {len(got)}"]
-
-
-def _ticks(partition: _Partition) -> list[str]:
+def _ticks(partition: Partition) -> list[str]:
     """Check the number of ticks, and that no event is pending at the end.
 
     A step with decisions must have exactly one tick. Any other step can have a tick.
     """
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
-    transactions = {
-        place: transaction
-        for transaction in world.processes.transactions
-        if transaction.fate is Fate.COMMITTED
-        for place in transaction.records
-    }
+    transactions = world.processes.committed()
     for record in read_partition(world.broker, predictions):
         place = (predictions, record.offset)
         tick = partition.ticks.get(codec.step_of(record) or 0)
@@ -271,7 +191,7 @@ def _ticks(partition: _Partition) -> list[str]:
     return wrong
 
 
-def _offsets(partition: _Partition) -> list[str]:
+def _offsets(partition: Partition) -> list[str]:
     """Check that the group's committed offsets are the end offsets of the journal's last step."""
     if not partition.steps:
         return []
@@ -283,13 +203,13 @@ def _offsets(partition: _Partition) -> list[str]:
     return [f"expected committed offsets {expected}, the end of the journal; got {committed}"]
 
 
-def _each_decided_once(partition: _Partition) -> list[str]:
+def _each_decided_once(partition: Partition) -> list[str]:
     times = Counter(event.context.id for event in partition.events if isinstance(event, Decided))
     twice = [event_id for event_id, count in times.items() if count > 1]
     return [f"decided more than once, although no id is forgotten: {', '.join(twice)}"] if twice else []
 
 
-def _settled_by_times_alone(partition: _Partition) -> list[str]:
+def _settled_by_times_alone(partition: Partition) -> list[str]:
     """Check that the first feedback after a context settles the decision if the feedback was appended in time.
 
     Feedback for an action other than the decision's is ignored. A deferred decision's window begins at the first shown
@@ -342,7 +262,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
     return wrong
 
 
-def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
+def _recovered_is_the_same(partition: Partition, task: Task) -> list[str]:
     """Check that a task's final state, apart from a shared model, equals the state restored from its topics."""
     wrong: list[str] = []
     model = state_digest([partition.reference.learner.state()])
@@ -388,17 +308,13 @@ def state_of(task: Task) -> dict[str, object]:
 def _nothing_aborted_is_visible(world: World) -> list[str]:
     """Check that the visible outputs are exactly those from committed transactions."""
     wrong: list[str] = []
-    written: dict[TopicPartition, list[int]] = {}
-    for transaction in world.processes.transactions:
-        if transaction.fate is Fate.COMMITTED:
-            for tp, offset in transaction.records:
-                written.setdefault(tp, []).append(offset)
+    committed = (*world.processes.committed(), *world.outside.foreign_outputs)
     topics = (*OUTPUTS, TOPICS.feedback)
     tps = [TopicPartition(topic, partition) for topic in topics for partition in range(world.schedule.partitions)]
     for tp in [*tps, LOG] if world.schedule.task.model == "shared" else tps:
         records = [record for record in read_partition(world.broker, tp) if codec.promotion_of(record) is None]
         visible = [record.offset for record in records if (*tp, record.offset) not in world.outside.sent]
-        expected = sorted(written.get(tp, []) + [offset for at, offset in world.outside.foreign_outputs if at == tp])
+        expected = sorted(offset for at, offset in committed if at == tp)
         if visible != expected:
             odd = sorted(set(visible) ^ set(expected))
             wrong.append(f"{tp}: offsets {odd} are visible or committed, but not both")

@@ -16,6 +16,8 @@ from stream.wire.topics import Topics, partition_for
 
 PREFIX = "sim."
 TOPICS = Topics.with_prefix(PREFIX)
+INPUTS = (TOPICS.contexts, TOPICS.feedback)
+LOG = TopicPartition(TOPICS.updates, 0)
 
 Content = tuple[bytes | None, Headers]
 """A record's value and headers."""

@@ -16,6 +16,7 @@ from stream.simulation.schedule import Schedule
 from stream.simulation.tracing import Trace
 from stream.snapshots.state import state_digest
 from stream.task.task import Task
+from stream.wire.records import TopicPartition
 
 GROUP = "learners"
 
@@ -131,6 +132,15 @@ class Processes:
             if process.program is not None:
                 tasks |= process.program.tasks
         return tasks
+
+    def committed(self) -> dict[tuple[TopicPartition, int], Transaction]:
+        """Return the committed transactions by their records' partitions and offsets."""
+        return {
+            place: transaction
+            for transaction in self.transactions
+            if transaction.fate is Fate.COMMITTED
+            for place in transaction.records
+        }
 
     def next_due_ms(self) -> int | None:
         """Return the earliest future time at which a process has work due."""

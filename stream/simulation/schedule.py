@@ -124,7 +124,7 @@ class Item(NamedTuple):
 
     at_ms: int
     kind: Kind
-    id: str = ""  # empty for a poison record
+    id: str = ""  # empty for malformed records, and for items without an event
     bit: int = 0
     member: int = 0
     number: int = 0  # number of a commit step, poison record, transaction, call or partition; or ms per operation

@@ -4,17 +4,16 @@ The entries in the log are applied to one learner, one by one. At each version, 
 replicas' state, and the learner's decisions must equal the tasks' decisions at this version.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from stream.journal.steps import JournalStep
 from stream.kafka.reading import read_partition
 from stream.learners import Learner
 from stream.randomness.draws import Purpose, uniform
-from stream.simulation.outside import TOPICS, name_of
+from stream.simulation.outside import LOG, TOPICS, name_of
 from stream.simulation.processes import SeenModel
+from stream.simulation.reference import Partition, differences
 from stream.simulation.tracing import NAMED_TWICE
 from stream.simulation.world import World
 from stream.snapshots.chunks import read_snapshots
@@ -22,18 +21,7 @@ from stream.snapshots.state import fresh_replica, state_digest
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
-from stream.wire.records import TopicPartition
 from stream.wire.updates import CORRECTED, DECIDED, NAMED, NO_LABEL, PROMOTED, SETTLED, Entry, decode_update, entry_at
-
-LOG = TopicPartition(TOPICS.updates, 0)
-
-
-class Written(NamedTuple):
-    """One task's steps, and the entries that the task must have written to the log."""
-
-    steps: list[JournalStep]
-    decided: list[list[Decided]]  # each step's decisions
-    entries: list[Entry]
 
 
 class _Logged(NamedTuple):
@@ -45,20 +33,19 @@ class _Logged(NamedTuple):
     entry: Entry
 
 
-def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
+def check_shared_model(world: World, partitions: Sequence[Partition]) -> list[str]:
     """Check a shared model's log, versions, decisions and replicas."""
     task = world.schedule.task
     log = _read_log(world, task.n_classes)
     named = {(logged.partition, logged.entry.name) for logged in log if logged.entry.kind == NAMED}
     world.trace.fired[NAMED_TWICE] += len(named) - len({name for _, name in named})
     wrong: list[str] = []
-    for partition, written in enumerate(tasks):
-        findings = _log_differs(partition, written, log) + _versions(partition, written, log)
-        findings += _names(world, partition, written, log, task.n_classes)
-        wrong += [f"partition {partition}: {what}" for what in findings]
+    for one in partitions:
+        findings = _log_differs(one, log) + _versions(one, log) + _names(one, log)
+        wrong += [f"partition {one.number}: {what}" for what in findings]
     seen = world.processes.models | _model_of_the_snapshot(world)
-    wrong += _applied_again(task, tasks, log, seen) + _read_to_the_end(world, len(log))
-    return wrong + _audited(world, len(tasks), len(log))
+    wrong += _applied_again(task, partitions, log, seen) + _read_to_the_end(world, len(log))
+    return wrong + _audited(world, len(partitions), len(log))
 
 
 def _audited(world: World, partitions: int, entries: int) -> list[str]:
@@ -86,23 +73,10 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
     return log
 
 
-def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """Check that the log has each task's entries in order, and that the journal records their number."""
-    got = [_plain(logged.entry) for logged in log if logged.partition == partition]
-    expected = [_plain(entry) for entry in written.entries]
-    if got != expected:
-        both = zip(expected, got, strict=False)
-        differing = next((n for n, (one, other) in enumerate(both) if one != other), min(len(got), len(expected)))
-        return [
-            f"log: expected {len(expected)} entries; got {len(got)}; the first difference is at entry {differing}: "
-            f"expected {expected[differing : differing + 1]}; got {got[differing : differing + 1]}"
-        ]
-    counts = Counter(logged.step for logged in log if logged.partition == partition)
-    return [
-        f"step {step.number}: the log has {counts[step.number]} of its entries; the journal has {step.log}"
-        for step in written.steps
-        if step.log is None or step.log.entries != counts[step.number]
-    ]
+def _log_differs(partition: Partition, log: Sequence[_Logged]) -> list[str]:
+    """Check that the log has a task's entries in order. The audit of the log checks each step's number of entries."""
+    got = [_plain(logged.entry) for logged in log if logged.partition == partition.number]
+    return differences("entry in the log", [_plain(entry) for entry in partition.reference.entries], got)
 
 
 def _plain(entry: Entry) -> tuple[Any, ...]:
@@ -111,11 +85,11 @@ def _plain(entry: Entry) -> tuple[Any, ...]:
     return (kind, x.indices.tolist(), x.values.tolist(), *figures, *bits)
 
 
-def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
+def _versions(partition: Partition, log: Sequence[_Logged]) -> list[str]:
     """Check that a task's versions never decrease, match its log offsets, and equal those in its predictions."""
     wrong: list[str] = []
     latest = 0
-    for step, decided in zip(written.steps, written.decided, strict=True):
+    for step, decided in zip(partition.steps, partition.decided, strict=True):
         if step.updates < latest:
             wrong.append(f"step {step.number} decides at version {step.updates}; the previous step had {latest}")
         latest = step.updates
@@ -130,27 +104,26 @@ def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[
     return wrong
 
 
-def _names(world: World, partition: int, written: Written, log: Sequence[_Logged], n_classes: int) -> list[str]:
+def _names(partition: Partition, log: Sequence[_Logged]) -> list[str]:
     """Check that each step knows the open classes at its version, and adds only new classes from the next context."""
     wrong: list[str] = []
     known: list[str] = []
-    contexts = [record.offset for record in read_partition(world.broker, TopicPartition(TOPICS.contexts, partition))]
-    for step in written.steps:
+    for step in partition.steps:
         assert step.log is not None
         known += step.log.names
         named = dict.fromkeys(logged.entry.name for logged in log[: step.updates] if logged.entry.kind == NAMED)
-        if known != list(named)[:n_classes]:
+        if known != list(named)[: partition.task.n_classes]:
             wrong.append(f"step {step.number} has classes {known}; at the step's version, the log has {list(named)}")
         if adds := step.log.adds:
-            offset = next(offset for offset in contexts if offset >= step.contexts[1])
-            eligible = world.outside.sent[TOPICS.contexts, partition, offset].eligible or ()
+            offset = next(record.offset for record in partition.contexts if record.offset >= step.contexts[1])
+            eligible = partition.world.outside.sent[TOPICS.contexts, partition.number, offset].eligible or ()
             if len({*adds}) < len(adds) or not {*adds} <= {*map(name_of, eligible)} - {*known}:
                 wrong.append(f"step {step.number} adds the classes {adds}; the context at {offset} has {eligible}")
     return wrong
 
 
 def _applied_again(
-    task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Logged], seen: set[SeenModel]
+    task: TaskSettings, partitions: Sequence[Partition], log: Sequence[_Logged], seen: set[SeenModel]
 ) -> list[str]:
     """Check that every replica equals the model at its version, and repeat every decision with that model."""
     wrong: list[str] = []
@@ -163,15 +136,16 @@ def _applied_again(
             for one in sorted(at_version)
             if one.sha256 != digest
         ]
-        for partition, written in enumerate(tasks):
-            for step, decided in zip(written.steps, written.decided, strict=True):
+        for partition in partitions:
+            for step, decided in zip(partition.steps, partition.decided, strict=True):
                 if step.updates == version and decided:
                     own = [
                         logged.entry for logged in log[version:]
-                        if logged.partition == partition and logged.step < step.number and logged.entry.kind == DECIDED
+                        if logged.partition == partition.number and logged.step < step.number
+                        if logged.entry.kind == DECIDED
                     ]  # fmt: skip
                     differing = _decides_otherwise(task, model, own, decided)
-                    wrong += [f"partition {partition}, step {step.number}: {what}" for what in differing]
+                    wrong += [f"partition {partition.number}, step {step.number}: {what}" for what in differing]
         if version < len(log):
             _apply(model, log[version].entry)
     return wrong
