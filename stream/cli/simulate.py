@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.markup import escape
@@ -10,7 +10,6 @@ from rich.table import Table
 
 from stream.app.process import Meter, Progress, announce, every
 from stream.app.settings import SettingsError
-from stream.app.simulate import Runs, make_learner
 from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import with_log_flags
 from stream.errors import ExitCode
@@ -26,7 +25,7 @@ from stream.simulation.campaign import (
     shrink,
     trace,
 )
-from stream.simulation.schedule import EVENTS, Schedule
+from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
 from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
@@ -34,6 +33,26 @@ SHOWN_MAX = 3
 """Number of failing seeds to shrink and show. Any other failing seeds are only listed."""
 
 PROGRESS_INTERVAL_MS = 5_000
+
+
+class Runs(NamedTuple):
+    """Generates random runs from seeds."""
+
+    events: int
+    model: Sharing
+
+    def draw(self, seed: int) -> Schedule:
+        """Return the run for a seed."""
+        return draw_schedule(seed, self.events, self.model)
+
+    def replay(self, seed: int, only: str | None = None) -> str:
+        """Return the command that shows the run for a seed, with all items in the schedule or only those selected."""
+        command = f"onebit simulate --seed {seed} --trace"
+        if self.events != EVENTS:
+            command += f" --events {self.events}"
+        if self.model != "own":
+            command += f" --model {self.model}"
+        return command if only is None else f"{command} --only {only}"
 
 
 app = typer.Typer()
@@ -76,11 +95,6 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
     started_s = time.monotonic()
     campaign = Campaign(runs.model)
 
-    def progress(so_far: Campaign) -> None:
-        nonlocal campaign
-        campaign = so_far
-        show()
-
     def tell(so_far: Progress) -> None:
         announce(
             f"{so_far.decided:,} of {len(seeds):,} seeds  {so_far.per_s:,.1f} seeds/s  "
@@ -91,7 +105,8 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
     show = every(PROGRESS_INTERVAL_MS, lambda: meter.show(campaign.seeds))
     interrupted = False
     try:
-        campaign = run_campaign(make_learner, seeds, runs.events, jobs, progress, runs.model)
+        for campaign in run_campaign(seeds, runs.events, jobs, runs.model):  # noqa: B007 - `show` uses it
+            show()
     except KeyboardInterrupt:
         interrupted, shrinks = True, False
     wall_s = time.monotonic() - started_s
@@ -171,12 +186,12 @@ def _show_failure(runs: Runs, schedule: Schedule, *, shrinks: bool) -> None:
     """Print a failing seed: violations, shrunk schedule, trace, and the command that replays the schedule."""
     kept = list(range(len(schedule.items)))
     if shrinks:
-        kept = shrink(make_learner, schedule)
+        kept = shrink(schedule)
         announce(f"seed {schedule.seed}: shrunk to {len(kept)} of {len(schedule.items)} items")
     shown = schedule.only(kept)
     out.print(f"\n[bold red]✗ seed {schedule.seed}", highlight=False)
     _print_run(shown)
-    for what in examine(make_learner, shown)[0]:
+    for what in examine(shown)[0]:
         print_line(f"  [red]✗[/] {escape(what)}")
     print_line(f"to replay: {runs.replay(schedule.seed, ranges(kept) if shrinks else None)}")
 
@@ -190,9 +205,9 @@ def _show_seed(runs: Runs, seed: int, only: str | None, *, json: bool) -> bool:
             raise SettingsError(
                 f"--only: expected items of seed {seed}, 0 to {len(schedule.items) - 1}, such as 0-3,7; got {only!r}"
             ) from error
-    wrong = examine(make_learner, schedule)[0]
+    wrong = examine(schedule)[0]
     if json:
-        happened = trace(make_learner, schedule)
+        happened = trace(schedule)
         lines = [line._asdict() for line in happened]
         print_json({"ok": not wrong, "seed": seed, "wrong": wrong, "digest": trace_digest(happened), "trace": lines})
         return not wrong
@@ -212,7 +227,7 @@ def _print_run(schedule: Schedule) -> None:
     model = "a shared model" if task.model == "shared" else "own models"
     out.print(f"  {task.learner}, {model}, on expiry {task.on_expiry}, late {task.late}; {limits}", highlight=False)
     out.print("  " + ", ".join(f"{name} {value}" for name, value in parts.items()), highlight=False)
-    happened = trace(make_learner, schedule)
+    happened = trace(schedule)
     for line in happened:
         _print_line(line)
     out.print(f"  [dim]{len(happened)} lines, digest {trace_digest(happened)}", highlight=False)

@@ -3,14 +3,14 @@
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
 from stream.simulation.checks import OVERFLOWS, check, equal_faultless, row_name
-from stream.simulation.processes import MakeLearner, UnexpectedError
+from stream.simulation.processes import UnexpectedError
 from stream.simulation.schedule import (
     ENVIRONMENT,
     EVENTS,
@@ -44,16 +44,16 @@ class Result(NamedTuple):
     timeless: bool
 
 
-def run_seed(make_learner: MakeLearner, seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
+def run_seed(seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
     """Draw the schedule for a seed, run it, and check the run."""
     schedule = draw_schedule(seed, events, model)
-    wrong, coverage = examine(make_learner, schedule)
+    wrong, coverage = examine(schedule)
     return Result(seed, tuple(wrong), coverage, schedule.timeless)
 
 
-def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], Counter[str]]:
+def examine(schedule: Schedule) -> tuple[list[str], Counter[str]]:
     """Run a schedule and check it; return findings and coverage."""
-    world = World(schedule, make_learner)
+    world = World(schedule)
     coverage = world.trace.fired
     coverage[schedule.taught] += 1
     coverage[CLOCK_PAUSES] += schedule.clock_pauses
@@ -61,7 +61,7 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
         world.run()
         wrong = check(world)
         if schedule.timeless and schedule.task.model == "own":
-            faultless = World(schedule.faultless(), make_learner)
+            faultless = World(schedule.faultless())
             faultless.run()
             wrong += equal_faultless(world, faultless)
     except Exception as error:  # reported as a finding for this seed, so that the campaign continues
@@ -131,11 +131,9 @@ class Campaign:
         return not self.failures and not self.never_occurred()
 
 
-def run_seeds(
-    make_learner: MakeLearner, seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own"
-) -> Iterator[Result]:
+def run_seeds(seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own") -> Iterator[Result]:
     """Run the seeds. With several processes, results arrive in arbitrary order."""
-    run = partial(run_seed, make_learner, events=events, model=model)
+    run = partial(run_seed, events=events, model=model)
     if jobs == 1:
         yield from map(run, seeds)
         return
@@ -149,26 +147,20 @@ FAILURES_MAX = 20
 
 
 def run_campaign(
-    make_learner: MakeLearner,
-    seeds: Sequence[int],
-    events: int = EVENTS,
-    jobs: int = 1,
-    progress: Callable[[Campaign], None] = lambda campaign: None,
-    model: Sharing = "own",
-) -> Campaign:
-    """Run many seeds, and stop after `FAILURES_MAX` failures."""
+    seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own"
+) -> Iterator[Campaign]:
+    """Run many seeds, and yield the campaign after each. Stop after `FAILURES_MAX` failures."""
     campaign = Campaign(model)
-    for result in run_seeds(make_learner, seeds, events, jobs, model):
+    for result in run_seeds(seeds, events, jobs, model):
         campaign.add(result)
-        progress(campaign)
+        yield campaign
         if len(campaign.failures) >= FAILURES_MAX:
-            break
-    return campaign
+            return
 
 
-def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
+def trace(schedule: Schedule) -> list[Happened]:
     """Return a run's trace. If an error occurs, the trace ends with the error."""
-    world = World(schedule, make_learner, tracing=True)
+    world = World(schedule, tracing=True)
     try:
         world.run()
     except Exception as error:  # recorded as the trace's last entry
@@ -176,7 +168,7 @@ def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
     return world.trace.lines
 
 
-def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
+def shrink(schedule: Schedule) -> list[int]:
     """Find a small subset of a failing schedule's items with which a run still fails, and return the items' indices.
 
     The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
@@ -189,7 +181,7 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
         start, has_shrunk = 0, False
         while start < len(indices):
             fewer = indices[:start] + indices[start + size :]
-            if fewer and examine(make_learner, schedule.only(fewer))[0]:
+            if fewer and examine(schedule.only(fewer))[0]:
                 indices, has_shrunk = fewer, True
             else:
                 start += size

@@ -1,17 +1,18 @@
 """The learner processes in a run, and the broker's timeouts for them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from sched import scheduler
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from stream.journal.commit import CrashPoint
+from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.recovery import Parked
 from stream.journal.steps import JournalError
-from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock
-from stream.kafka.port import Broker, BrokerError, FencedError
-from stream.shared.replica import Replica
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
+from stream.kafka.port import BrokerError, FencedError
 from stream.simulation.faulty_broker import COMMIT_STEP, CrashError, Fate, FaultyBroker, Transaction, Verdict
+from stream.simulation.outside import TOPICS
 from stream.simulation.schedule import Schedule
 from stream.simulation.tracing import Trace
 from stream.snapshots.state import state_digest
@@ -21,55 +22,19 @@ from stream.wire.records import TopicPartition
 GROUP = "learners"
 
 
-class Learner(Program, Protocol):
-    """The interface that the simulation expects from a learner program."""
-
-    @property
-    def tasks(self) -> Mapping[int, Task]:
-        """The running tasks."""
-
-    @property
-    def replica(self) -> Replica | None:
-        """The learner's replica of a shared model."""
-
-    def read_log(self) -> None:
-        """Read to the end of a shared model's log."""
-
-    def park(self) -> object:
-        """Return the state from which the process's next program can resume the tasks."""
-
-    def close(self) -> None:
-        """Leave the group."""
-
-
-class LearnerSetup(NamedTuple):
-    """A learner program's arguments."""
-
-    broker: Broker
-    instance: str
-    schedule: Schedule
-    now_ms: Callable[[], int]
-    announce: Callable[[str], None]
-    crash_point: CrashPoint
-    parked: object  # state from the process's previous program, or None
-
-
-MakeLearner = Callable[[LearnerSetup], Learner]
-
-
 @dataclass(slots=True, eq=False)
 class Process:
     """One learner process."""
 
     name: str
     broker: FaultyBroker = field(init=False)
-    program: Learner | None = None
+    program: LearnerProgram | None = None
     busy: bool = False  # True while the process is in a call
     dead: bool = False
     zombie: bool = False  # True if a newer process has the same name
     away_ms: int = 0  # time until the restart if the process dies now
     asleep_until_ms: int = 0
-    parked: object = None  # state from the process's previous program, or None
+    parked: Parked | None = None  # state from the process's previous program, or None
 
 
 class SeenModel(NamedTuple):
@@ -99,7 +64,6 @@ class Processes:
     """All learner processes in a run. This class calls their programs, and stops or restarts processes after errors."""
 
     _schedule: Schedule
-    _make_learner: MakeLearner
     _broker: EmbeddedBroker
     _timers: scheduler
     _trace: Trace
@@ -270,12 +234,12 @@ class Processes:
         if process.broker.member is not None:
             self._timers.enter(self._schedule.session_timeout_ms, 0, lambda: self._session_ends(process))
 
-    def _start(self, name: str, parked: object = None) -> None:
+    def _start(self, name: str, parked: Parked | None = None) -> None:
         """Start a process. If an error occurs during startup, restart it."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
             raise UnexpectedError(f"{name} was restarted repeatedly, and ended each time")
-        process = Process(name, parked=parked)
+        schedule, process = self._schedule, Process(name, parked=parked)
         self._all.append(process)
         process.broker = FaultyBroker(
             self._broker,
@@ -284,24 +248,33 @@ class Processes:
             self.transactions,
             lambda commit: self.hang(process, commit),
             self._trace.committed,
-            lingers=self._schedule.lingers,
-            poll_max=self._schedule.poll_max,
-            dry_every=self._schedule.dry_every,
-            old_lags=self._schedule.old_lags,
+            lingers=schedule.lingers,
+            poll_max=schedule.poll_max,
+            dry_every=schedule.dry_every,
+            old_lags=schedule.old_lags,
         )
-        setup = LearnerSetup(
-            broker=process.broker,
-            instance=name,
-            schedule=self._schedule,
-            now_ms=lambda: self._clock.now_ms,
-            announce=lambda message: self._trace.announced(name, message),
-            crash_point=lambda number: self.consult(process, f"{COMMIT_STEP}{number}"),
-            parked=parked,
+        options = LearnerOptions(
+            GROUP,
+            name,
+            records_max=schedule.records_max,
+            idle_ms=schedule.idle_ms,
+            snapshot_interval_ms=schedule.snapshot_interval_ms,
+            snapshot_bytes_max=schedule.snapshot_bytes_max,
+            snapshot_chunk_bytes=schedule.snapshot_chunk_bytes,
         )
         self._trace.note(name, "starts")
 
         def start() -> int:
-            process.program = self._make_learner(setup)
+            process.program = LearnerProgram(
+                process.broker,
+                TOPICS,
+                schedule.task,
+                options,
+                host_ms=lambda: self._clock.now_ms,
+                announce=partial(self._trace.announced, name),
+                crash_point=lambda number: self.consult(process, f"{COMMIT_STEP}{number}"),
+                parked=parked,
+            )
             return 1
 
         self._guard(process, start)
@@ -311,7 +284,7 @@ class Processes:
         if process in self._all:
             self._all.remove(process)
 
-    def _restart(self, process: Process, away_ms: int, parked: object = None) -> None:
+    def _restart(self, process: Process, away_ms: int, parked: Parked | None = None) -> None:
         """Restart a process after a delay, but not before the end of an outage.
 
         If tasks are parked, the same process continues with a new program.
@@ -323,7 +296,7 @@ class Processes:
         else:
             self._start_once(name, parked)
 
-    def _start_once(self, name: str, parked: object) -> None:
+    def _start_once(self, name: str, parked: Parked | None) -> None:
         if all(process.name != name for process in self.live()):
             self._start(name, parked)
 

@@ -6,7 +6,7 @@ from sched import scheduler
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.simulation.faults import Faults
 from stream.simulation.outside import TOPICS, Outside
-from stream.simulation.processes import MakeLearner, Processes, UnexpectedError
+from stream.simulation.processes import Processes, UnexpectedError
 from stream.simulation.schedule import ENVIRONMENT, START_MS, Schedule
 from stream.simulation.tracing import Trace
 
@@ -17,7 +17,7 @@ SETTLING_MAX = 400
 class World:
     """One run of a schedule."""
 
-    def __init__(self, schedule: Schedule, make_learner: MakeLearner, *, tracing: bool = False) -> None:
+    def __init__(self, schedule: Schedule, *, tracing: bool = False) -> None:
         self.schedule = schedule
         self.clock = VirtualClock(START_MS)
         self.broker = EmbeddedBroker(self.clock)
@@ -25,7 +25,7 @@ class World:
         self.trace = Trace(self.clock, tracing)
         self.outside = Outside(self.broker, schedule.partitions, self.trace, open_classes=schedule.task.open_classes)
         self._timers = scheduler(lambda: self.clock.now_ms, lambda ms: None)
-        self.processes = Processes(schedule, make_learner, self.broker, self._timers, self.trace)
+        self.processes = Processes(schedule, self.broker, self._timers, self.trace)
         self._faults = Faults(schedule, self.processes, self.broker, self._timers, self.trace, self._run_until)
         self.processes.consult = self._faults.consult
         self.processes.hang = self._faults.hang

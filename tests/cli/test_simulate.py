@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from stream.app.simulate import Runs
+from stream.cli.simulate import Runs
 from stream.simulation.schedule import EVENTS
 from tests.cli.conftest import Onebit
 

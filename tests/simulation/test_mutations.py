@@ -18,7 +18,6 @@ from consumers import recovery as recovery_module
 from consumers.partition import Partition
 from consumers.recovery import Recoveries
 from consumers.shared_model import SharedModel
-from stream.app.simulate import make_learner
 from stream.journal import commit as commit_module
 from stream.journal import recover as recover_module
 from stream.journal.commit import COMMIT_STEPS
@@ -455,14 +454,14 @@ its mutation, the test searches for another seed, which takes longer."""
 
 @cache
 def passes_unchanged(seed: int, model: Sharing) -> bool:
-    return run_seed(make_learner, seed, model=model).wrong == ()
+    return run_seed(seed, model=model).wrong == ()
 
 
 def first_detection(mutation: Mutation) -> tuple[int, str] | None:
     """Return the first seed that detects a mutation, with its first message; None if no seed detects the mutation."""
     with mutation.make():
         for seed in (FIRST_SEEDS.get(mutation.name, 0), *range(SEEDS_MAX)):
-            wrong = run_seed(make_learner, seed, model=mutation.model).wrong
+            wrong = run_seed(seed, model=mutation.model).wrong
             if wrong:
                 return seed, wrong[0]
     return None

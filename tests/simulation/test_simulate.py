@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pytest
 
-from stream.app.simulate import make_learner
 from stream.randomness.draws import Luck
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
@@ -43,7 +42,7 @@ SEEDS = {"own": 250, "shared": 120}
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", ["own", "shared"])
 def test_no_seed_fails_and_every_type_of_event_occurs(model: Sharing) -> None:
-    campaign = run_campaign(make_learner, range(SEEDS[model]), jobs=os.cpu_count() or 1, model=model)
+    *_, campaign = run_campaign(range(SEEDS[model]), jobs=os.cpu_count() or 1, model=model)
     assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
     assert campaign.seeds == SEEDS[model]
     assert 0.4 < campaign.timeless / campaign.seeds < 0.6
@@ -53,9 +52,9 @@ def test_no_seed_fails_and_every_type_of_event_occurs(model: Sharing) -> None:
 @pytest.mark.slow
 def test_seed_is_reproducible_in_another_process() -> None:
     code = (
-        "from stream.app.simulate import make_learner; from stream.simulation.campaign import trace;"
+        "from stream.simulation.campaign import trace;"
         "from stream.simulation.schedule import draw_schedule; from stream.simulation.tracing import trace_digest;"
-        "print(*(trace_digest(trace(make_learner, draw_schedule(seed))) for seed in range(5)))"
+        "print(*(trace_digest(trace(draw_schedule(seed))) for seed in range(5)))"
     )
     runs = [
         subprocess.run(
@@ -86,7 +85,7 @@ def test_faults_have_no_duration_in_a_run_without_time() -> None:
 
 def test_trace_contains_timed_inputs_and_faults() -> None:
     crashing = [s for s in map(draw_schedule, range(50)) if any(i.kind is Kind.CRASH_IN_COMMIT for i in s.items)]
-    traces = (trace(make_learner, schedule) for schedule in crashing)  # a run can end before a scheduled crash
+    traces = (trace(schedule) for schedule in crashing)  # a run can end before a scheduled crash
     lines = next(lines for lines in traces if any(line.what == "is dead" for line in lines))
     times = [line.at_ms for line in lines]
     assert times == sorted(times)
@@ -107,12 +106,12 @@ def counts_duplicates_twice(
 
 def test_failing_schedule_is_reduced_to_the_necessary_items() -> None:
     with patch.object(Join, "receive_context", counts_duplicates_twice):
-        seed = next(seed for seed in range(100) if run_seed(make_learner, seed).wrong)
+        seed = next(seed for seed in range(100) if run_seed(seed).wrong)
         schedule = draw_schedule(seed)
-        kept = shrink(make_learner, schedule)
-        assert examine(make_learner, schedule.only(kept))[0] != []
+        kept = shrink(schedule)
+        assert examine(schedule.only(kept))[0] != []
     assert sorted(schedule.items[index].kind for index in kept) == [Kind.CONTEXT, Kind.CONTEXT_AGAIN]
-    assert examine(make_learner, schedule.only(kept))[0] == []  # without the bug, the schedule passes
+    assert examine(schedule.only(kept))[0] == []  # without the bug, the schedule passes
 
 
 @pytest.mark.parametrize("indices", [[0], [0, 1], [3, 5, 6, 7, 11], [0, 2, 4]])
@@ -124,7 +123,7 @@ def test_campaign_fails_if_an_event_type_does_not_occur_within_many_seeds() -> N
     campaign = Campaign()
     name = expected_coverage()[-1]
     for seed in range(COVERED_FROM_SEEDS):
-        result = run_seed(make_learner, seed, events=1) if seed == 0 else Result(seed, (), campaign.coverage, False)
+        result = run_seed(seed, events=1) if seed == 0 else Result(seed, (), campaign.coverage, False)
         campaign.seeds += 1
         campaign.coverage.update({other: 1 for other in expected_coverage() if other != name})
         assert result.wrong == ()
