@@ -52,7 +52,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
 
     With a shared model, every decision is repeated at its version, and the log must contain the steps' entries; see
     `_LogAgain`. In this case, the journal identifies a step's predictions. Records from other programs with the
-    step's number are skipped, as in a recovery.
+    step's number are skipped, as in a recovery. With the task's own model, such a record is a fault.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition, 0, 0, "", "", "", "")
@@ -61,7 +61,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
         recovered = rebuild(broker, topics, partition, None)
         if recovered.task.settings.model == "shared":
             log = _LogAgain(broker, topics, recovered.task.settings, partition)
-        published = _Published(broker, topics, partition, skips_foreign=log is not None)
+        published = _Published(broker, topics, partition)
         number = recovered.step.number
         newest = recovered.stored.newest
         recovered_digest = task_digest(recovered.task)
@@ -75,7 +75,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
             broker, topics, partition, None, progress, until=number, snapshots=False, observe=observe,
             decides=None if log is None else log.advance,
         ).task  # fmt: skip
-        published.compare_end(number)
+        published.read_to_end(number, allows_foreign=log is not None)
         if log is not None:
             log.read_to_end(number)
     except (JournalError, UpdatesError) as error:
@@ -88,57 +88,43 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
 
 
 class _Published:
-    """Compares a task's published records, step by step, with the records from the replay."""
+    """Compares a task's published records, step by step, with the records from the replay. Skips all other records."""
 
-    def __init__(self, broker: Broker, topics: Topics, partition: int, *, skips_foreign: bool) -> None:
-        """Open the topics.
-
-        Args:
-            broker: the broker.
-            topics: the pipeline's topics.
-            partition: the task's partition.
-            skips_foreign: whether to skip unexpected records, which are then treated as records from other programs. If
-                False, an unexpected record causes an error.
-        """
+    def __init__(self, broker: Broker, topics: Topics, partition: int) -> None:
         self.foreign = Foreign()  # skipped records
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
         self._examples = _of_learners(broker, TopicPartition(topics.examples, partition))
-        self._skips_foreign = skips_foreign
 
     def compare(self, step: int, effects: Effects) -> None:
         """Compare one step's predictions and examples.
 
         Raises:
-            JournalError: a prediction or example differs from the published record.
+            JournalError: a prediction or example was not published.
         """
         for prediction, context_offset in effects.predictions:
             self._compare(self._predictions, step, prediction.id, codec.encode_prediction(prediction, context_offset))
         for example, feedback_offset in effects.examples:
             self._compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
 
-    def compare_end(self, step: int) -> None:
-        """Check that no further records were published up to a step. Records from later steps are allowed.
+    def read_to_end(self, step: int, *, allows_foreign: bool) -> None:
+        """Skip the remaining records. Records from later steps are not foreign.
 
         Raises:
-            JournalError: there are further records.
+            JournalError: a record was skipped although no foreign records are allowed.
         """
         for record in chain(self._predictions, self._examples):
-            if (codec.step_of(record) or 0) > step:
-                continue
-            if not self._skips_foreign:
-                raise JournalError(f"{place_of(record)}: this record was not published when the journal was reapplied")
-            self.foreign = self.foreign.including(record)
+            if (codec.step_of(record) or 0) <= step:
+                self.foreign = self.foreign.including(record)
+        if self.foreign.records and not allows_foreign:
+            raise JournalError(f"{self.foreign.first}: this record was not published when the journal was reapplied")
 
     def _compare(self, records: Iterator[Record], step: int, event_id: str, expected: bytes) -> None:
         differing: Record | None = None
         for record in records:
-            is_of_step = not self._skips_foreign or codec.step_of(record) == step
-            if is_of_step and record.value == expected:
-                return
-            if is_of_step:
+            if codec.step_of(record) == step:
+                if record.value == expected:
+                    return
                 differing = differing or record
-            if not self._skips_foreign:
-                break
             self.foreign = self.foreign.including(record)
         if differing is None:
             raise JournalError(f"step {step}, when reapplied, publishes {event_id!r}, but the topic does not have it")

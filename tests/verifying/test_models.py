@@ -307,6 +307,15 @@ def test_replay_detects_a_prediction_that_differs_from_the_journal() -> None:
     assert "reapplied" in replay.fault
 
 
+@pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples])
+def test_replay_rejects_a_duplicate_of_a_published_record(topic: str) -> None:
+    pipeline, _ = run_pipeline(events=40)
+    last = pipeline.records(topic)[-1]
+    pipeline.broker.producer().send(topic, 0, last.key, last.value, last.headers)
+    added = pipeline.records(topic)[-1].offset
+    assert f"{topic}/0 offset {added}: " in replay_journal(pipeline.broker, TOPICS, 0).fault
+
+
 def _right_answer(program: LearnerProgram) -> Any:
     x = np.ones(program.tasks[0].learner.n_features)
     return x, program.tasks[0].learner.predict(x, 0.0), 1
