@@ -1,10 +1,10 @@
 """Exports the model as of any past step, rebuilds a shared model, and imports a model into a new pipeline."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from stream.journal.recover import Progress, pipeline_settings, rebuild, settings_in_force
+from stream.journal.recover import Report, pipeline_settings, rebuild, settings_in_force
 from stream.journal.steps import (
     PARAMETER,
     JournalError,
@@ -58,8 +58,6 @@ class TooEarlyError(ModelError):
 
 IMPORT_BYTES_MAX = 4_000_000  # limit on the bytes that are queued before a flush
 
-Report = Callable[[Progress], None]
-
 
 def export_model(
     broker: Broker,
@@ -86,7 +84,7 @@ def export_model(
     if last is None:
         raise ModelError(f"{journal} is empty: the task has not started, so there is no model yet")
     if last.log is not None:
-        return _shared_model(broker, topics, partition, number, at_ms, version)
+        return _shared_model(broker, topics, partition, last, number, at_ms, version)
     if version is not None:
         raise ModelError(f"{journal}: the task has its own model, which has no log versions; use a step or a time")
     if at_ms is not None:
@@ -134,9 +132,18 @@ def _model_of(
 
 
 def _shared_model(
-    broker: Broker, topics: Topics, partition: int, number: int | None, at_ms: int | None, version: int | None
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    last: JournalStep,
+    number: int | None,
+    at_ms: int | None,
+    version: int | None,
 ) -> Model:
-    """Return the shared model at its newest version, or as of a given step, time or version."""
+    """Return the shared model at its newest version, or as of a given step, time or version.
+
+    `last` is the last step in the partition's journal.
+    """
     offset = None
     if at_ms is not None:
         log = TopicPartition(topics.updates, 0)
@@ -144,7 +151,11 @@ def _shared_model(
         if offset == broker.beginnings([log])[log] and (first := next(read_partition(broker, log), None)):
             raise TooEarlyError(log.topic, at_ms, first.append_ms)
     if number is not None:
-        version = _version_of(broker, TopicPartition(topics.journal, partition), number)
+        journal = TopicPartition(topics.journal, partition)
+        _, step = next(read_from_step(broker, journal, number, last), (None, last))
+        if step.number != number:
+            raise ModelError(f"{journal} has no step {number}")
+        version = step.updates
     settings = task_settings(settings_in_force(broker, topics, partition))
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
     position = {"version": replica.version, "offset": replica.offset}
@@ -153,19 +164,6 @@ def _shared_model(
     if classes.is_open:
         classes.add(replica.names)
     return _model_of(topics, settings, position, counts, replica.learner, classes)
-
-
-def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
-    """Return the model version that made a step's decisions.
-
-    Raises:
-        ModelError: the journal does not have the step.
-    """
-    last = last_step(broker, journal)
-    _, step = next(read_from_step(broker, journal, number, last), (None, None)) if last else (None, None)
-    if step is not None and step.number == number:
-        return step.updates
-    raise ModelError(f"{journal} has no step {number}")
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:

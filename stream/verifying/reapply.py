@@ -9,7 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from stream.journal.commit import predictions_digest
-from stream.journal.recover import rebuild
+from stream.journal.recover import Report, rebuild
 from stream.journal.steps import JournalError, JournalStep, LogStep, last_step
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
@@ -18,7 +18,6 @@ from stream.snapshots.chunks import MODEL_PARTITION, read_snapshots
 from stream.snapshots.state import decode_model, fresh_replica, state_digest, task_digest
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
-from stream.verifying.models import Report
 from stream.wire import codec
 from stream.wire.records import Foreign, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
