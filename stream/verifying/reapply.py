@@ -172,7 +172,7 @@ class _LogAgain:
         """
         if task.model is not self._view:
             task.use_model(self._view)
-        for record in self._records_up_to(step.updates):
+        while self.replica.version < step.updates and (record := next(self._records, None)) is not None:
             self._take(record)
         if task.classes.is_open and self.replica.names != task.classes.names:
             raise JournalError(
@@ -224,13 +224,6 @@ class _LogAgain:
                 f"step {self._expected[0][0]} of partition {self._partition}, when reapplied, has updates; "
                 f"{self._topics.updates} has none for this step"
             )
-
-    def _records_up_to(self, version: int) -> Iterator[Record]:
-        while self.replica.version < version:
-            record = next(self._records, None)
-            if record is None:
-                return
-            yield record
 
     def _take(self, record: Record, last: int | None = None) -> None:
         """Apply a record. If it belongs to a replayed step of the task, it must equal that step's expected record."""

@@ -9,7 +9,6 @@ The model is not recomputed here; see `stream.verifying.reapply`.
 """
 
 from array import array
-from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -239,16 +238,14 @@ class _LogAudit:
             )
 
     def compare_reports(self) -> None:
-        by_version: dict[int, list[StepReport]] = defaultdict(list)
-        for report in self._reports:
-            by_version[report.version].append(report)
-        for version, found in sorted(by_version.items()):
-            for one in found[1:]:
-                if one.replica.sha256 != found[0].replica.sha256:
-                    self._fault(
-                        f"the replicas at version {version} differ: {found[0]}; {one}. All learners must use the same "
-                        "processor type and the same versions of Onebit, Python and numpy"
-                    )
+        firsts: dict[int, StepReport] = {}
+        for report in sorted(self._reports, key=lambda report: report.version):
+            first = firsts.setdefault(report.version, report)
+            if report.replica.sha256 != first.replica.sha256:
+                self._fault(
+                    f"the replicas at version {report.version} differ: {first}; {report}. All learners must use the "
+                    "same processor type and the same versions of Onebit, Python and numpy"
+                )
 
     def behind(self) -> Behind | None:
         if not self._behind:
@@ -256,9 +253,8 @@ class _LogAudit:
         return Behind(*np.quantile(self._behind, (0.5, 0.99, 1.0), method="inverted_cdf").tolist())
 
     def replicas(self) -> tuple[ReplicaReport, ...]:
-        latest: dict[str, StepReport] = {}
-        for report in sorted(self._reports, key=lambda report: (report.append_ms, report.version)):
-            latest[report.replica.instance] = report
+        ordered = sorted(self._reports, key=lambda report: (report.append_ms, report.version))
+        latest = {report.replica.instance: report for report in ordered}
         return tuple(
             ReplicaReport(instance, report.version, report.replica.sha256)
             for instance, report in sorted(latest.items())
