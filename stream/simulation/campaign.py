@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
@@ -197,12 +198,8 @@ def ranges(indices: Sequence[int]) -> str:
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2,5,7-8'
     """
-    parts: list[list[int]] = []
-    for index in indices:
-        if parts and parts[-1][-1] == index - 1:
-            parts[-1].append(index)
-        else:
-            parts.append([index])
+    groups = groupby(enumerate(indices), lambda each: each[1] - each[0])  # the same for consecutive indices
+    parts = [[index for _, index in group] for _, group in groups]
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 

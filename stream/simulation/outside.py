@@ -2,7 +2,6 @@
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from msgspec.structs import asdict
 
@@ -70,14 +69,6 @@ def label_of(event_id: str) -> int:
     return int(event_id[1:]) % N_CLASSES
 
 
-@dataclass(slots=True)
-class _Foreign:
-    """A transaction belonging to another client."""
-
-    producer: TransactionalProducer
-    outputs: list[Place] = field(default_factory=list)
-
-
 class Outside:
     """All clients except the learners."""
 
@@ -90,7 +81,8 @@ class Outside:
         self._trace = trace
         self._open_classes = open_classes
         self._producer: Producer = broker.producer()
-        self._foreign: dict[int, _Foreign] = {}
+        # Other clients' open transactions by number, each with its records in the learners' topics.
+        self._foreign: dict[int, tuple[TransactionalProducer, list[Place]]] = {}
         self._latest_fed = -1
 
     def do(self, item: Item) -> None:
@@ -102,8 +94,9 @@ class Outside:
         elif kind in (Kind.CONTEXT_POISON, Kind.FEEDBACK_POISON):
             self._send_poison(item)
         elif kind is Kind.FOREIGN_BEGIN:
-            self._foreign[item.number] = _Foreign(self._broker.transactional_producer(f"foreign-{item.number}"))
-            self._foreign[item.number].producer.begin()
+            producer = self._broker.transactional_producer(f"foreign-{item.number}")
+            producer.begin()
+            self._foreign[item.number] = producer, []
         elif kind is Kind.FOREIGN_OUTPUT:
             self._send_output(item)
         elif kind in (Kind.FOREIGN_COMMIT, Kind.FOREIGN_ABORT):
@@ -155,26 +148,27 @@ class Outside:
         self._send(item, tp, None, poisons[item.number % len(poisons)])
 
     def _send_output(self, item: Item) -> None:
-        foreign = self._foreign.get(item.number)
+        if item.number not in self._foreign:
+            return
+        producer, places = self._foreign[item.number]
         in_log = PREFIX + item.call == TOPICS.updates
         tp = TopicPartition(PREFIX + item.call, 0 if in_log else item.member % self._partitions)
-        if foreign is None:
-            return
-        foreign.outputs.append((tp, self._broker.log(tp).end()))
-        foreign.producer.send(*tp, b"foreign", *FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)])
+        places.append((tp, self._broker.log(tp).end()))
+        producer.send(*tp, b"foreign", *FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)])
         self._trace.fired[FOREIGN_IN_LOG] += in_log
 
     def _send(self, item: Item, tp: TopicPartition, key: bytes | None, content: Content) -> None:
         self.sent[*tp, self._broker.log(tp).end()] = item
         is_foreign = item.kind in (Kind.FOREIGN_CONTEXT, Kind.FOREIGN_FEEDBACK) and item.number in self._foreign
-        producer = self._foreign[item.number].producer if is_foreign else self._producer
+        producer = self._foreign[item.number][0] if is_foreign else self._producer
         producer.send(*tp, key, *content)
 
     def _end_foreign(self, number: int, *, commits: bool) -> None:
-        foreign = self._foreign.pop(number, None)
-        if foreign is not None and commits:
+        if number not in self._foreign:
+            return
+        producer, places = self._foreign.pop(number)
+        if commits:
             with suppress(BrokerUnavailableError):  # raised if the records are not replicated
-                foreign.producer.commit()
-                self.foreign_outputs |= set(foreign.outputs)
-        if foreign is not None:
-            foreign.producer.abort()  # does nothing after a commit
+                producer.commit()
+                self.foreign_outputs |= set(places)
+        producer.abort()  # does nothing after a commit
