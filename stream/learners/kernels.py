@@ -91,7 +91,7 @@ _njit: Any = njit  # numba's type annotations lack `no_cfunc_wrapper`
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel on its first call and cache the machine code on disk if possible.
 
-    No kernel is used as a C callback. Compiling without the wrapper for callbacks takes up to a fifth less time per kernel.
+    No kernel is a C callback. Without the wrapper for callbacks, compiling a small kernel takes a fifth less time.
     """
     return cast(Callable[P, R], _njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY))(function))
 
