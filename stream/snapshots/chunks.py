@@ -282,7 +282,7 @@ def reading_snapshots(
         number_max: highest generation number; None means no limit.
 
     Raises:
-        SnapshotError: a chunk is in a different format.
+        JournalError: a chunk is in a different format.
     """
     keys, partition = (MODEL_KEYS, MODEL_PARTITION) if partition is None else (str(partition), partition)
     stored = Stored(keys, number_max)
