@@ -109,7 +109,7 @@ class LearnerProgram:
             given: names of the settings that the user set; None means all settings. If a task was started with
                 different values for these settings, recovery fails, unless `change_settings` is True.
             change_settings: whether the user's settings replace those of a task that has already started, from its next
-                step on. Settings that cannot change are still rejected.
+                step on. Changes to fixed settings are still rejected.
             committed: called with each transaction's output.
             parked: the result of the previous program's `park`.
         """

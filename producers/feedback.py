@@ -175,7 +175,7 @@ class FeedbackProgram:
             (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
     def commit(self) -> None:
-        """Commit offsets up to the first unsent feedback. Skip the commit if a rebalance has begun."""
+        """Commit offsets up to the first unsent feedback record. Skip the commit if a rebalance has begun."""
         offsets = {}
         for partition, unsent in self._unsent.items():
             tp = TopicPartition(self._topics.predictions, partition)
@@ -234,7 +234,7 @@ class FeedbackProgram:
         self._producer.send(self._topics.dead_letter, record.partition, *letter)
 
     def close(self) -> None:
-        """Commit offsets up to the first unsent feedback and leave the group.
+        """Commit offsets up to the first unsent feedback record, and leave the group.
 
         After a failed flush, nothing is committed, because feedback records may be missing. They are sent again after
         the next start.

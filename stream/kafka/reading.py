@@ -86,7 +86,7 @@ def read_towards(
 ) -> list[Record]:
     """Return the next available records, or an empty list once all positions have reached these end offsets.
 
-    Polls are short, because a position can advance past a commit marker although no record is returned.
+    Polls are short, because a position can advance past a commit marker without any record being returned.
 
     Raises:
         BrokerUnavailableError: no record arrived for `timeout_ms`.

@@ -370,7 +370,7 @@ def symmetric_product(inverse: FloatArray, indices: IndexArray, values: FloatArr
 
 @compiled
 def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> float:
-    """Return ‖x‖² in the norm of M⁻¹, at least 0."""
+    """Return ‖x‖² in the M⁻¹-norm, limited to at least 0."""
     total = 0.0
     for a in range(indices.size):
         row = inverse[indices[a]]

@@ -173,7 +173,7 @@ def embedded(
 
 @inlined
 def from_basis(B: FloatArray, u: FloatArray) -> FloatArray:
-    """Return Bᵀu for an upper triangular B. Reading rows from a multiple of 16 adds zeros, but keeps loads aligned."""
+    """Return Bᵀu for an upper triangular B. Each row is read from a multiple of 16, for aligned loads."""
     e = np.zeros(u.size)
     for j in range(0, u.size, 4):
         left = j // 16 * 16

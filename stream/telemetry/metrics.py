@@ -108,7 +108,7 @@ UNKNOWN_VALUES = Metric(
     ("feature",),
 )  # fmt: skip
 LEDGER_BALANCED = Metric(
-    "onebit_ledger_balanced", Kind.GAUGE, _PIPELINE, "1 while every record is accounted for exactly once, else 0.",
+    "onebit_ledger_balanced", Kind.GAUGE, _PIPELINE, "1 while every record is accounted for exactly once, otherwise 0.",
     ("partition",),
 )  # fmt: skip
 MODEL_VERSION = Metric(

@@ -221,8 +221,8 @@ class _LogAgain:
             self._take(record, number)
         if self._expected:
             raise JournalError(
-                f"step {self._expected[0][0]} of partition {self._partition}, when reapplied, has updates; "
-                f"{self._topics.updates} has none for this step"
+                f"reapplying step {self._expected[0][0]} of partition {self._partition} produces updates, but "
+                f"{self._topics.updates} contains none for this step"
             )
 
     def _take(self, record: Record, last: int | None = None) -> None:

@@ -92,7 +92,7 @@ class FeatureEncoder:
     def encode(self, x: Mapping[str, Any]) -> tuple[Features, list[str]]:
         """Encode one row. Also return, for each category or word without an entry, the name of its feature.
 
-        A category or word that is not in the vocabulary has no entry if nothing is hashed.
+        A category or word that is not in the vocabulary has no entry if hashing is disabled.
 
         Raises:
             NamedFeaturesError: a name is unknown, a value has the wrong kind for its feature, or the sum of numbers

@@ -28,7 +28,7 @@ def recreated(broker: Broker) -> Broker:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]:
-    """Run a program against several brokers that fail one after the other. Return each broker's partition count."""
+    """Run a program against several brokers that fail one after another. Return each broker's partition count."""
     reported: list[int] = []
 
     def next_one(settings: Settings, stop: object) -> Broker:
