@@ -9,7 +9,7 @@ from stream.journal.recover import Progress, Recovered, Recovery, recovery
 from stream.journal.steps import Given, UnrecoverableError, last_steps, stored_settings
 from stream.kafka.port import Broker
 from stream.shared.view import View
-from stream.snapshots.chunks import MODEL_PARTITION, Parts, read_snapshots, reading_snapshots
+from stream.snapshots.chunks import MODEL_PARTITION, Parts, Pulse, read_snapshots, reading_snapshots
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -48,7 +48,7 @@ class Recoveries:
     announce: Callable[[str], None]
     stop: Callable[[], bool]
     poll: Callable[[], None]  # polls once; called during long recoveries, so that the group does not remove the member
-    make_shared: Callable[..., SharedModel]  # creates the shared model; see SharedModel's first six parameters
+    make_shared: Callable[[Broker, Topics, TaskSettings, Callable[[], int], Callable[[str], None], Pulse], SharedModel]
     parked: Parked
     polled_ms: int
     reported_ms: int = 0  # host time when progress was last logged

@@ -340,11 +340,11 @@ def norm_of(values: FloatArray) -> float:
 def unit(values: FloatArray) -> FloatArray:
     """Scale x to unit norm. Return zeros if x is zero, infinite or NaN."""
     norm = norm_of(values)
-    unit = np.zeros(values.size)
+    direction = np.zeros(values.size)
     if 0.0 < norm < inf:
         for j in range(values.size):
-            unit[j] = np.divide(values[j], norm)
-    return unit
+            direction[j] = np.divide(values[j], norm)
+    return direction
 
 
 @compiled

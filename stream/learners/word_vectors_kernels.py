@@ -173,7 +173,7 @@ def embedded(
 
 @inlined
 def from_basis(B: FloatArray, u: FloatArray) -> FloatArray:
-    """Return Bᵀu for an upper triangular B. Each row is read from a multiple of 16, for aligned loads."""
+    """Return Bᵀu for an upper triangular B. Each row is read from a multiple of 16, where it has zeros."""
     e = np.zeros(u.size)
     for j in range(0, u.size, 4):
         left = j // 16 * 16

@@ -8,7 +8,8 @@ faults.py         active faults and their effects on calls
 tracing.py        event counts and traces
 world.py          runs a schedule
 checks.py         checks every run, and compares it with a run without faults
-reference.py      audits each partition with a reference learner
+partitions.py     audits each partition with a reference learner
+reference.py      the reference learners
 shared_model.py   additional checks for a shared model
 campaign.py       runs many seeds in parallel, measures their coverage, and shrinks failing schedules
 """

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from stream.journal.recover import rebuild
 from stream.kafka.reading import read_partition
 from stream.simulation.outside import INPUTS, LOG, TOPICS, name_of
+from stream.simulation.partitions import Partition, differences
 from stream.simulation.processes import GROUP
-from stream.simulation.reference import Partition, can_play, differences
+from stream.simulation.reference import can_play
 from stream.simulation.schedule import N_CLASSES, NEVER_MS, SHOWN, Kind
 from stream.simulation.shared_model import check_shared_model
 from stream.simulation.world import World

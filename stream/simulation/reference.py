@@ -1,29 +1,21 @@
-"""Each partition's audit, with a reference learner.
-
-Reference learners process the decisions and outcomes that the audit's oracle expects, in order.
+"""Reference learners, which process the decisions and outcomes that the audit's oracle expects, in order.
 
 If a task has its own model, its reference must make the same decisions. If the model is shared, the reference collects
 the entries that the task must write to the log.
 """
 
-from itertools import zip_longest
 from math import nan
 from typing import Any
 
 from stream.journal.steps import JournalStep
-from stream.kafka.reading import read_partition
 from stream.randomness.draws import Purpose, uniform
-from stream.simulation.outside import INPUTS, LOG, TOPICS, label_of
-from stream.simulation.world import World
+from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
-from stream.verifying.audit import audit_partition
-from stream.verifying.oracle import Corrected, Decided, Event, Oracle, Promoted, Settled
-from stream.wire import codec
-from stream.wire.records import Decision, Features, Logged, Outcome, Record, Target, TopicPartition
+from stream.verifying.oracle import Corrected, Decided, Event, Promoted, Settled
+from stream.wire.records import Decision, Features, Logged, Outcome, Target
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
-    NAMED,
     NO_BIT,
     NO_LABEL,
     PROMOTED,
@@ -142,66 +134,3 @@ class SharedReference(OwnReference):
 def plain(decision: Decision) -> tuple[object, ...]:
     """Return a decision as comparable values, without the values that the learner logged with it."""
     return decision.action, decision.greedy, repr(decision.propensity), decision.scores.tolist()
-
-
-class Partition:
-    """One partition's audit, with a reference learner."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.world, self.number = world, number
-        self.task = world.schedule.task
-        self.is_shared = self.task.model == "shared"
-        self.reference = (SharedReference if self.is_shared else OwnReference)(self.task)
-        self.steps: list[JournalStep] = []
-        self.decided: list[list[Decided]] = []  # each step's decisions
-        self.events: list[Event] = []
-        self.oracle: Oracle | None = None
-        self.wrong: list[str] = []
-        self.contexts, feedback = (list(read_partition(world.broker, self.tp(topic))) for topic in INPUTS)
-        self.feedback = [record for record in feedback if codec.promotion_of(record) is None]
-        self.ticks = {
-            int(dict(record.headers)["onebit-tick"]): record for record in filter(self.is_tick, self.feedback)
-        }
-        self._audit()
-
-    def tp(self, topic: str) -> TopicPartition:
-        """Return this partition of a topic."""
-        return TopicPartition(topic, self.number)
-
-    def is_tick(self, record: Record) -> bool:
-        """Return whether a feedback record is a tick. All other feedback was sent by outside clients."""
-        return (record.topic, self.number, record.offset) not in self.world.outside.sent
-
-    def _audit(self) -> None:
-        """Run `onebit verify`'s audit. It must find no faults, and must count all records from other programs."""
-        finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
-        foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
-        self.wrong += [f"audit: {fault}" for fault in finding.faults]
-        if not finding.ok and not finding.faults:
-            self.wrong.append(f"audit: the learner counted {finding.learner}; the topics give {finding.audited}")
-        if (finding.foreign_count, finding.contexts_behind, finding.feedback_behind) != (foreign, 0, 0):
-            self.wrong.append(
-                f"audit: expected {foreign} records from other programs and no unapplied inputs; got {finding}"
-            )
-
-    def _observe(self, step: JournalStep, oracle: Oracle) -> None:
-        self.oracle = oracle
-        self.steps.append(step)
-        self.events += oracle.events
-        self.decided.append([event for event in oracle.events if isinstance(event, Decided)])
-        for event in oracle.events:
-            if not self.reference.apply(event):
-                self.wrong.append(f"step {step.number}: the reference learner decides differently from {event}")
-        if isinstance(self.reference, SharedReference):
-            for name in () if step.log is None else step.log.adds:
-                self.reference.collect(NAMED, name=name)
-        elif self.reference.differs(step):
-            self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
-
-
-def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
-    """Return the first difference between two lists, as a message. None is past the end of the shorter list."""
-    for number, (one, other) in enumerate(zip_longest(expected, got)):
-        if one != other:
-            return [f"{what} {number}: expected {one}; got {other}"]
-    return []

@@ -4,6 +4,7 @@ The entries in the log are applied to one learner, one by one. At each version, 
 replicas' state, and the learner's decisions must equal the tasks' decisions at this version.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -12,8 +13,8 @@ from stream.kafka.reading import read_partition
 from stream.learners import Learner
 from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import LOG, TOPICS, name_of
+from stream.simulation.partitions import Partition, differences
 from stream.simulation.processes import SeenModel
-from stream.simulation.reference import Partition, differences
 from stream.simulation.tracing import NAMED_TWICE
 from stream.simulation.world import World
 from stream.snapshots.chunks import read_snapshots
@@ -74,9 +75,14 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
 
 
 def _log_differs(partition: Partition, log: Sequence[_Logged]) -> list[str]:
-    """Check that the log has a task's entries in order. The audit of the log checks each step's number of entries."""
-    got = [_plain(logged.entry) for logged in log if logged.partition == partition.number]
-    return differences("entry in the log", [_plain(entry) for entry in partition.reference.entries], got)
+    """Check that the log has a task's entries in order, and that the journal records each step's number of entries."""
+    own = [logged for logged in log if logged.partition == partition.number]
+    expected, counts = partition.reference.entries, Counter(logged.step for logged in own)
+    return differences("entry in the log", [*map(_plain, expected)], [_plain(logged.entry) for logged in own]) + [
+        f"step {step.number}: the log has {counts[step.number]} of its entries; the journal has {step.log}"
+        for step in partition.steps
+        if step.log is None or step.log.entries != counts[step.number]
+    ]
 
 
 def _plain(entry: Entry) -> tuple[Any, ...]:

@@ -152,8 +152,9 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     def decisions(entries: Entries) -> Iterator[tuple[str, Pending]]:
         return ((event_id, dated(pending)) for event_id, pending in zip(*entries, strict=True))
 
-    for name in ("pending", "deferred", "shown"):
-        getattr(join, name).update(decisions(getattr(snapshot, name)))
+    join.pending.update(decisions(snapshot.pending))
+    join.deferred.update(decisions(snapshot.deferred))
+    join.shown.update(decisions(snapshot.shown))
     join.orphans.update(zip(*snapshot.orphans, strict=True))
     retained = zip(*snapshot.retained, strict=True)
     while block := list(islice(retained, RESTORED_ENTRIES)):

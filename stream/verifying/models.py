@@ -152,7 +152,7 @@ def _shared_model(
             raise TooEarlyError(log.topic, at_ms, first.append_ms)
     if number is not None:
         journal = TopicPartition(topics.journal, partition)
-        _, step = next(read_from_step(broker, journal, number, last), (None, last))
+        _, step = next(read_from_step(broker, journal, number, last), (None, last))  # without a later step, the last
         if step.number != number:
             raise ModelError(f"{journal} has no step {number}")
         version = step.updates

@@ -98,7 +98,7 @@ class _Published:
         """Compare one step's predictions and examples.
 
         Raises:
-            JournalError: a prediction or example was not published.
+            JournalError: a prediction or example differs from the published record, or was not published.
         """
         for prediction, context_offset in effects.predictions:
             self._compare(self._predictions, step, prediction.id, codec.encode_prediction(prediction, context_offset))
@@ -126,7 +126,11 @@ class _Published:
                 differing = differing or record
             self.foreign = self.foreign.including(record)
         if differing is None:
-            raise JournalError(f"step {step}, when reapplied, publishes {event_id!r}, but the topic does not have it")
+            skipped = f"; skipped {self.foreign.first}" if self.foreign.records else ""
+            raise JournalError(
+                f"step {step}, when reapplied, publishes {event_id!r}, but the remaining records do not contain it"
+                f"{skipped}"
+            )
         raise JournalError(
             f"{place_of(differing)}: step {step}, when reapplied, publishes {expected!r:.200}; got "
             f"{differing.value!r:.200}"

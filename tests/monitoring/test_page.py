@@ -57,7 +57,7 @@ def busy_dashboard() -> Dashboard:
             is_settled = number < 30 * WINDOWS - 9
             dashboard.take([record._replace(partition=partition) for record in records[: 3 if is_settled else 2]])
     for number in range(4):
-        dashboard.take([letter(number, f"x: expected 64 numbers, one per feature of the learner; got {60 + number}")])
+        dashboard.take([letter(number, f"x: expected 64 numbers, one per feature; got {60 + number}")])
     dashboard.take([letter(4, "value: expected JSON; unexpected character: line 1 column 1 (char 0)")])
     dashboard.name(Pipeline("igw-logistic", 600_000, {"learner-a": [0], "learner-b": [1]}))
     return dashboard

@@ -173,7 +173,7 @@ def test_calls_to_a_frozen_broker_time_out(kafka: LocalKafka, prefix: str, clien
     patient.create_topics([TopicSpec(prefix, 1)])
     patient.transactional_producer(f"{prefix}first")  # a new broker needs some time to create its transaction topic
     patient.close()
-    broker = connect(ConnectionSettings(kafka.bootstrap, request_timeout_ms=3_000), client)
+    broker = connect(ConnectionSettings(kafka.bootstrap, request_timeout_ms=2_000), client)
     producer, transactions = broker.producer(), broker.transactional_producer(prefix)
     reader = broker.reader([tp])
     transactions.begin()
@@ -199,14 +199,16 @@ def test_calls_to_a_frozen_broker_time_out(kafka: LocalKafka, prefix: str, clien
             started_s = time.monotonic()
             with pytest.raises(BrokerUnavailableError):
                 operation()
-            assert time.monotonic() - started_s < 9, operation
+            assert time.monotonic() - started_s < 6, operation
         assert reader.poll(500, 10) == []
     finally:
         os.kill(kafka.pid, signal.SIGCONT)
 
-    until(lambda: answers(lambda: broker.ends([tp])))
-    producer.send(prefix, 0, b"key", b"after")
-    producer.flush()
+    def write_again() -> None:
+        producer.send(prefix, 0, b"key", b"after")
+        producer.flush()
+
+    until(lambda: answers(write_again))  # the broker needs some time to catch up
     with pytest.raises(BrokerUnavailableError):
         transactions.begin()
     transactions.close()
@@ -221,7 +223,7 @@ def test_calls_to_a_frozen_broker_time_out(kafka: LocalKafka, prefix: str, clien
         return read[-1:] == [b"last"]
 
     until(read_last)
-    assert [value for value in read if value != b"unknown"] == [b"before", b"after", b"last"]
+    assert list(dict.fromkeys(value for value in read if value != b"unknown")) == [b"before", b"after", b"last"]
     broker.close()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from kafka import codec
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import Fetcher
-from kafka.record import default_records, memory_records
+from kafka.record import default_records
 from kafka.record.default_records import DefaultRecordBatch
 
 from stream.kafka.port import BrokerError
@@ -61,7 +61,9 @@ def headers_read(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
 class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     """A partition's fetched records, read batch by batch."""
 
-    _unreadable: BrokerError | None = None
+    def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
+        super().__init__(fetch_offset, tp, _Batches(records), **settings)
+        self._unreadable: BrokerError | None = None
 
     def take(self, n: int | None = None) -> Any:
         """See Fetcher.PartitionRecords.
@@ -81,6 +83,19 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             raise self._unreadable from error
 
 
+class _Batches:
+    """The batches in a fetch response. Their header names can contain any bytes."""
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+
+    def next_batch(self) -> Any:
+        batch = self._records.next_batch()
+        if type(batch) is DefaultRecordBatch:
+            batch.__class__ = _Batch
+        return batch
+
+
 class _Batch(DefaultRecordBatch):  # type: ignore[misc]
     """A batch whose header names can contain any bytes."""
 
@@ -92,9 +107,6 @@ class _Batch(DefaultRecordBatch):  # type: ignore[misc]
         except UnicodeDecodeError:  # the position has not advanced; read the rest of the batch with a slower method
             self._buffer = _Buffer(self._buffer)  # type: ignore[misc, has-type]
             return super()._read_msg()
-
-
-memory_records.DefaultRecordBatch = _Batch  # `MemoryRecords.next_batch` creates the batches of a fetch response
 
 
 class _Buffer(bytearray):
