@@ -68,13 +68,13 @@ def test_interrupted_simulation_reports_the_seeds_that_ran(
 
 @pytest.mark.slow
 def test_simulation_workers_ignore_ctrl_c() -> None:
-    results = run_seeds(range(24), events=1, jobs=2)
+    results = run_seeds(range(12), events=1, jobs=2)
     seeds = {next(results).seed}
     for child in multiprocessing.active_children():
         assert child.pid is not None
         os.kill(child.pid, signal.SIGINT)
     seeds |= {result.seed for result in results}
-    assert seeds == set(range(24))
+    assert seeds == set(range(12))
 
 
 def test_ctrl_c_during_import_prints_no_traceback(
