@@ -21,13 +21,16 @@ from stream.simulation.campaign import (
     expected_coverage,
     parse_ranges,
     ranges,
-    run_campaign,
+    run_seeds,
     shrink,
     trace,
 )
 from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
 from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
+
+FAILURES_MAX = 20
+"""Number of failing seeds after which a campaign ends."""
 
 SHOWN_MAX = 3
 """Number of failing seeds to shrink and show. Any other failing seeds are only listed."""
@@ -95,18 +98,21 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
     started_s = time.monotonic()
     campaign = Campaign(runs.model)
 
-    def tell(so_far: Progress) -> None:
+    def announce_progress(so_far: Progress) -> None:
         announce(
             f"{so_far.decided:,} of {len(seeds):,} seeds  {so_far.per_s:,.1f} seeds/s  "
             f"{len(campaign.failures)} failed  ETA {duration(so_far.left_s)}"
         )
 
-    meter = Meter("", len(seeds), tell)
+    meter = Meter("", len(seeds), announce_progress)
     show = every(PROGRESS_INTERVAL_MS, lambda: meter.show(campaign.seeds))
     interrupted = False
     try:
-        for campaign in run_campaign(seeds, runs.events, jobs, runs.model):  # noqa: B007 - `show` uses it
+        for result in run_seeds(seeds, runs.events, jobs, runs.model):
+            campaign.add(result)
             show()
+            if len(campaign.failures) >= FAILURES_MAX:
+                break
     except KeyboardInterrupt:
         interrupted, shrinks = True, False
     wall_s = time.monotonic() - started_s

@@ -81,7 +81,7 @@ def waves(
 def median_of_distances(sample: FloatArray) -> float:
     """Return the median of ‖x − x'‖² over all pairs of rows, or 1 if it is 0 or NaN."""
     n = sample.shape[0]
-    distances = np.empty(n * (n - 1) // 2)  # in increasing order
+    distances = np.empty(n * (n - 1) // 2)  # kept in order, because numba's sort takes long to compile
     place = 0
     for a in range(n):
         for b in range(a):

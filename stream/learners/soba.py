@@ -197,7 +197,7 @@ class Soba(SobaLearner):
         Parameter(
             "condition",
             "paper",
-            "whether updates depend on the condition in line 13 of the paper",
+            "update only under the condition in line 13 of the paper, or always",
             choices=("paper", "none"),
         ),
     )

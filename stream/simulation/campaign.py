@@ -143,22 +143,6 @@ def run_seeds(seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: 
         yield from pool.imap_unordered(run, seeds, chunksize=max(1, min(50, len(seeds) // (4 * jobs))))
 
 
-FAILURES_MAX = 20
-"""Number of failing seeds after which a campaign ends."""
-
-
-def run_campaign(
-    seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own"
-) -> Iterator[Campaign]:
-    """Run many seeds, and yield the campaign after each. Stop after `FAILURES_MAX` failures."""
-    campaign = Campaign(model)
-    for result in run_seeds(seeds, events, jobs, model):
-        campaign.add(result)
-        yield campaign
-        if len(campaign.failures) >= FAILURES_MAX:
-            return
-
-
 def trace(schedule: Schedule) -> list[Happened]:
     """Return a run's trace. If an error occurs, the trace ends with the error."""
     world = World(schedule, tracing=True)

@@ -17,8 +17,8 @@ from stream.simulation.campaign import (
     expected_coverage,
     parse_ranges,
     ranges,
-    run_campaign,
     run_seed,
+    run_seeds,
     shrink,
     trace,
 )
@@ -42,7 +42,9 @@ SEEDS = {"own": 250, "shared": 120}
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", ["own", "shared"])
 def test_no_seed_fails_and_every_type_of_event_occurs(model: Sharing) -> None:
-    *_, campaign = run_campaign(range(SEEDS[model]), jobs=os.cpu_count() or 1, model=model)
+    campaign = Campaign(model)
+    for result in run_seeds(range(SEEDS[model]), jobs=os.cpu_count() or 1, model=model):
+        campaign.add(result)
     assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
     assert campaign.seeds == SEEDS[model]
     assert 0.4 < campaign.timeless / campaign.seeds < 0.6
