@@ -108,6 +108,7 @@ def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Lea
 
     Raises:
         ParameterError: a name or parameter is unknown, a value is out of range, or the state is too large.
+        PluginError: a plug-in's learner cannot be created.
     """
     checked = check_parameters(name, parameters)
     for size, value, least in (("n_classes", n_classes, 2), ("n_features", n_features, 1)):
@@ -121,4 +122,5 @@ def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Lea
             f"{name}: the state for {n_classes} classes and {n_features} features needs {state_bytes / 1e9:,.0f} GB; "
             f"the limit is {STATE_BYTES_MAX / 1e9:,.0f} GB{hint}"
         )
-    return cls(n_classes, n_features, **checked)
+    with _ALL.blamed(name):
+        return cls(n_classes, n_features, **checked)

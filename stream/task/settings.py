@@ -307,14 +307,19 @@ class TaskSettings:
         return registered()[self.learner].from_logs is FromLogs.PROPENSITY
 
     def warm_up(self) -> None:
-        """Compile or load all kernels that a step uses, so that the first event is not delayed."""
-        learner = self.make_learner()
+        """Compile or load all kernels that a step uses, so that the first event is not delayed.
+
+        Raises:
+            PluginError: a plug-in's learner raises an exception.
+        """
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
-        decision = learner.predict(x, 0.5)
-        if self.play == "logged":
-            decision = learner.as_played(x, decision, 0, 1.0)
-        learner.observe(x, decision)
-        learner.update(x, decision, 1, 0.5, 0)
+        with registered().blamed(self.learner):
+            learner = self.make_learner()
+            decision = learner.predict(x, 0.5)
+            if self.play == "logged":
+                decision = learner.as_played(x, decision, 0, 1.0)
+            learner.observe(x, decision)
+            learner.update(x, decision, 1, 0.5, 0)
         count_misplaced([b"warm"], 0, 2)
 
 

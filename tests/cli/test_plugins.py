@@ -136,6 +136,27 @@ def test_broken_plugin_data_set_fails_only_if_used(install: Install, onebit: One
     assert "other = broken_two:thing: ValueError" in " ".join(listed.err.split())
 
 
+@pytest.mark.parametrize(
+    ("learner", "old", "new", "error"),
+    [
+        ("faulty-init", "super().__init__(", "1 / 0\n        super().__init__(", "ZeroDivisionError"),
+        ("faulty-kernel", "W: Any, epsilon: float, step: float\n) ->", "W: Any, epsilon: float\n) ->", "TypeError"),
+    ],
+)
+def test_error_in_a_plugin_learner_names_the_plugin(
+    learner: str, old: str, new: str, error: str, install: Install, onebit: Onebit
+) -> None:
+    source = (EXAMPLE / "bit_logistic.py").read_text().replace('"bit-logistic"', f'"{learner}"')
+    module = learner.replace("-", "_")
+    assert old in source
+    install(learner, source.replace(old, new), stays=True, learners={learner: f"{module}:BitLogistic"})
+
+    asked = onebit("run", "--learner", learner, "--events", "10", "--no-report")
+
+    assert asked.code == ExitCode.USAGE
+    assert f"{learner} = {module}:BitLogistic: {error}" in " ".join(asked.err.split())
+
+
 def test_duplicate_plugin_names_are_rejected(install: Install, onebit: Onebit) -> None:
     install("twin-a", "", learners={"twin": "twin_a:X", "banditron": "twin_a:X"})
     install("twin-b", "", learners={"twin": "twin_b:X"})
