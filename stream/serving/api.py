@@ -78,7 +78,10 @@ class Gateway:
                 answer = fallback_answer(self.fallback, event_id, self.link.facts, eligible)
                 self.counts.fallbacks += 1
                 return _decision(event_id, answer, fallback=True)
-        error = f"no prediction within {self.timeout_s:g} s; repeat the request with this id, and check the learner"
+        error = (
+            f"no prediction within {self.timeout_s:g} s; repeat the request with this id, and check the learner and "
+            "its dead letters"
+        )
         return problem(504, {"error": error, "id": event_id})
 
     async def feedback(self, request: Request) -> Response:
