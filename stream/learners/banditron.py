@@ -139,8 +139,8 @@ class Banditron(KernelLearner):
         ),
         MARGIN,
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
-    retractable: ClassVar[bool] = True
+    from_logs: FromLogs = FromLogs.PROPENSITY
+    retractable: bool = True
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)
     retract_kernel = staticmethod(retract)

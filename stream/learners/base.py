@@ -152,10 +152,10 @@ class Learner(ABC):
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
     randomised_update: ClassVar[bool] = False  # `update` uses `v`
-    retractable: ClassVar[bool] = False  # an update can be reversed with `retract`
-    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # requirements for learning from logged decisions
+    retractable: bool = False  # an update can be reversed with `retract`
+    from_logs: FromLogs = FromLogs.UNSOUND  # requirements for learning from logged decisions
     supports_eligible: ClassVar[bool] = False  # can decide among a subset of the classes
-    one_right_class: ClassVar[bool] = True  # assumes that all other classes are wrong if the action is right
+    one_right_class: bool = True  # assumes that all other classes are wrong if the action is right
     members: int = 1  # number of learners that choose a class, including challengers
     instead: ClassVar[str] = ""  # alternative that an error message suggests if the state would be too large
     greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None means all

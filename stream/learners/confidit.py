@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,22 +109,18 @@ class Confidit(KernelLearner):
         Parameter("approx_error", 1.0, "factor q in q_t = q t^power, for the modified bounds", low=0.0),
         Parameter("approx_error_power", -0.5, "exponent in q_t = q t^power"),
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
-    one_right_class: ClassVar[bool] = False
+    from_logs: FromLogs = FromLogs.NOTHING
+    one_right_class: bool = False
     randomised_update: ClassVar[bool] = True
-    retractable: ClassVar[bool] = True
+    retractable: bool = True
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
     observed: Mapping[str, Extent] = {"memory": Extent.WHOLE}
 
-    def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select a subclass for the parameters, because `retractable` is a class attribute."""
-        projection, _, _ = _options(parameters)
-        fitting: Any = ConfiditProjected if projection else Confidit
-        learner: Self = super().__new__(fitting, *sizes, **parameters)
-        return learner
-
     def __init__(self, n_classes: int, n_features: int, **parameters: Any) -> None:
         projection, confidence, covariance = _options(parameters)
+        if projection:  # each decision projects the scores of all classes, which cannot be reversed
+            self.from_logs, self.one_right_class, self.retractable = FromLogs.UNSOUND, True, False
+            self.observed = {"memory": Extent.WHOLE, "W": Extent.WHOLE}
         alpha = float(parameters["alpha"])
         settings = np.array(
             [
@@ -188,18 +184,6 @@ class Confidit(KernelLearner):
             * (K * nnz * (nnz // 2 + 1 + PENDING_MAX) + applied * d * (nnz + PENDING_MAX // 2) + d * d // 4),
             state_bytes=8 * (K * d * (d + 1 + 2 * PENDING_MAX) + 3) + 4 * K,
         )
-
-
-class ConfiditProjected(Confidit):
-    """Confidit with projections. Its updates cannot be reversed.
-
-    Each decision projects the scores of all classes. The learner therefore cannot learn from other learners' decisions.
-    """
-
-    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND
-    one_right_class: ClassVar[bool] = True
-    retractable: ClassVar[bool] = False
-    observed: Mapping[str, Extent] = {"memory": Extent.WHOLE, "W": Extent.WHOLE}
 
 
 def _options(parameters: Mapping[str, Any]) -> tuple[int, str, str]:

@@ -12,6 +12,7 @@ from stream.learners.kernels import (
     limit,
     linear_scores,
     subtract_outer,
+    sum_of_rows,
     unit,
     usable,
 )
@@ -164,28 +165,12 @@ def _inverse_times(
     counts: IndexArray,
 ) -> FloatArray:
     """Return A_k⁻¹x."""
-    z = np.zeros(inverses.shape[1])
-    n = indices.size
-    a = 0
-    while a + 3 < n:
-        r0 = inverses[k, indices[a]]
-        r1 = inverses[k, indices[a + 1]]
-        r2 = inverses[k, indices[a + 2]]
-        r3 = inverses[k, indices[a + 3]]
-        x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
-        for j in range(z.size):
-            z[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
-        a += 4
-    while a < n:
-        r0 = inverses[k, indices[a]]
-        x0 = x[a]
-        for j in range(z.size):
-            z[j] += x0 * r0[j]
-        a += 1
+    z = np.empty(inverses.shape[1])
+    sum_of_rows(inverses[k], indices, x, z)
     for m in range(counts[k]):
         change = rows[k, m]
         dot = 0.0
-        for a in range(n):
+        for a in range(indices.size):
             dot += x[a] * columns[k, indices[a], m]
         for j in range(z.size):
             z[j] -= dot * change[j]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import Cost, KernelLearner, Parameter
-from stream.learners.kernels import argmax, check_event, compiled, usable
+from stream.learners.kernels import argmax, check_event, compiled, sample_from, usable
 from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
@@ -89,14 +89,7 @@ def predict(
             scores[i] = 0.0 if excluded[block, i] else 1.0 / left
     else:
         scores[:] = 1.0 / K
-    action = 0
-    cumulative = 0.0
-    for i in range(K):
-        cumulative += scores[i]
-        if scores[i] > 0.0:  # if rounding leaves u above the total, the last such class is played
-            action = i
-        if u < cumulative:
-            break
+    action = sample_from(scores, u)
     return action, argmax(scores), scores[action]
 
 

@@ -96,7 +96,7 @@ class Perceptron(KernelLearner):
     paper: ClassVar[str] = "Notes, Alg. 1"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
-    from_logs: ClassVar[FromLogs] = FromLogs.LABEL
+    from_logs: FromLogs = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
     predict_kernel = staticmethod(predict_greedy)
     update_kernel = staticmethod(update_perceptron)
@@ -199,7 +199,7 @@ class SecondOrderPerceptron(KernelLearner):
         Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, high=1e9),
         MARGIN,
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.LABEL
+    from_logs: FromLogs = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
     predict_kernel = staticmethod(predict_second_order)
     update_kernel = staticmethod(update_second_order)
@@ -311,7 +311,7 @@ class Arow(KernelLearner):
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
-    from_logs: ClassVar[FromLogs] = FromLogs.LABEL
+    from_logs: FromLogs = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
     predict_kernel = staticmethod(predict_arow)
     update_kernel = staticmethod(update_arow)

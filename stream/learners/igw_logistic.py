@@ -178,8 +178,8 @@ class IgwLogistic(KernelLearner):
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (*INVERSE_GAP, DRIFT)
-    from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
-    one_right_class: ClassVar[bool] = False
+    from_logs: FromLogs = FromLogs.NOTHING
+    one_right_class: bool = False
     observed: Mapping[str, Extent] = {"rounds": Extent.WHOLE}
     instead: ClassVar[str] = "banditron, whose state is half as large, or fewer features"
     predict_kernel = staticmethod(predict)

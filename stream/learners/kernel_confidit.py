@@ -14,9 +14,9 @@ from stream.learners.kernels import (
     bounded,
     check_event,
     compiled,
-    dots,
     similarity,
     squared_length,
+    sum_of_rows,
     unit,
     usable,
 )
@@ -91,7 +91,8 @@ def predict(
     n = sizes.sum()
     x = unit(values)
     norm_sq = squared_length(x)
-    similar = dots(indices, x, S, n)
+    similar = np.empty(n)  # ⟨x, x_p⟩
+    sum_of_rows(S, indices, x, similar)
     alone = similarity(kind, norm_sq, norm_sq, norm_sq, degree, width)
     grouped = np.empty(n)  # the similarities, grouped by class
     first = np.zeros(scores.size + 1, np.int64)
@@ -248,8 +249,8 @@ class ConfiditKernel(KernelLearner):
             high=SUPPORT_LIMIT,
         ),
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
-    one_right_class: ClassVar[bool] = False
+    from_logs: FromLogs = FromLogs.NOTHING
+    one_right_class: bool = False
     randomised_update: ClassVar[bool] = True
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)

@@ -397,24 +397,36 @@ def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degr
     return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # negative only due to rounding
 
 
+@inlined
+def sum_of_rows(M: FloatArray, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
+    """Set z to Mᵀ x, using the rows of M at the indices of x, four per pass."""
+    z[:] = 0.0
+    a = 0
+    while a + 3 < x.size:
+        r0, r1, r2, r3 = M[places[a]], M[places[a + 1]], M[places[a + 2]], M[places[a + 3]]
+        x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
+        for j in range(z.size):
+            z[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
+        a += 4
+    while a < x.size:
+        r0 = M[places[a]]
+        for j in range(z.size):
+            z[j] += x[a] * r0[j]
+        a += 1
+
+
 @compiled
-def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> FloatArray:
-    """Return ⟨x, x_p⟩ for the first n columns x_p of S [d, n_max], computed over contiguous rows."""
-    sums = np.zeros(n)
-    j = 0
-    while j + 3 < indices.size:  # four rows per pass, so that the sums are read and written a quarter as often
-        r0, r1, r2, r3 = S[indices[j]], S[indices[j + 1]], S[indices[j + 2]], S[indices[j + 3]]
-        x0, x1, x2, x3 = values[j], values[j + 1], values[j + 2], values[j + 3]
-        for p in range(n):
-            sums[p] += (x0 * r0[p] + x1 * r1[p]) + (x2 * r2[p] + x3 * r3[p])
-        j += 4
-    while j < indices.size:
-        row = S[indices[j]]
-        value = values[j]
-        for p in range(n):
-            sums[p] += value * row[p]
-        j += 1
-    return sums
+def softmax(scores: FloatArray) -> FloatArray:
+    """Return the softmax of the scores."""
+    p = np.empty(scores.size)
+    top = scores[argmax(scores)]
+    total = 0.0
+    for k in range(p.size):
+        p[k] = exp(scores[k] - top)
+        total += p[k]
+    for k in range(p.size):
+        p[k] /= total
+    return p
 
 
 @compiled

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Mapping
 from math import pi, sqrt
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from stream.learners.kernels import (
     check_event,
     compiled,
     limit,
+    sum_of_rows,
     unit,
     watch,
 )
@@ -68,7 +69,7 @@ from stream.learners.late_ucb_kernels import (
 )
 from stream.learners.random_features_kernels import SAMPLE, add_to_sample
 from stream.learners.registry import register
-from stream.learners.symmetric_kernels import ALIGNMENT, add_observation, block_of, padded, sum_of_rows, times
+from stream.learners.symmetric_kernels import ALIGNMENT, add_observation, block_of, padded, times
 from stream.wire.records import FloatArray, IndexArray
 
 SIZE_MAX = 512
@@ -292,9 +293,9 @@ class LateUcb(KernelLearner):
         ),
         DRIFT,
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
-    one_right_class: ClassVar[bool] = False
-    retractable: ClassVar[bool] = True
+    from_logs: FromLogs = FromLogs.NOTHING
+    one_right_class: bool = False
+    retractable: bool = True
     retract_kernel = staticmethod(retract)
     observed: Mapping[str, Extent] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
         "sample": Extent.WHOLE,
@@ -302,12 +303,6 @@ class LateUcb(KernelLearner):
     }  # W changes only if the model has changed since the decision
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
     greedy_parts = ("W", "Y", "bandwidth")
-
-    def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select a subclass for the parameters, because `retractable` is a class attribute."""
-        fitting: Any = LateUcb if parameters["drift"] == "off" else DriftingLateUcb
-        learner: Self = super().__new__(fitting, *sizes, **parameters)
-        return learner
 
     def __init__(
         self,
@@ -323,6 +318,7 @@ class LateUcb(KernelLearner):
         project: int,
         drift: str,
     ) -> None:
+        self.retractable = drift == "off"  # a reset cannot be reversed
         K, d = n_classes, n_features
         m = m if expand == "rff" else 0
         size = features_of(d, expand, m, project) + 1
@@ -423,12 +419,6 @@ class LateUcb(KernelLearner):
                 + (m + SAMPLE * n_features if m else 0)
             ),
         )
-
-
-class DriftingLateUcb(LateUcb):
-    """late-ucb with drift detection. Its resets cannot be reversed."""
-
-    retractable: ClassVar[bool] = False
 
 
 def features_of(n_features: int, expand: str, m: int, project: int) -> int:

@@ -75,8 +75,8 @@ class PNewtron(KernelLearner):
     summary: ClassVar[str] = "online Newton steps on the log-loss, diagonal"
     paper: ClassVar[str] = "Hazan, Kale 2011, sect. 4"
     parameters: ClassVar[tuple[Parameter, ...]] = PARAMETERS
-    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
-    retractable: ClassVar[bool] = True
+    from_logs: FromLogs = FromLogs.PROPENSITY
+    retractable: bool = True
     predict_kernel = staticmethod(predict_diagonal)
     update_kernel = staticmethod(update_diagonal)
 
@@ -156,8 +156,8 @@ class Newtron(KernelLearner):
     summary: ClassVar[str] = "online Newton steps on the log-loss, full matrix"
     paper: ClassVar[str] = "Hazan, Kale 2011, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = PARAMETERS
-    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
-    retractable: ClassVar[bool] = True
+    from_logs: FromLogs = FromLogs.PROPENSITY
+    retractable: bool = True
     instead: ClassVar[str] = "pnewtron, whose state is diagonal"
     predict_kernel = staticmethod(predict_full)
     update_kernel = staticmethod(update_full)

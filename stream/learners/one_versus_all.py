@@ -13,11 +13,11 @@ from stream.learners.kernels import (
     bounded,
     check_event,
     compiled,
-    dots,
     linear_scores,
     sample_epsilon_greedy,
     similarity,
     squared_length,
+    sum_of_rows,
     unit,
     usable,
 )
@@ -121,7 +121,7 @@ class OvaPerceptron(KernelLearner):
     name: ClassVar[str] = "ova-perceptron"
     summary: ClassVar[str] = "one perceptron per class; guesses if no class claims x"
     paper: ClassVar[str] = "Notes, Alg. 3"
-    retractable: ClassVar[bool] = True
+    retractable: bool = True
     predict_kernel = staticmethod(predict_linear)
     update_kernel = staticmethod(update_linear)
 
@@ -172,7 +172,8 @@ def predict_kernelised(
     x = unit(values) if kind == 1 else values
     norm_sq = squared_length(x)
     n = fill[USED]
-    inner = dots(indices, x, S, n)
+    inner = np.empty(n)  # ⟨x, x_p⟩
+    sum_of_rows(S, indices, x, inner)
     scores[:] = 0.0
     for p in range(n):
         k = similarity(kind, inner[p], norm_sq, marks[NORM_SQ, p], degree, width)

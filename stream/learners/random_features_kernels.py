@@ -10,8 +10,7 @@ from math import inf, pi, sqrt
 
 import numpy as np
 
-from stream.learners.kernels import compiled, inlined
-from stream.learners.symmetric_kernels import sum_of_rows
+from stream.learners.kernels import compiled, inlined, sum_of_rows
 from stream.wire.records import FloatArray, IndexArray
 
 SAMPLE = 64

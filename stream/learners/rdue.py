@@ -1,7 +1,7 @@
 """rdue, online gradient descent on the logistic loss. Randomized decoding chooses the class."""
 
 from collections.abc import Mapping
-from math import exp, inf, sqrt
+from math import inf, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from stream.learners.kernels import (
     linear_scores,
     norm_of,
     sample_from,
+    softmax,
     usable,
 )
 from stream.learners.registry import register
@@ -22,20 +23,6 @@ from stream.wire.records import FloatArray, IndexArray
 
 SQUARES_START = 1e-8
 """Constant from the paper's appendix H.1 that prevents a division by zero in the first step."""
-
-
-@compiled
-def softmax(scores: FloatArray) -> FloatArray:
-    """Return ŷ_Ω(θ) from Proposition 2.2, where Ω is the negative entropy on the simplex."""
-    p = np.empty(scores.size)
-    top = scores[argmax(scores)]
-    total = 0.0
-    for k in range(p.size):
-        p[k] = exp(scores[k] - top)
-        total += p[k]
-    for k in range(p.size):
-        p[k] /= total
-    return p
 
 
 @compiled
@@ -53,7 +40,7 @@ def predict(
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     K = scores.size
-    played = softmax(scores)
+    played = softmax(scores)  # ŷ_Ω(θ) in Proposition 2.2, where Ω is the negative entropy on the simplex
     nearest = argmax(scores)
     doubt = min(1.0, 2.0 * (1.0 - played[nearest]))  # 2Δ*/ν, where Δ* = 2(1 - ŷ_nearest) and ν = 2
     for k in range(K):
@@ -134,7 +121,7 @@ class Rdue(KernelLearner):
         Parameter("q", 0.1, "share of rounds that explore uniformly", low=0.0, high=1.0),
         Parameter("diameter", 10.0, "diameter of the set of weights; steps are proportional to it", low=0.0, high=1e6),
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
+    from_logs: FromLogs = FromLogs.PROPENSITY
 
     def __init__(self, n_classes: int, n_features: int, q: float, diameter: float) -> None:
         W, rest = np.zeros((n_classes, n_features)), np.array([0.0, diameter])

@@ -1,8 +1,8 @@
 """Selectron, which explores if x is unfamiliar, and otherwise plays the greedy class. Right answers trigger a refit."""
 
 from collections.abc import Mapping
-from math import exp, sqrt
-from typing import Any, ClassVar, Self
+from math import sqrt
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from stream.learners.kernels import (
     compiled,
     linear_scores,
     sample_epsilon_greedy,
+    softmax,
     squared_length,
     squared_norm,
     symmetric_product,
@@ -62,21 +63,7 @@ def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weig
 
 
 @compiled
-def choose(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, M_inv: FloatArray, eps: float
-) -> tuple[int, int, float]:
-    """Explore uniformly if x is unfamiliar, otherwise play the greedy class (lines 8-11)."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    greedy = argmax(scores)
-    if sqrt(squared_norm(M_inv, indices, values)) >= eps:  # line 8
-        action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
-        return action, greedy, propensity
-    return greedy, greedy, 1.0
-
-
-@compiled
-def predict_quadratic(
+def predict(
     indices: IndexArray,
     values: FloatArray,
     u: float,
@@ -85,10 +72,16 @@ def predict_quadratic(
     W: FloatArray,
     inverses: FloatArray,
     epsilon: float,
-    alpha: float,
+    *rest: Any,
 ) -> tuple[int, int, float]:
-    """Choose the action by calling `choose`."""
-    return choose(indices, values, u, scores, W, inverses[0], epsilon)
+    """Explore uniformly if x is unfamiliar, otherwise play the greedy class (lines 8-11)."""
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    greedy = argmax(scores)
+    if sqrt(squared_norm(inverses[0], indices, values)) >= epsilon:  # line 8
+        action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
+        return action, greedy, propensity
+    return greedy, greedy, 1.0
 
 
 @compiled
@@ -175,18 +168,14 @@ def _objective_gradient(
     for i in range(W.shape[0]):
         for j in range(W.shape[1]):
             gradient[i, j] = W[i, j] / eta
-    p = np.empty(W.shape[0])
+    scores = np.empty(W.shape[0])
     for s in range(n):
         indices = kept_indices[starts[s] : starts[s + 1]]
         values = kept_values[starts[s] : starts[s + 1]]
-        linear_scores(indices, values, W, p)
-        highest = p[argmax(p)]
-        total = 0.0
+        linear_scores(indices, values, W, scores)
+        p = softmax(scores)
         for i in range(p.size):
-            p[i] = exp(p[i] - highest)
-            total += p[i]
-        for i in range(p.size):
-            residual = p[i] / total - (1.0 if i == labels[s] else 0.0)
+            residual = p[i] - (1.0 if i == labels[s] else 0.0)
             add_scaled(gradient, i, residual, indices, values)
     return gradient
 
@@ -251,28 +240,6 @@ def refit(
 
 
 @compiled
-def predict_logistic(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    inverses: FloatArray,
-    starts: IndexArray,
-    kept_indices: IndexArray,
-    kept_values: FloatArray,
-    labels: IndexArray,
-    fill: IndexArray,
-    epsilon: float,
-    eta: float,
-    radius: float,
-) -> tuple[int, int, float]:
-    """Choose the action by calling `choose`."""
-    return choose(indices, values, u, scores, W, inverses[0], epsilon)
-
-
-@compiled
 def update_logistic(
     indices: IndexArray,
     values: FloatArray,
@@ -285,12 +252,12 @@ def update_logistic(
     label: int,
     W: FloatArray,
     inverses: FloatArray,
+    epsilon: float,
     starts: IndexArray,
     kept_indices: IndexArray,
     kept_values: FloatArray,
     labels: IndexArray,
     fill: IndexArray,
-    epsilon: float,
     eta: float,
     radius: float,
 ) -> bool:
@@ -369,14 +336,8 @@ class Selectron(KernelLearner):
             "support_max", 300, "maximum number of stored right answers, for the logistic loss", low=1, high=1_000_000
         ),
     )
-    retractable: ClassVar[bool] = True
+    retractable: bool = True
     retract_kernel = staticmethod(retract_quadratic)
-
-    def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select a subclass for the loss, because `retractable` is a class attribute."""
-        fitting: Any = Selectron if parameters["loss"] == "quadratic" else LogisticSelectron
-        learner: Self = super().__new__(fitting, *sizes, **parameters)
-        return learner
 
     def __init__(
         self,
@@ -390,25 +351,25 @@ class Selectron(KernelLearner):
         radius: float,
         support_max: int,
     ) -> None:
+        self.retractable = loss == "quadratic"  # the other fit cannot be reversed
         W = np.zeros((n_classes, n_features))
-        if loss == "quadratic":
+        if self.retractable:
             inverses = np.array([np.eye(n_features), eta * np.eye(n_features)])
-            model = (W, inverses, epsilon, alpha)
-            kernels = Kernels(predict_quadratic, update_quadratic)
-            super().__init__(n_classes, n_features, {"W": W, "inverses": inverses}, model, kernels)
+            arrays, kernels = {"W": W, "inverses": inverses}, Kernels(predict, update_quadratic)
+            super().__init__(n_classes, n_features, arrays, (W, inverses, epsilon, alpha), kernels)
             return
+        inverses = np.eye(n_features)[np.newaxis].copy()
         entries = support_max * min(n_features, ENTRIES_PER_EXAMPLE)
-        arrays: dict[str, NDArray[Any]] = {
-            "W": W,
-            "inverses": np.eye(n_features)[np.newaxis].copy(),
+        stored: dict[str, NDArray[Any]] = {
             "starts": np.zeros(support_max + 1, dtype=np.int32),
             "kept_indices": np.zeros(entries, dtype=np.int32),
             "kept_values": np.zeros(entries),
             "labels": np.zeros(support_max, dtype=np.int32),
             "fill": np.zeros(2, dtype=np.int32),
         }
-        kernels = Kernels(predict_logistic, update_logistic)
-        super().__init__(n_classes, n_features, arrays, (*arrays.values(), epsilon, eta, radius), kernels)
+        model = (W, inverses, epsilon, *stored.values(), eta, radius)
+        kernels = Kernels(predict, update_logistic)
+        super().__init__(n_classes, n_features, {"W": W, "inverses": inverses, **stored}, model, kernels)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -428,9 +389,3 @@ class Selectron(KernelLearner):
             bytes_per_event=8 * (nnz * (K + nnz + d) + 2 * d * d) + 200 * 12 * support_max * nnz,
             state_bytes=8 * (d * d + K * d) + 12 * entries + 8 * support_max + 12,
         )
-
-
-class LogisticSelectron(Selectron):
-    """Selectron with the logistic loss. A fit cannot be reversed."""
-
-    retractable: ClassVar[bool] = False

@@ -8,10 +8,8 @@ import numpy as np
 from stream.learners.base import MARGIN, Cost, Extent, FromLogs, KernelLearner, Kernels, Parameter
 from stream.learners.registry import register
 from stream.learners.soba_kernels import (
-    observe_adaptive_diagonal,
-    observe_adaptive_full,
-    predict_adaptive_diagonal,
-    predict_adaptive_full,
+    observe_diagonal,
+    observe_full,
     predict_diagonal,
     predict_full,
     update_diagonal,
@@ -41,7 +39,7 @@ def diagonal_model(
 class SobaLearner(KernelLearner):
     """Base class for the SOBA variants, which do not learn from wrong actions."""
 
-    retractable: ClassVar[bool] = True
+    retractable: bool = True
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
@@ -95,7 +93,7 @@ class SobaDiag(SobaLearner):
     paper: ClassVar[str] = "Beygelzimer, Orabona, Zhang 2017, Alg. 1"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA, A_START, MARGIN)
-    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
+    from_logs: FromLogs = FromLogs.PROPENSITY
     predict_kernel = staticmethod(predict_diagonal)
     update_kernel = staticmethod(update_diagonal)
 
@@ -201,7 +199,7 @@ class Soba(SobaLearner):
             choices=("paper", "none"),
         ),
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
+    from_logs: FromLogs = FromLogs.PROPENSITY
     instead: ClassVar[str] = "soba-diag, whose state is diagonal"
     predict_kernel = staticmethod(predict_full)
     update_kernel = staticmethod(update_full)
@@ -255,7 +253,7 @@ class SobaAdaptive(SobaLearner):
         Parameter("covariance", "diag", "the full matrix A or its diagonal", choices=("full", "diag")),
         MARGIN,
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
+    from_logs: FromLogs = FromLogs.PROPENSITY
     observed: Mapping[str, Extent] = {"sums": Extent.WHOLE}
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
 
@@ -263,10 +261,10 @@ class SobaAdaptive(SobaLearner):
         sums = np.zeros(3)
         if covariance == "full":
             arrays, model = full_model(n_classes, n_features, 0.0, a, margin, sums)
-            kernels = Kernels(predict_adaptive_full, update_full, observe_adaptive_full)
+            kernels = Kernels(predict_full, update_full, observe_full)
         else:
             arrays, model = diagonal_model(n_classes, n_features, 0.0, a, margin, sums)
-            kernels = Kernels(predict_adaptive_diagonal, update_diagonal, observe_adaptive_diagonal)
+            kernels = Kernels(predict_diagonal, update_diagonal, observe_diagonal)
         super().__init__(n_classes, n_features, arrays, model, kernels)
 
     @classmethod

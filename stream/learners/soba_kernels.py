@@ -19,6 +19,31 @@ from stream.wire.records import FloatArray, IndexArray
 
 
 @compiled
+def explore(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    W: FloatArray,
+    sums: FloatArray,
+    gamma: float,
+) -> tuple[int, int, float]:
+    """Explore uniformly with probability γ, otherwise play the greedy class.
+
+    If `sums` contains the number of rounds, γ_t replaces γ.
+    """
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    limit(scores, eligible)
+    greedy = argmax(scores)
+    if sums.size > 2:
+        gamma = min(1.0, sqrt(eligible.size * (1.0 + sums[1]) / (sums[2] + 1.0)))
+    action, propensity = sample_epsilon_greedy(greedy, scores, gamma, u)
+    return action, greedy, propensity
+
+
+@compiled
 def predict_diagonal(
     indices: IndexArray,
     values: FloatArray,
@@ -30,14 +55,8 @@ def predict_diagonal(
     gamma: float,
     at_feedback: bool,
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ, otherwise play the greedy class."""
-    W = M[0]
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    limit(scores, eligible)
-    greedy = argmax(scores)
-    action, propensity = sample_epsilon_greedy(greedy, scores, gamma, u)
-    return action, greedy, propensity
+    """Return the action, the greedy class and the propensity."""
+    return explore(indices, values, u, scores, eligible, M[0], sums, gamma)
 
 
 @compiled
@@ -108,13 +127,8 @@ def predict_full(
     condition: bool,
     at_feedback: bool,
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ, otherwise play the greedy class."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    limit(scores, eligible)
-    greedy = argmax(scores)
-    action, propensity = sample_epsilon_greedy(greedy, scores, gamma, u)
-    return action, greedy, propensity
+    """Return the action, the greedy class and the propensity."""
+    return explore(indices, values, u, scores, eligible, W, sums, gamma)
 
 
 @compiled
@@ -205,57 +219,7 @@ def update_full(
 
 
 @compiled
-def adaptive_gamma(sums: FloatArray, m: int) -> float:
-    """Return γ_t for the next round, in which m classes are eligible."""
-    return min(1.0, sqrt(m * (1.0 + sums[1]) / (sums[2] + 1.0)))
-
-
-@compiled
-def predict_adaptive_diagonal(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    M: FloatArray,
-    sums: FloatArray,
-    gamma: float,
-    at_feedback: bool,
-) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ_t, otherwise play the greedy class."""
-    check_event(indices, values, M.shape[2])
-    gamma_t = adaptive_gamma(sums, eligible.size)
-    return predict_diagonal(indices, values, u, scores, eligible, M, sums, gamma_t, at_feedback)
-
-
-@compiled
-def predict_adaptive_full(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    P: FloatArray,
-    V: FloatArray,
-    pending: IndexArray,
-    sums: FloatArray,
-    q: FloatArray,
-    product: FloatArray,
-    gamma: float,
-    condition: bool,
-    at_feedback: bool,
-) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ_t, otherwise play the greedy class."""
-    check_event(indices, values, W.shape[1])
-    gamma_t = adaptive_gamma(sums, eligible.size)
-    return predict_full(
-        indices, values, u, scores, eligible, W, P, V, pending, sums, q, product, gamma_t, condition, at_feedback
-    )
-
-
-@compiled
-def observe_adaptive_diagonal(
+def observe_diagonal(
     indices: IndexArray,
     values: FloatArray,
     action: int,
@@ -272,7 +236,7 @@ def observe_adaptive_diagonal(
 
 
 @compiled
-def observe_adaptive_full(
+def observe_full(
     indices: IndexArray,
     values: FloatArray,
     action: int,

@@ -308,8 +308,8 @@ class StackIgw(KernelLearner):
         ),
         DRIFT,
     )
-    from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
-    one_right_class: ClassVar[bool] = False
+    from_logs: FromLogs = FromLogs.NOTHING
+    one_right_class: bool = False
     observed: Mapping[str, Extent] = {
         **dict.fromkeys(("M", "df", "df_log"), Extent.FEATURES),
         "waiting": Extent.ACTION,

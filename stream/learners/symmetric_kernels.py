@@ -9,7 +9,7 @@ from math import sqrt
 
 import numpy as np
 
-from stream.learners.kernels import assign, compiled, inlined, subtract_outer
+from stream.learners.kernels import assign, compiled, inlined, subtract_outer, sum_of_rows
 from stream.wire.records import FloatArray, IndexArray
 
 DENSE_SHARE = 3
@@ -61,24 +61,6 @@ def size_of(P: FloatArray) -> int:
     """Return d' for an array with the rows of P and V."""
     rows: int = P.shape[0]
     return rows - BLOCK if rows > SMALL else rows
-
-
-@inlined
-def sum_of_rows(M: FloatArray, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
-    """Set z to Mᵀ x, using the rows of M at the indices of x, four per pass."""
-    z[:] = 0.0
-    a = 0
-    while a + 3 < x.size:
-        r0, r1, r2, r3 = M[places[a]], M[places[a + 1]], M[places[a + 2]], M[places[a + 3]]
-        x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
-        for j in range(z.size):
-            z[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
-        a += 4
-    while a < x.size:
-        r0 = M[places[a]]
-        for j in range(z.size):
-            z[j] += x[a] * r0[j]
-        a += 1
 
 
 @compiled

@@ -115,7 +115,13 @@ def eliminate(
 
 
 @compiled
-def predict_halving(
+def clear_majority(scores: FloatArray, alpha: float) -> bool:
+    """Return whether one class has a share of at least 1 - α of the hypotheses (Algorithm 8, line 7)."""
+    return bool(scores[argmax(scores)] >= (1.0 - alpha) * scores.sum())
+
+
+@compiled
+def predict_majority(
     indices: IndexArray,
     values: FloatArray,
     u: float,
@@ -123,15 +129,19 @@ def predict_halving(
     eligible: IndexArray,
     H: FloatArray,
     alive: NDArray[np.int8],
+    alpha: float,
 ) -> tuple[int, int, float]:
-    """Play the majority class (lines 4-5)."""
+    """Play the class of a clear majority, otherwise guess (Algorithm 8, lines 7-8 and 12)."""
     count_votes(indices, values, scores, H, alive)
-    majority = argmax(scores)
-    return majority, majority, 1.0
+    greedy = argmax(scores)
+    if clear_majority(scores, alpha):
+        return greedy, greedy, 1.0
+    action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
+    return action, greedy, propensity
 
 
 @compiled
-def update_halving(
+def update_majority(
     indices: IndexArray,
     values: FloatArray,
     action: int,
@@ -143,11 +153,14 @@ def update_halving(
     label: int,
     H: FloatArray,
     alive: NDArray[np.int8],
+    alpha: float,
 ) -> bool:
-    """After a wrong answer, remove the hypotheses that predict the action (lines 6-9)."""
+    """Remove the hypotheses that a wrong majority or a right guess refutes (Algorithm 8, lines 9-10 and 13-14)."""
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
-    return reward == 0 and eliminate(indices, values, action, True, H, alive)
+    if clear_majority(scores, alpha):
+        return reward == 0 and eliminate(indices, values, action, True, H, alive)
+    return reward == 1 and eliminate(indices, values, action, False, H, alive)
 
 
 @register
@@ -158,6 +171,8 @@ class Halving(Sampled):
 
         S_t(y) = {W in S_t that predict y for x_t};  ỹ = argmax_y |S_t(y)|
         wrong: S_{t+1} = S_t without S_t(ỹ)
+
+    This is Algorithm 8 (biased-halving) with α = 1: every majority is clear.
 
     Symbols: S_t the remaining hypotheses, flagged in `alive`; |S_t(y)| scores; ỹ the action.
 
@@ -187,62 +202,13 @@ class Halving(Sampled):
     summary: ClassVar[str] = "majority of sampled hypotheses; small problems"
     paper: ClassVar[str] = "Notes, Alg. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
-    predict_kernel = staticmethod(predict_halving)
-    update_kernel = staticmethod(update_halving)
+    predict_kernel = staticmethod(predict_majority)
+    update_kernel = staticmethod(update_majority)
 
     def __init__(self, n_classes: int, n_features: int, hypotheses: int, radius: float, seed: int) -> None:
         self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
         alive = np.ones(hypotheses, dtype=np.int8)
-        super().__init__(n_classes, n_features, {"alive": alive}, (self.hypotheses, alive))
-
-
-@compiled
-def clear_majority(scores: FloatArray, alpha: float) -> bool:
-    """Return whether one class has a share of at least 1 - α of the hypotheses (line 7)."""
-    return bool(scores[argmax(scores)] >= (1.0 - alpha) * scores.sum())
-
-
-@compiled
-def predict_biased(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    H: FloatArray,
-    alive: NDArray[np.int8],
-    alpha: float,
-) -> tuple[int, int, float]:
-    """Play the class of a clear majority, otherwise guess (lines 7-8 and 12)."""
-    count_votes(indices, values, scores, H, alive)
-    greedy = argmax(scores)
-    if clear_majority(scores, alpha):
-        return greedy, greedy, 1.0
-    action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
-    return action, greedy, propensity
-
-
-@compiled
-def update_biased(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    H: FloatArray,
-    alive: NDArray[np.int8],
-    alpha: float,
-) -> bool:
-    """Remove the hypotheses that a wrong majority or a right guess refutes (lines 9-10 and 13-14)."""
-    if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
-        return False
-    if clear_majority(scores, alpha):
-        return reward == 0 and eliminate(indices, values, action, True, H, alive)
-    return reward == 1 and eliminate(indices, values, action, False, H, alive)
+        super().__init__(n_classes, n_features, {"alive": alive}, (self.hypotheses, alive, 1.0))
 
 
 @register
@@ -286,8 +252,8 @@ class BiasedHalving(Sampled):
         Parameter("alpha", 0.25, "maximum share of hypotheses outside a clear majority", 0.0, 1.0, True, True),
         *Sampled.common,
     )
-    predict_kernel = staticmethod(predict_biased)
-    update_kernel = staticmethod(update_biased)
+    predict_kernel = staticmethod(predict_majority)
+    update_kernel = staticmethod(update_majority)
 
     def __init__(
         self, n_classes: int, n_features: int, alpha: float, hypotheses: int, radius: float, seed: int

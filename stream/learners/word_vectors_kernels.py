@@ -21,8 +21,8 @@ from math import sqrt
 
 import numpy as np
 
-from stream.learners.kernels import assign, compiled, inlined
-from stream.learners.symmetric_kernels import aligned_row, padded, sum_of_rows
+from stream.learners.kernels import assign, compiled, inlined, sum_of_rows
+from stream.learners.symmetric_kernels import aligned_row, padded
 from stream.wire.records import FloatArray, IndexArray
 
 ROWS_MAX = 32_768
