@@ -6,7 +6,7 @@ transactions that were committed in the `World`. The only thing it uses from the
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from stream.journal.recover import rebuild
 from stream.kafka.reading import read_partition
@@ -14,7 +14,7 @@ from stream.simulation.outside import INPUTS, LOG, TOPICS, name_of
 from stream.simulation.partitions import Partition, differences
 from stream.simulation.processes import GROUP
 from stream.simulation.reference import can_play
-from stream.simulation.schedule import N_CLASSES, NEVER_MS, SHOWN, Kind
+from stream.simulation.schedule import N_CLASSES, SHOWN, Kind
 from stream.simulation.shared_model import check_shared_model
 from stream.simulation.world import World
 from stream.snapshots.state import state_digest, task_digest
@@ -42,10 +42,6 @@ def check(world: World) -> list[str]:
         world.trace.fired.update({name: counts[name] for name in OVERFLOWS})
         if one.oracle is not None:
             world.trace.fired.update({row_name(*row): count for row, count in one.oracle.rows.items()})
-        if one.task.join.retain_ms == NEVER_MS and not counts["overflow of retained"]:
-            findings += _each_decided_once(one)
-            if not counts["overflow of pending"] + counts["overflow of deferred"]:
-                findings += _settled_by_times_alone(one)
         if one.number in tasks:
             findings += _recovered_is_the_same(one, tasks[one.number])
         wrong += [f"partition {one.number}: {what}" for what in findings]
@@ -204,106 +200,19 @@ def _offsets(partition: Partition) -> list[str]:
     return [f"expected committed offsets {expected}, the end of the journal; got {committed}"]
 
 
-def _each_decided_once(partition: Partition) -> list[str]:
-    times = Counter(event.context.id for event in partition.events if isinstance(event, Decided))
-    twice = [event_id for event_id, count in times.items() if count > 1]
-    return [f"decided more than once, although no id is forgotten: {', '.join(twice)}"] if twice else []
-
-
-def _settled_by_times_alone(partition: Partition) -> list[str]:
-    """Check that the first feedback after a context settles the decision if the feedback was appended in time.
-
-    Feedback for an action other than the decision's is ignored. A deferred decision's window begins at the first shown
-    record. The result depends only on append times and offsets, and not on when records were read.
-    """
-    world, sent = partition.world, partition.world.outside.sent
-    came_ms = {record.offset: record.append_ms for record in partition.contexts}
-    contexts_are_late = world.schedule.old_lags or bool(
-        {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
-    )  # if true, feedback can be read before a context with an earlier append time
-    limits = partition.task.join
-    answers: dict[str, list[tuple[Record, int | None]]] = {}
-    shown: dict[str, list[Record]] = {}
-    for record in partition.feedback:
-        if not partition.is_tick(record):
-            was = sent[record.topic, partition.number, record.offset]
-            if was.kind in SHOWN:
-                shown.setdefault(was.id, []).append(record)
-            else:
-                answers.setdefault(was.id, []).append((record, was.action))
-    settled = {e.id: (e.outcome, e.feedback_offset) for e in partition.events if isinstance(e, Settled)}
-    wrong: list[str] = []
-    for step, decisions in zip(partition.steps, partition.decided, strict=True):
-        for context, offset, prediction, is_aside in decisions:
-            tick = partition.ticks.get(step.number)
-            action = prediction.decision.action
-            judged = [record for record, named in answers.get(context.id, ()) if named in (None, action)]
-            if tick is None:
-                continue  # reported by `_ticks`
-            seen_ms = tick.append_ms if contexts_are_late else came_ms[offset]
-            begins = shown.get(context.id, []) if context.is_deferred else []
-            window_ms, late = limits.window_ms, Outcome.EXPIRED
-            if context.is_deferred:
-                window_ms, late = limits.activation_limit_ms, Outcome.UNSHOWN
-            deadline_ms = tick.append_ms + window_ms
-            is_settled_first = judged and begins and judged[0].offset < begins[0].offset
-            if begins and begins[0].append_ms <= deadline_ms and not is_settled_first:
-                deadline_ms, late = begins[0].append_ms + limits.window_ms, Outcome.EXPIRED
-            got = settled.get(context.id, (None, None))
-            if is_aside:
-                expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
-            elif any(record.append_ms <= seen_ms for record in (*judged, *begins)):
-                continue  # the record may have been an orphan, to which different limits apply
-            elif judged and judged[0].append_ms <= deadline_ms:
-                expected = (Outcome.MATCHED, judged[0].offset)
-            else:
-                expected = (late, None)
-            if got != expected:
-                wrong.append(f"{context.id}: expected {expected} according to its append times; got {got}")
-    return wrong
-
-
 def _recovered_is_the_same(partition: Partition, task: Task) -> list[str]:
     """Check that a task's final state, apart from a shared model, equals the state restored from its topics."""
     wrong: list[str] = []
-    model = state_digest([partition.reference.learner.state()])
-    state, digest = state_of(task), task_digest(task)
-    if not partition.is_shared and partition.oracle is not None and state["model"] != model:
-        wrong.append("the learner's model is not bit-identical to that of the reference learner")
+    if not partition.is_shared and partition.oracle is not None:
+        one, other = (state_digest([learner.state()]) for learner in (task.learner, partition.reference.learner))
+        if one != other:
+            wrong.append("the learner's model is not bit-identical to that of the reference learner")
+    digest = task_digest(task)
     for how, snapshots in (("the journal", False), ("the newest snapshot and the journal", True)):
         again = rebuild(partition.world.broker, TOPICS, partition.number, partition.task, snapshots=snapshots).task
-        differing = [
-            f"{name}: the learner has {state[name]}; recovery from {how} gives {other}"
-            for name, other in state_of(again).items()
-            if state[name] != other
-        ]
-        if not differing and digest != task_digest(again):
-            differing = [f"the learner's task is not bit-identical to the task recovered from {how}"]
-        wrong += differing
+        if task_digest(again) != digest:
+            wrong.append(f"the learner's task is not bit-identical to the task recovered from {how}")
     return wrong
-
-
-def state_of(task: Task) -> dict[str, object]:
-    """Return a task's whole state, apart from a shared model, as comparable values."""
-    join = task.join
-    return {
-        "model": None if task.settings.model == "shared" else state_digest([task.learner.state()]),
-        "updates": task.version,
-        "newest date": join.dated_ms,
-        "undated": sorted(task.undated),
-        "ledger": join.ledger(),
-        "overflows": join.overflows(),
-        "stream time": join.stream_ms,
-        **{
-            name: [(event_id, repr(pending.time)) for event_id, pending in decisions.items()]
-            for name, decisions in (("pending", join.pending), ("deferred", join.deferred), ("shown", join.shown))
-        },
-        "orphans": [(event_id, orphan.feedback, orphan.kept_at_ms) for event_id, orphan in join.orphans.items()],
-        "retained": [
-            (event_id, retained.outcome, retained.reward, settled_ms, retained.pending is None)
-            for (event_id, retained), settled_ms in zip(join.retained.items(), join.settled_ms(), strict=True)
-        ],
-    }
 
 
 def _nothing_aborted_is_visible(world: World) -> list[str]:
@@ -326,8 +235,8 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
     """Return the differences from a run with the same events and no faults.
 
     If the faults in a run take no virtual time, the run publishes the same predictions, examples and dead letters as
-    the run without faults, which has one process. The records are equal byte for byte and in the same order. Every
-    partition's final model and join are also equal. Four conditions apply:
+    the run without faults, which has one process. The records are equal byte for byte and in the same order. Four
+    conditions apply:
 
     1. A learner polls whenever a record is appended or an action is due. Otherwise the time of a decision's tick
        differs.
@@ -339,8 +248,8 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
     Runs with a shared model are not compared, because a decision depends on the position in the log.
 
-    Stream times and feedback offsets are not compared. Both depend on the number of ticks, and thus on the number of
-    steps. Faults change which records form a step.
+    Settlement times and feedback offsets are not compared. Both depend on the number of ticks, and thus on the number
+    of steps. Faults change which records form a step.
     """
     wrong: list[str] = []
     for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):
@@ -350,26 +259,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
             other = _lasting_values(read_partition(faultless.broker, tp))
             name = f"differs from the run without faults: {topic}/{partition}"
             wrong += [f"{name} {difference}" for difference in differences("record", other, one)]
-    tasks, expected = world.processes.tasks(), faultless.processes.tasks()
-    for partition in sorted(expected):
-        if partition in tasks:
-            one_state, other_state = _lasting(state_of(tasks[partition])), _lasting(state_of(expected[partition]))
-            wrong += [
-                f"differs from the run without faults: partition {partition}, {name}: expected {other_state[name]}; "
-                f"got {value}"
-                for name, value in one_state.items()
-                if value != other_state[name]
-            ]
     return wrong
-
-
-def _lasting(state: Mapping[str, object]) -> dict[str, object]:
-    """Return a task's state without stream times and other values that depend on the ticks."""
-    retained = state["retained"]
-    assert isinstance(retained, list)
-    without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]
-    left_out = ("stream time", "newest date", "undated")
-    return {name: value for name, value in state.items() if name not in left_out} | {"retained": without}
 
 
 def _lasting_values(records: Iterable[Record]) -> list[tuple[bytes | None, bytes | None]]:
