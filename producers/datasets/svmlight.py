@@ -1,4 +1,4 @@
-"""Data sets from svmlight files, plain or gzip, with one row `LABEL INDEX:VALUE INDEX:VALUE ...` per line.
+"""Data sets from svmlight files, with one row `LABEL INDEX:VALUE INDEX:VALUE ...` per line.
 
 The reader is strict, because the only symptom of a misread column would be a higher error rate. Indices are integers
 that strictly increase within a row, values are finite, and a row has one label. A comment starts with # and extends to
@@ -10,26 +10,25 @@ Labels are arbitrary words. Classes are numbered 0 to K-1, in numeric order if a
 the same class), otherwise in the order of their first occurrence.
 """
 
-import gzip
 import re
-import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import Dataset, DatasetError, LabelArray, OffsetArray, SparseRows
+from producers.datasets.logs.streams import LineBlock, Source, line_blocks
 from stream.parsing import parse_number
 from stream.wire.records import FloatArray, IndexArray
 
 N_FEATURES_MAX = 2**31 - 1
 """The largest 32-bit index."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_SUFFIXES = re.compile(r"(\.(gz|svm|svmlight|libsvm|txt|dat))+$", re.IGNORECASE)
+_SUFFIXES = re.compile(r"(\.(gz|zst|zstd|svm|svmlight|libsvm|txt|dat))+$", re.IGNORECASE)
+_OWN_SUFFIX = re.compile(r"\.(svm|svmlight|libsvm)(\.(gz|zst|zstd))?$", re.IGNORECASE)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_LENGTH_MAX = 64
 
@@ -45,18 +44,14 @@ def read(
     """Read a file into memory.
 
     Args:
-        path: The file. gzip is detected from the first bytes.
+        path: The file. gzip and zstd are detected from the first bytes.
         n_features: The number of features, if this file may lack values for the last features. The default is the
         largest index.
         index_base: 0 or 1; None means that it is detected.
         name: The display name. The default is the file name without suffixes.
         terms: The terms of use for the data.
     """
-    try:
-        with path.open("rb") as file:
-            table = _Table(path).read(_lines(path, file))
-    except OSError as error:
-        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from error
+    table = _Table(path).read(line_blocks(Source(str(path)).chunks()))
     name = name or name_of(path)
     indices, d = table.indices_from_0(index_base, n_features)
     labels, class_names = table.classes()
@@ -84,20 +79,7 @@ def name_of(path: Path) -> str:
 
 def is_named_so(path: Path) -> bool:
     """Return whether the file name has an svmlight suffix."""
-    return path.name.lower().removesuffix(".gz").endswith((".svm", ".svmlight", ".libsvm"))
-
-
-def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    magic = file.read(len(_GZIP_MAGIC))
-    file.seek(0)
-    if magic != _GZIP_MAGIC:
-        yield from file
-        return
-    try:
-        with gzip.open(file, "rb") as unpacked:
-            yield from unpacked
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DatasetError(f"{path} is damaged or truncated: {error}. Download it again") from error
+    return _OWN_SUFFIX.search(path.name) is not None
 
 
 class _Table:
@@ -111,12 +93,15 @@ class _Table:
         self._indices = array("q")
         self._values = array("d")
 
-    def read(self, lines: Iterator[bytes]) -> "_Table":
-        for number, line in enumerate(lines, 1):
-            content, _, _ = line.partition(b"#")
-            tokens = content.split()
-            if tokens:
-                self._add(number, tokens)
+    def read(self, blocks: Iterable[LineBlock]) -> "_Table":
+        for block in blocks:
+            if block.fault is not None:
+                self._fail(block.first_line, f"{block.fault.reason}; got {block.fault.got}")
+            for number, line in enumerate(block.data.split(b"\n"), block.first_line):
+                content, _, _ = line.partition(b"#")
+                tokens = content.split()
+                if tokens:
+                    self._add(number, tokens)
         if not self._labels:
             raise DatasetError(f"{self._path} contains no rows; expected lines such as '3 1:0.5 7:1'")
         # Copy the arrays so that the memory of `array` can be freed.

@@ -32,7 +32,7 @@ def list_data(json: Json = False) -> None:
     out.print(table)
     for entry in catalogue():
         print_line(f"terms of {entry.name}: {escape(entry.terms)}")
-    out.print("also accepted: svmlight files (plain or .gz), and logs of decisions (see onebit data show FILE)")
+    out.print("also accepted: svmlight files (plain, .gz or .zst), and logs of decisions (see onebit data show FILE)")
 
 
 @app.command(epilog=examples("onebit data show optdigits", "onebit data show offers.csv.gz --map offers.toml --json"))

@@ -2,6 +2,8 @@
 
 import gzip
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,11 @@ from hypothesis import strategies as st
 
 from producers.datasets.base import Dataset, DatasetError
 from producers.datasets.svmlight import name_of, read
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 
 @pytest.fixture
@@ -39,8 +46,9 @@ def test_arrays_have_the_dtypes_of_features(path: Path) -> None:
     assert row.x.indices.flags.writeable  # numba would compile again for read-only arrays
 
 
-def test_compressed_file_is_detected_by_its_first_bytes(path: Path) -> None:
-    path.write_bytes(gzip.compress(b"0 1:1\n1 2:1\n"))
+@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
+def test_compressed_file_is_detected_by_its_first_bytes(path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(pack(b"0 1:1\n1 2:1\n"))
     assert entries(read(path)) == [(0, {0: 1.0}), (1, {1: 1.0})]
 
 
@@ -155,6 +163,8 @@ def test_index_0_is_rejected_with_index_base_1(path: Path) -> None:
         (b"7 1:1\n7 2:1\n", "all rows have the label '7'; expected at least two classes"),
         (gzip.compress(b"0 1:1\n" * 1_000, mtime=0)[:-9], "is damaged or truncated"),
         (b"\x1f\x8bno gzip at all", "is damaged or truncated"),
+        (zstd.compress(b"0 1:1\n" * 1_000)[:-9], "is damaged or truncated"),
+        (zstd.compress(b"0 1:1\n" * 1_000) + b"no frame", "is damaged or truncated"),
     ],
 )
 def test_file_without_rows_is_rejected(path: Path, content: bytes, message: str) -> None:
@@ -172,6 +182,7 @@ def test_missing_file_is_rejected(path: Path) -> None:
     ("file", "name"),
     [
         ("a/b/optdigits.scale.svm.gz", "optdigits.scale"),
+        ("letters.svm.zst", "letters"),
         ("letter", "letter"),
         ("my letters (2).TXT", "my_letters_2_"),
         (".svm", ".svm"),

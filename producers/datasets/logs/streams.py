@@ -1,16 +1,18 @@
 """Files and standard input as decompressed byte streams, split into blocks of whole lines."""
 
+import gzip
 import shutil
 import sys
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from stat import S_ISREG
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from typing import NamedTuple
 
 from producers.datasets.base import DatasetError
 
@@ -31,11 +33,6 @@ LINE_BYTES_MAX = 8 << 20
 HEAD_BYTES = 1 << 16
 """Number of bytes used to detect the format."""
 
-_PACKED_BYTES = 1 << 12  # bytes per read of a compressed file; gzip may expand them 1,000-fold, zstd 32,000-fold
-
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
-
 
 class CutOffError(DatasetError):
     """Raised if a compressed file is damaged or truncated."""
@@ -54,16 +51,6 @@ class LineBlock(NamedTuple):
     data: bytes  # ends at the end of a line, except possibly at the end of the file
     first_line: int  # the number of the block's first line, from 1
     fault: Fault | None = None  # set if this block replaces an invalid line; the line's data are omitted
-
-
-class _Unpacker(Protocol):
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, /) -> bytes: ...
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -142,53 +129,28 @@ class Source:
             DatasetError: the file cannot be read or has changed.
         """
         try:
-            with self.file().open("rb") as file:
+            with self.file().open("rb") as file, _decompressed(file) as content:
                 self.check_unchanged()
                 try:
-                    yield from self._unpacked(file)
-                except CutOffError:
+                    # A few kilobytes can expand 32,000-fold. The size of a read limits memory use.
+                    while chunk := content.read1(BLOCK_BYTES):
+                        yield chunk
+                except (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
                     self.check_unchanged()
-                    raise
+                    raise CutOffError(f"{self.name} is damaged or truncated: {error}. Download it again") from error
                 self.check_unchanged()
         except OSError as error:
             raise DatasetError(f"cannot read {self.name}: {error.strerror or error}") from error
 
-    def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
-        first = file.read(_PACKED_BYTES)
-        if first.startswith(_GZIP):
-            yield from self._decompressed(file, first, _gzip, "gzip")
-        elif first.startswith(_ZSTD):
-            yield from self._decompressed(file, first, _zstd, "zstd")
-        else:
-            while first:
-                yield first
-                first = file.read(BLOCK_BYTES)
 
-    def _decompressed(self, file: BinaryIO, packed: bytes, new: Callable[[], _Unpacker], kind: str) -> Iterator[bytes]:
-        """Decompress a file of one or more concatenated streams."""
-        unpacker = new()
-        while packed:
-            try:
-                unpacked = unpacker.decompress(packed)
-            except (zlib.error, zstd.ZstdError) as error:
-                raise CutOffError(f"{self.name} contains damaged {kind} data: {error}. Download it again") from error
-            if unpacked:
-                yield unpacked
-            packed = (unpacker.unused_data if unpacker.eof else b"") or file.read(_PACKED_BYTES)
-            if unpacker.eof:
-                packed = packed.lstrip(b"\0") or file.read(_PACKED_BYTES)  # tapes and block devices pad with zeros
-                if not packed:
-                    return
-                unpacker = new()
-        raise CutOffError(f"{self.name} is truncated: its {kind} stream ends prematurely. Download it again")
-
-
-def _gzip() -> _Unpacker:
-    return cast(_Unpacker, zlib.decompressobj(wbits=31))
-
-
-def _zstd() -> _Unpacker:
-    return zstd.ZstdDecompressor()
+def _decompressed(file: BufferedReader) -> BufferedIOBase:
+    """Return a file's decompressed content. gzip and zstd are detected from the first bytes."""
+    first = file.peek(4)
+    if first.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)
+    if first.startswith(b"\x28\xb5\x2f\xfd"):
+        return zstd.ZstdFile(file)
+    return file
 
 
 def line_blocks(chunks: Iterator[bytes]) -> Iterator[LineBlock]:

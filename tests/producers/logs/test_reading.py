@@ -369,6 +369,12 @@ def test_truncated_compressed_file_is_rejected_or_counted(tmp_path: Path, pack: 
     assert [row["x"].get(0) for row in found] == [row["price"] for row in rows[: len(found)]]
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
+def test_highly_compressible_file_is_read_in_blocks(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = write(tmp_path, pack(bytes(4 << 20)))
+    assert max(map(len, Source(str(path)).chunks())) <= streams.BLOCK_BYTES
+
+
 def test_damaged_compressed_file_is_rejected(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(as_jsonl(ROWS * 100)))
     packed[60:90] = b"\xff" * 30
@@ -407,7 +413,6 @@ def test_unclosed_quote_does_not_hide_the_rest_of_the_file(
 
 def test_row_can_span_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(streams, "_PACKED_BYTES", 64)
     long = {**ROWS[0], "country": "line\n" * 50}
     path = write(tmp_path, as_csv([ROWS[0], long, *ROWS[1:], {**ROWS[0], "p": 2}]))
     log, found = read(path, on_bad_row="skip")
@@ -432,7 +437,6 @@ def test_csv_rows_do_not_depend_on_block_boundaries(tmp_path: Path, text: str, s
     at_once = rows()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams, "BLOCK_BYTES", size)
-        patch.setattr(streams, "_PACKED_BYTES", size)  # size of the first read
         assert rows() == at_once
     lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line]
     if '"' not in text:
