@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 import producers.datasets
-from producers.datasets.log import Log
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.offers import LOG_NAME, MAPPING_NAME, ROWS, truth, visits
-from producers.datasets.logs.reading import open_log
+from producers.datasets.logs.reading import LogFile, open_log
 from stream.estimating.estimate import estimate
 from stream.estimating.policies import Training, parse_policy
 from stream.estimating.rows import chunks
@@ -46,7 +45,7 @@ TEXT, GRID, TRUE = "#6e7781", "#8c959f", "#3f9142"
 Row = dict[str, Any]
 
 
-def rows_of(log: Log) -> list[Row]:
+def rows_of(log: LogFile) -> list[Row]:
     """Return the estimates and the true value for every policy."""
     found = estimate(log, [parse_policy(one, log.class_names, log.n_features, TRAINING) for one in POLICIES])
     return [
@@ -64,7 +63,7 @@ def rows_of(log: Log) -> list[Row]:
     ]
 
 
-def true_value(log: Log, spec: str) -> float:
+def true_value(log: LogFile, spec: str) -> float:
     """Return the mean of sum_a p(a|x) P(click | x, a) over the events with an outcome."""
     if spec == "logged":
         return true_value(log, "uniform")

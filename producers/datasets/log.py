@@ -21,56 +21,12 @@ from producers.datasets.base import (
     Rows,
     UnknownEventError,
 )
-from stream.estimating.rows import DecisionLog, LogBatch
 from stream.wire.records import IndexArray, Logged
 
 MISSING = -1
 
 OnBadRow = Literal["stop", "skip"]
 """Handling of an invalid row: stop with an error, or skip and count the row."""
-
-
-class Log(DecisionLog, Protocol):
-    """A log in a file."""
-
-    def batches(self) -> Iterator[LogBatch]:
-        """Return the rows as batches, in order.
-
-        Raises:
-            DatasetError: a row is invalid, unless invalid rows are skipped.
-        """
-        ...
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of rows skipped by the last pass, by reason."""
-        ...
-
-    @property
-    def first_skipped(self) -> dict[str, str]:
-        """The position and value of the first skipped row for each reason, such as "line 17; got 'abc'"."""
-        ...
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Remarks from the last pass about columns with empty cells or decimal commas."""
-        ...
-
-    @property
-    def uneven(self) -> str:
-        """A warning from the last pass about a column that varies much more than the others, or an empty string."""
-        ...
-
-
-def remarks_of(log: Log) -> Iterator[str]:
-    """Yield one line for each reason why rows were skipped in the last pass, then the remarks on the columns."""
-    for reason, count in log.skipped.items():
-        rows = "1 row" if count == 1 else f"{count:,} rows"
-        first = log.first_skipped.get(reason)
-        where = "" if first is None else f" ({'at' if count == 1 else 'first at'} {first})"
-        yield f"{rows} of {log.name} skipped: {reason}{where}"
-    for remark in log.remarks:
-        yield f"{log.name}: {remark}"
 
 
 class LoggedOutcome(NamedTuple):

@@ -5,10 +5,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from producers.datasets.log import OnBadRow, remarks_of
+from producers.datasets.log import OnBadRow
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.reading import open_log
-from stream.app.policies import policy_of
+from producers.datasets.logs.stored import remarks_of
+from stream.app.policies import Decisions, policy_of
 from stream.app.process import announce, every, monotonic_ms, warn
 from stream.app.settings import SettingsError
 from stream.estimating.estimate import Estimates, Progress, estimate
@@ -66,7 +67,9 @@ def estimate_policies(
     training = Training(options.seed, delay, learning.reward)
     if training.delay is not None:
         training.delay.check_classes(len(log.class_names))
-    found = estimate(log, [policy_of(spec, log, training) for spec in specs], options, announced_progress())
+    decisions = Decisions(log.name, log.class_names, log.n_features, log.encoder)
+    policies = [policy_of(spec, decisions, training) for spec in specs]
+    found = estimate(log, policies, options, announced_progress())
     for line in remarks_of(log):
         warn(line)
     return found, training

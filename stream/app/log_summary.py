@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import MISSING, remarks_of
+from producers.datasets.log import MISSING
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
 from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
 from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_reader
+from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import STDIN, Source
 from stream.app.plan import uneven_warning
 from stream.estimating.rows import LogBatch

@@ -6,7 +6,7 @@ import platformdirs
 
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import catalogue, is_log, load
-from producers.datasets.log import LogDataset, OnBadRow, log_dataset, remarks_of
+from producers.datasets.log import LogDataset, OnBadRow, log_dataset
 from producers.datasets.scaling import standardised
 from producers.replay import ReplayOptions
 from stream.app.process import announce, warn
@@ -48,6 +48,7 @@ def log_of(
     """Read a log as a data set. Log its format as a notice, and skipped rows and unusual columns as warnings."""
     from producers.datasets.logs.cache import cached_log  # deferred: other data sets do not need pyarrow
     from producers.datasets.logs.mapping import read_mapping
+    from producers.datasets.logs.stored import remarks_of
 
     log = cached_log(
         path,

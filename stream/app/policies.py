@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
 from stream.learners import registered
@@ -15,28 +15,13 @@ from stream.wire.topics import Topics
 MODEL = "model:"
 
 
-class Decisions(Protocol):
+class Decisions(NamedTuple):
     """The decisions, from a log or a live pipeline, on which policies are evaluated."""
 
-    @property
-    def name(self) -> str:
-        """The name used in messages."""
-        ...
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The name of each class."""
-        ...
-
-    @property
-    def n_features(self) -> int:
-        """The number of features d."""
-        ...
-
-    @property
-    def encoder(self) -> FeatureEncoder | None:
-        """The mapping of feature names to indices, or None if features are indices."""
-        ...
+    name: str  # the name used in messages
+    class_names: tuple[str, ...]
+    n_features: int
+    encoder: FeatureEncoder | None  # None if features are indices
 
 
 def policy_of(spec: str, decisions: Decisions, training: Training) -> Policy:
@@ -113,15 +98,6 @@ def check_live(specs: Sequence[str]) -> None:
             )
 
 
-class _Live(NamedTuple):
-    """The decisions made by a live pipeline."""
-
-    name: str
-    class_names: tuple[str, ...]
-    n_features: int
-    encoder: FeatureEncoder | None
-
-
 def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics) -> Policies:
     """Return the policies to evaluate on a live pipeline: the default ones and the named ones.
 
@@ -135,7 +111,7 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         ModelError: a model's file cannot be read.
     """
     n_classes, n_features = settings["n_classes"], settings["n_features"]
-    decisions = _Live(
+    decisions = Decisions(
         topics.predictions,
         tuple(settings["class_names"] or map(str, range(n_classes))),
         n_features,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from producers.datasets.log import remarks_of
 from producers.datasets.logs.guess import to_toml
 from producers.datasets.logs.reading import LogFile
+from producers.datasets.logs.stored import remarks_of
 from stream.app.log_summary import LogSummary, fields_of, rows_of, save_features, summarise_log
 from stream.app.plan import uneven_warning
 from stream.cli.console import out, print_json, print_line

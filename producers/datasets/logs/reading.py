@@ -95,13 +95,12 @@ class LogFile:
     encoder: FeatureEncoder
     class_names: tuple[str, ...]
     mapping: LogMapping | None
-    found: Survey | None  # result of the first pass; None if no first pass was made
     notes: tuple[str, ...]  # notes for the user about the interpretation of the file
     _parse: Callable[[], Iterator[ParsedBatch]]
     _on_bad_row: OnBadRow
     _reward_above: float | None
-    skipped: dict[str, int] = field(default_factory=dict)
-    first_skipped: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)  # number of rows, by reason; from the last pass
+    first_skipped: dict[str, str] = field(default_factory=dict)  # position and value of the first row, by reason
     _remarks: Remarks = field(default_factory=Remarks)
     _class_of: dict[str, int] = field(init=False)
 
@@ -115,7 +114,7 @@ class LogFile:
 
     @property
     def remarks(self) -> list[str]:
-        """See `Log`."""
+        """Remarks from the last pass about columns with empty cells or decimal commas."""
         return self._remarks.lines()
 
     @property
@@ -297,56 +296,43 @@ def open_log(
     *,
     on_bad_row: OnBadRow = "stop",
     reward_above: float | None = None,
-    classes: Sequence[str] | None = None,
-    encoder: FeatureEncoder | None = None,
-    vocabulary_max: int = VOCABULARY_MAX,
-    hash_bits: int = HASH_BITS,
     scale: Scaling = "none",
 ) -> LogFile:
-    """Open a log. If the classes, vocabularies and scales are not given, the file is read once to find them.
+    """Open a log. The file is read once to find classes, vocabularies and scales that the mapping does not determine.
 
     Args:
         path: The file, or "-" for standard input, which is copied to a temporary file.
         mapping: The column mapping. Only tables (CSV, JSON lines, Parquet) have one.
         on_bad_row: Handling of invalid rows: raise an error, or skip and count them.
         reward_above: Rewards above this value become 1, all other rewards 0. None means that rewards must be 0 or 1.
-        classes: The class names, as in a mapping's `classes`.
-        encoder: The indices of the features, if known.
-        vocabulary_max: Maximum number of distinct values for a categorical or text feature. A feature with more values
-            is hashed.
-        hash_bits: Hashed values share 2**hash_bits indices.
-        scale: Whether numeric features are scaled; see `producers.datasets.scaling`. An `encoder` has its own scales.
+        scale: Whether numeric features are scaled; see `producers.datasets.scaling`.
 
     Raises:
         DatasetError: the file or the mapping cannot be used.
     """
     source = Source(str(path))
     kind = _format(source)
-    scales = scale == "standard" and encoder is None
+    scales = scale == "standard"
     batches = (
         _table_batches(source, kind, mapping, scales=scales) if kind in TABLES else _line_batches(source, kind, mapping)
     )
-    known = tuple(classes) if classes is not None else mapping.classes if mapping is not None else None
+    known = None if mapping is None else mapping.classes
     notes = batches.notes
-    found = None
-    if encoder is None and mapping is not None and _only_numbers(mapping) and not scales:
-        encoder = build({name: (one, None) for name, one in mapping.features.kinds().items()}, hash_bits)
+    encoder = None
+    if mapping is not None and _only_numbers(mapping) and not scales:
+        encoder = build({name: (one, None) for name, one in mapping.features.kinds().items()}, HASH_BITS)
     if known is None or encoder is None:
-        found = survey(_whole(batches.to_survey(), on_bad_row), vocabulary_max, numbered=kind in LINE_FORMATS)
+        found = survey(_whole(batches.to_survey(), on_bad_row), VOCABULARY_MAX, numbered=kind in LINE_FORMATS)
         known = known or found.classes
-        encoder = encoder or build(_in_order(mapping, found), hash_bits, scales=_scales(found) if scales else {})
+        if not known:
+            raise DatasetError(f"{source.name} has no usable rows")
+        encoder = encoder or build(_in_order(mapping, found), HASH_BITS, scales=_scales(found) if scales else {})
         notes += _on_hashing(encoder, found)
-    assert known is not None
-    assert encoder is not None
-    if found is not None and not known:
-        raise DatasetError(f"{source.name} has no usable rows")
     if len(set(known)) < max(2, len(known)):
         raise DatasetError(f"{source.name}: expected two or more distinct classes; got {list(known)}")
     if encoder.n_features < 1:
         raise DatasetError(f"{source.name} has no context features")
-    return LogFile(
-        name_of(source), kind, encoder, known, mapping, found, notes, batches.to_read, on_bad_row, reward_above
-    )
+    return LogFile(name_of(source), kind, encoder, known, mapping, notes, batches.to_read, on_bad_row, reward_above)
 
 
 class _Batches(NamedTuple):

@@ -15,7 +15,8 @@ import orjson
 from numpy.typing import NDArray
 
 from producers.datasets.base import DatasetError, OffsetArray, SparseRows
-from producers.datasets.log import MISSING, Log, LoggedOutcome
+from producers.datasets.log import MISSING, LoggedOutcome
+from producers.datasets.logs.reading import LogFile
 from producers.datasets.logs.seen_ids import hashes_of
 from stream.estimating.rows import Eligible, LogBatch
 from stream.wire.records import FloatArray, IndexArray
@@ -40,7 +41,7 @@ class StoredLog(SparseRows):
     class_names: tuple[str, ...]
     skipped: dict[str, int]  # number of rows skipped when the log was stored, by reason
     first_skipped: dict[str, str]  # position and value of the first skipped row, by reason
-    remarks: tuple[str, ...]  # remarks on the columns; see `Log`
+    remarks: tuple[str, ...]  # remarks on the columns; see `LogFile`
     uneven: str  # warning about a column that varies much more than the others
     decided_at_ms: NDArray[np.int64]  # [n]; this and the following columns are those of a LogBatch
     actions: NDArray[np.int64]
@@ -100,7 +101,7 @@ class StoredLog(SparseRows):
             )  # fmt: skip
 
 
-def store_log(log: Log, folder: Path) -> StoredLog:
+def store_log(log: LogFile, folder: Path) -> StoredLog:
     """Read a log once and store it in a new or empty directory.
 
     Raises:
@@ -153,7 +154,18 @@ def open_stored(folder: Path) -> StoredLog:
     return log
 
 
-def _write(log: Log, files: Mapping[str, BinaryIO]) -> int:
+def remarks_of(log: LogFile | StoredLog) -> Iterator[str]:
+    """Yield one line for each reason why rows were skipped in the last pass, then the remarks on the columns."""
+    for reason, count in log.skipped.items():
+        rows = "1 row" if count == 1 else f"{count:,} rows"
+        first = log.first_skipped.get(reason)
+        where = "" if first is None else f" ({'at' if count == 1 else 'first at'} {first})"
+        yield f"{rows} of {log.name} skipped: {reason}{where}"
+    for remark in log.remarks:
+        yield f"{log.name}: {remark}"
+
+
+def _write(log: LogFile, files: Mapping[str, BinaryIO]) -> int:
     rows = entries = id_bytes = listed = 0
     zero = np.zeros(1, "<i8").tobytes()
     for name in ("offsets", "id_offsets", "eligible_offsets"):

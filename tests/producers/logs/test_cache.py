@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import Log, OnBadRow
+from producers.datasets.log import OnBadRow
 from producers.datasets.logs import cache
 from producers.datasets.logs.cache import cached_log
 from producers.datasets.logs.mapping import LogMapping
+from producers.datasets.logs.reading import LogFile
 from producers.datasets.logs.stored import StoredLog, store_log
 from tests.producers.logs.rows import mapping, plain
 from tests.producers.logs.test_reading import ROWS, as_jsonl, write
@@ -86,7 +87,7 @@ def test_entry_cached_by_another_process_is_used(
 ) -> None:
     path, by = write(tmp_path, as_jsonl(ROWS)), mapping()
 
-    def slower(log: Log, folder: Path) -> StoredLog:
+    def slower(log: LogFile, folder: Path) -> StoredLog:
         monkeypatch.setattr(cache, "store_log", store_log)
         cache_of_logs.keep(path, by)
         return store_log(log, folder)

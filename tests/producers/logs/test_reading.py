@@ -18,10 +18,10 @@ from pyarrow import parquet
 
 from producers.datasets.base import DatasetError
 from producers.datasets.log import OnBadRow
-from producers.datasets.logs import columns, csv_tables, seen_ids, streams
+from producers.datasets.logs import columns, csv_tables, reading, seen_ids, streams
 from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
 from producers.datasets.logs.streams import Source
-from stream.wire.named_features import build, from_plain, to_plain
+from stream.wire.named_features import from_plain, to_plain
 from tests.producers.logs.rows import mapping, plain
 
 if sys.version_info >= (3, 14):
@@ -137,7 +137,7 @@ def test_arbitrary_values_round_trip_in_every_format(tmp_path: Path, values: lis
     rows = [*ROWS, *values]
     classes = ["left", "right", 'ümlaut, "quoted"', "two\nlines"]
     for write_as in (as_csv, as_jsonl, as_parquet):
-        log, found = read(write(tmp_path, write_as(rows)), classes=classes)
+        log, found = read(write(tmp_path, write_as(rows)), mapping=mapping(classes=classes))
         assert len(found) == len(rows)
         names = log.encoder.names["country"].indices
         assert names is not None
@@ -194,7 +194,7 @@ def test_unknown_class_makes_the_row_invalid(tmp_path: Path) -> None:
     assert log.skipped == {"action: expected one of the 2 classes": 1}
     assert [row["actions"] for row in found] == [1, 0, 1]
     with pytest.raises(DatasetError, match=r"line 4, action: .*'up'"):
-        read(path, classes=["left", "right"])
+        read(path, mapping=mapping(classes=["left", "right"]))
 
 
 def test_columns_can_have_mixed_types(tmp_path: Path) -> None:
@@ -320,10 +320,14 @@ def test_labels_and_actions_share_classes(tmp_path: Path) -> None:
     assert [(row["actions"], row.get("labels")) for row in found] == [(2, 1), (1, 0), (1, None)]
 
 
-def test_large_vocabulary_is_hashed_and_collisions_are_reported(tmp_path: Path) -> None:
+def test_large_vocabulary_is_hashed_and_collisions_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "VOCABULARY_MAX", 100)
+    monkeypatch.setattr(reading, "HASH_BITS", 8)
     rows = [{**ROWS[n % 2], "country": f"c{n}", "note": "red  Red blue"} for n in range(300)]
     given = mapping(features={"numeric": ["price"], "categorical": ["country"], "text": ["note"]})
-    log, found = read(write(tmp_path, as_jsonl(rows)), mapping=given, vocabulary_max=100, hash_bits=8)
+    log, found = read(write(tmp_path, as_jsonl(rows)), mapping=given)
     assert log.n_features == 1 + 2 + 256
     assert found[0]["x"][1] == 2.0  # "red" occurs twice
     assert len({max(row["x"]) for row in found}) > 100
@@ -333,13 +337,11 @@ def test_large_vocabulary_is_hashed_and_collisions_are_reported(tmp_path: Path) 
         assert dict(zip(x.indices.tolist(), x.values.tolist(), strict=True)) == one["x"]
 
 
-def test_given_encoder_skips_unknown_values(tmp_path: Path) -> None:
+def test_values_outside_the_vocabulary_are_skipped(tmp_path: Path) -> None:
     first, _ = read(write(tmp_path, as_csv(ROWS)))
-    encoder = from_plain(json.loads(json.dumps(to_plain(first.encoder))))
-    other = write(tmp_path, as_csv([ROWS[1], {**ROWS[0], "country": "it"}]), "other")
-    log, found = read(other, encoder=encoder, classes=first.class_names)
-    assert [row["x"] for row in found] == [{2: 1.0}, {0: 2.5}]
-    assert log.found is None  # the file is not scanned before it is read
+    log = open_log(write(tmp_path, as_csv([ROWS[1], {**ROWS[0], "country": "it"}]), "other"), mapping())
+    log.encoder = from_plain(json.loads(json.dumps(to_plain(first.encoder))))
+    assert [row["x"] for row in plain(log.batches())] == [{2: 1.0}, {0: 2.5}]
 
 
 @pytest.mark.parametrize("content", [gzip.compress(as_jsonl(ROWS)), as_csv(ROWS), as_parquet(ROWS)])
@@ -557,7 +559,8 @@ def test_file_that_changes_during_reading_is_rejected(tmp_path: Path, write_as: 
 def test_growing_compressed_file_is_reported_as_changed(tmp_path: Path, on_bad_row: OnBadRow) -> None:
     packed = gzip.compress(as_jsonl(ROWS))
     path = write(tmp_path, packed[:-10])
-    log = open_log(path, mapping(classes=["left", "right"]), encoder=build({}, 4, unknown=True), on_bad_row=on_bad_row)
+    numbers = mapping(classes=["left", "right"], features={"numeric": ["price"]})
+    log = open_log(path, numbers, on_bad_row=on_bad_row)  # does not read the rows
     path.write_bytes(packed[:-5])
     with pytest.raises(DatasetError):
         plain(log.batches())
