@@ -213,6 +213,12 @@ class RunInterruptedError(OnebitError):
     hint = "no page was written"
 
 
+def reached(name: str, events: int, decided: int, pending: int, error_rate: float) -> str:
+    """Describe an interrupted run's progress; see `Progress`."""
+    error = "" if math.isnan(error_rate) else f", error {percent(error_rate)}"
+    return f"{name}: interrupted after {decided:,} of {events:,} events{error}, {pending:,} pending"
+
+
 def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
     """Run until every decision is settled.
 
@@ -228,7 +234,9 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
         try:
             wall_s, latency = _run(pipeline, Meter(run.name, run.events, show))
         except KeyboardInterrupt as error:
-            raise RunInterruptedError(f"{run.name}: interrupted {_reached(pipeline)}") from error
+            judge = pipeline.judge
+            progress = reached(run.name, run.events, len(judge.decided_ms), pipeline.pending, judge.curve.error_rate)
+            raise RunInterruptedError(progress) from error
         end = _end_of(pipeline, wall_s, latency)
         return report_of(pipeline.broker, pipeline.run, pipeline.judge, end)
 
@@ -262,13 +270,6 @@ def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts
     wall_s = time.perf_counter() - started_s
     show()
     return wall_s, latency
-
-
-def _reached(pipeline: EmbeddedPipeline) -> str:
-    """Describe an interrupted run's progress."""
-    judge, events = pipeline.judge, pipeline.run.events
-    error = f", error {percent(judge.curve.error_rate)}" if len(judge.curve) else ""
-    return f"after {len(judge.decided_ms):,} of {events:,} events{error}, {pipeline.pending:,} pending"
 
 
 POLL_MS_MAX = 100

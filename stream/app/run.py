@@ -3,7 +3,7 @@
 Parallel embedded runs are executed by worker processes. The main process distributes the runs and receives messages:
 
     main process   a run's index in the list        →  a worker
-    a worker       Progress, Notice, ..., finally RunReport or Failed  →  main process
+    a worker       Progress, LogRecord, ..., finally RunReport or Failed  →  main process
 
 Except for the wall time, a report depends only on settings and data, not on the process.
 """
@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from producers.datasets.log import LogDataset
 from producers.datasets.logs.streams import STDIN
-from stream.app.embedded import RunInterruptedError, run_embedded
+from stream.app.embedded import RunInterruptedError, reached, run_embedded
 from stream.app.process import Progress, ShowProgress, ignore, logger
 from stream.app.resolve import Chosen, Run, choose_learners
 from stream.app.settings import Settings, SettingsError
@@ -149,19 +149,11 @@ def run_side_by_side(
                         reports[worker.place] = report
                         begin(worker)
         except KeyboardInterrupt:
-            reached = _terminate_all(workers)
-            if not reached:
+            interrupted = [reached(*worker.progress[:5]) for worker in workers if worker.progress is not None]
+            if not interrupted:
                 raise
-            raise RunInterruptedError("; ".join(reached)) from None
+            raise RunInterruptedError("; ".join(interrupted)) from None
     return [reports[place] for place in range(len(order))]
-
-
-class Notice(NamedTuple):
-    """A log record that a worker sends to the main process."""
-
-    level: int
-    message: str
-    attributes: dict[str, Any]  # see stream/app/process.py
 
 
 class Failed(NamedTuple):
@@ -180,6 +172,7 @@ class _Worker:
         self.process.start()
         theirs.close()  # so that the pipe is closed when the process ends
         self.place, self.name = -1, "no run yet"
+        self.progress: Progress | None = None  # of the current run
 
     def send(self, message: object) -> None:
         """Send a message to the worker."""
@@ -190,7 +183,7 @@ class _Worker:
 
     def begin(self, place: int, name: str) -> None:
         """Start a run in the worker."""
-        self.place, self.name = place, name
+        self.place, self.name, self.progress = place, name, None
         self.send(place)
 
     def listen(self, show: ShowProgress) -> RunReport | None:
@@ -204,9 +197,10 @@ class _Worker:
                 return message
             case Failed():
                 raise message.error
-            case Notice():
-                logger.log(message.level, "%s", message.message, extra=message.attributes)
+            case logging.LogRecord() if logger.isEnabledFor(message.levelno):
+                logger.handle(message)
             case Progress():
+                self.progress = message
                 show(message)
         return None
 
@@ -219,10 +213,10 @@ class _Worker:
 
 @contextmanager
 def _workers(count: int) -> Iterator[list[_Worker]]:
-    """Start N processes, and terminate all of them on exit."""
+    """Start N processes, and kill all of them on exit."""
     workers: list[_Worker] = []
     try:
-        # A terminal sends Ctrl-C to all processes. Workers ignore the signal, and the main process terminates them.
+        # A terminal sends Ctrl-C to all processes. Workers ignore the signal, and the main process kills them.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             workers.extend(_Worker() for _ in range(count))
@@ -243,25 +237,11 @@ def _ready_workers(workers: Sequence[_Worker]) -> list[_Worker]:
     return [worker for worker in workers if worker.connection in ready]
 
 
-def _terminate_all(workers: Sequence[_Worker]) -> list[str]:
-    """Terminate all workers, and return the progress of each run that has started."""
-    reached = []
-    for worker in workers:
-        worker.process.terminate()
-    for worker in workers:
-        with suppress(EOFError, OSError):
-            while True:
-                message = worker.connection.recv()
-                if isinstance(message, Failed) and isinstance(message.error, RunInterruptedError):
-                    reached.append(str(message.error))
-    return reached
-
-
 def _work(connection: Connection) -> None:
-    """Execute the runs that the main process assigns, until this process is terminated."""
-    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # terminated, or the main process has ended
+    """Execute the runs that the main process assigns, until this process is killed."""
+    with suppress(EOFError, OSError):  # the main process has ended
         sender = _Sender(connection)
-        logger.addHandler(_SentNotices(sender))
+        logger.addHandler(sender)
         logger.setLevel(logging.INFO)  # the main process filters log records
         runs: tuple[Run, ...] = connection.recv()
         while True:
@@ -271,8 +251,6 @@ def _work(connection: Connection) -> None:
 def _run(run: Run, sender: "_Sender") -> RunReport | Failed:
     try:
         return run_embedded(run, sender.send)
-    except (KeyboardInterrupt, BrokenPipeError):
-        raise
     except Exception as error:  # raised again in the main process
         return Failed(_portable(error))
 
@@ -289,41 +267,20 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-class _Sender:
-    """The worker's end of the pipe. Like Ctrl-C, SIGTERM interrupts a run, but never while a message is being sent."""
+class _Sender(logging.Handler):
+    """Sends messages and log records to the main process."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()  # notices about slow operations come from another thread
-        self._sending = self._asked = False
-        signal.signal(signal.SIGTERM, self._end)
-
-    def _end(self, *_: object) -> None:
-        self._asked = True
-        if not self._sending:
-            raise KeyboardInterrupt
-
-    def send(self, message: Progress | Notice | RunReport | Failed) -> None:
-        """Send a message, then raise KeyboardInterrupt if the process was terminated."""
-        with self._lock:
-            self._sending = True
-            try:
-                self._connection.send(message)
-            finally:
-                self._sending = False
-        if self._asked:
-            raise KeyboardInterrupt
-
-
-class _SentNotices(logging.Handler):
-    """Sends log records to the main process."""
-
-    def __init__(self, sender: _Sender) -> None:
         super().__init__()
-        self._sender = sender
+        self._connection = connection
+        self._sending = threading.Lock()  # notices about slow operations come from another thread
+
+    def send(self, message: Progress | logging.LogRecord | RunReport | Failed) -> None:
+        """Send a message."""
+        with self._sending:
+            self._connection.send(message)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a log record; see `logging.Handler`."""
-        names = ("limited", "fields")
-        attributes: dict[str, Any] = {name: vars(record)[name] for name in names if name in vars(record)}
-        self._sender.send(Notice(record.levelno, record.getMessage(), attributes))
+        record.msg, record.args = record.getMessage(), None  # the arguments might not be picklable
+        self.send(record)
