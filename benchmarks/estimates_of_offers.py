@@ -4,7 +4,7 @@
     python benchmarks/estimates_of_offers.py --draw    # write the figure to docs/figures/
 
 The true value of a policy is the mean of sum_a p(a|x) P(click | x, a) over the events with an outcome, where p(a|x) is
-the policy's probability of action a. P is defined in producers/datasets/logs/offers.py. For `logged`, p is 1/10, the
+the policy's probability of action a. P is defined in tests/producers/logs/offers.py. For `logged`, p is 1/10, the
 probability with which the offers were drawn. The figure shows bootstrap intervals.
 """
 
@@ -19,13 +19,13 @@ import numpy as np
 
 import producers.datasets
 from producers.datasets.logs.mapping import read_mapping
-from producers.datasets.logs.offers import LOG_NAME, MAPPING_NAME, ROWS, truth, visits
 from producers.datasets.logs.reading import LogFile, open_log
 from stream.estimating.estimate import estimate
 from stream.estimating.policies import Training, parse_policy
 from stream.estimating.rows import chunks
 from stream.randomness.draws import Draws, Purpose
 from stream.wire.records import FloatArray
+from tests.producers.logs.offers import LOG_NAME, MAPPING_NAME, ROWS, truth, visits
 
 SHIPPED = Path(producers.datasets.__file__).parent / "files"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "estimates_of_offers.svg"

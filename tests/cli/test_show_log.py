@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from producers.datasets.logs import offers
 from stream.app.pipeline_settings import wanted_settings
 from stream.app.sources import load_settings
 from stream.errors import ExitCode
 from tests.cli.conftest import Onebit
+from tests.producers.logs import offers
 
 
 @pytest.fixture

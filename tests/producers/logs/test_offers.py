@@ -5,9 +5,9 @@ from importlib.resources import as_file, files
 
 import numpy as np
 
-from producers.datasets.logs import offers
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.reading import LogFile, open_log
+from tests.producers.logs import offers
 
 
 def shipped() -> LogFile:

@@ -8,7 +8,7 @@ shop learns whether the visitor clicked. If x is the context and a is the offer,
 where `hours` is the time since the last visit, scaled to [0, 1], and b, c, s, w are random constants. The delay is
 exponential with a mean of 30 seconds. One outcome in twenty is missing, independently of the offer and the context.
 
-`python -m producers.datasets.logs.offers FOLDER` writes the two files.
+In a clone, `python -m tests.producers.logs.offers FOLDER` writes the two files.
 """
 
 import csv
