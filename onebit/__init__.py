@@ -10,11 +10,11 @@ Each public name is loaded on first use, so that `import onebit` is fast. Notice
 
 import sys
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
-
-from onebit.collisions import CollisionError, check_packages
 
 if TYPE_CHECKING:
     from onebit.estimates import EstimateReport, estimate
@@ -90,6 +90,43 @@ _HOMES = {
     "verify": "onebit.verification:verify",
 }
 """Maps each public name to its location, in the form that `pkgutil.resolve_name` accepts."""
+
+_FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
+"""Onebit packages with generic names, and the files that each must contain."""
+
+
+class CollisionError(ImportError):
+    """Another package shadows one of Onebit's packages, or a package is missing."""
+
+
+def check_packages() -> None:
+    """Check that Python finds Onebit's own packages, whose names are common.
+
+    To report another package of the same name, this module imports none of these packages before the check.
+
+    Raises:
+        CollisionError: Python finds another package with the same name, or none.
+    """
+    home = Path(__file__).resolve().parent.parent
+    for name in _FILES:
+        spec = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
+        if spec is None:
+            raise CollisionError(f"expected Onebit's package {name} in {home}; found none. Reinstall Onebit")
+        places = spec.submodule_search_locations or [spec.origin or "a module"]
+        if Path(places[0]).resolve() != home / name:
+            raise CollisionError(
+                f"{places[0]} shadows Onebit's package {name} in {home}, because both packages have the same name. "
+                "Rename or move the other package, remove its folder from PYTHONPATH, or install Onebit into another "
+                "environment"
+            )
+        missing = [file for file in _FILES[name] if not (home / name / file).exists()]
+        others = sorted(set(packages_distributions().get(name, ())) - {"onebit"}) if missing else []
+        if missing:
+            raise CollisionError(
+                f"{home / name} is not a complete copy of Onebit's package {name}: it lacks {missing[0]}. "
+                + (f"{', '.join(others)} also installs a package of this name; " if others else "")
+                + "reinstall Onebit in its own environment"
+            )
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onebit import CollisionError, check_packages, collisions
+import onebit
+from onebit import CollisionError, check_packages
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,8 +32,8 @@ def test_foreign_package_that_shadows_a_package_of_onebit_is_reported(
 
 
 def test_package_that_another_distribution_has_overwritten_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collisions, "FILES", {"producers": ("gone.py",)})
-    monkeypatch.setattr(collisions, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
+    monkeypatch.setattr(onebit, "_FILES", {"producers": ("gone.py",)})
+    monkeypatch.setattr(onebit, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
     with pytest.raises(CollisionError) as raised:
         check_packages()
     assert "it lacks gone.py. kafka-producers also installs a package of this name; " in str(raised.value)
