@@ -55,9 +55,9 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     topics = settings.topics
     check_given(settings)
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
-    estimating = LiveEstimating(is_asked=settings.estimate)  # kept across reconnects
-    counts = LearnerCounts()  # kept across reconnects
-    parked = Parked()  # kept across reconnects; a task resumes if its journal has no new records
+    # These objects are kept across reconnects.
+    estimating, counts, tally = LiveEstimating(is_asked=settings.estimate), LearnerCounts(), Tally()
+    parked = Parked()  # a task resumes if its journal has no new records
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal parked
@@ -81,7 +81,6 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
         compile_kernels(task)
         if notice := exploration_notice(task):
             announce(notice)
-        tally = Tally()
 
         def committed(commits: Sequence[Commit]) -> None:
             tally.add(commits)

@@ -120,7 +120,7 @@ def test_running_learner_logs_estimates_since_its_start(learn_on: Callable[..., 
     assert "over 30 settled decisions since this program started; logged 0.467" in reported
 
 
-def test_estimate_continues_after_a_broker_outage(learn_on: Callable[..., str]) -> None:
+def test_estimate_and_reward_rate_continue_after_a_broker_outage(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 60, waits=20)
     reported = learn_on(
@@ -128,6 +128,7 @@ def test_estimate_continues_after_a_broker_outage(learn_on: Callable[..., str]) 
     )
     assert "over 20 settled decisions" in reported
     assert "over 60 settled decisions" in reported
+    assert reported.rpartition("reward 1 for ")[2].startswith("50.0 % of the decisions matched since this program ")
     assert "handed-over" not in reported
 
 
