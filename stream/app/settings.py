@@ -76,14 +76,17 @@ class Program(StrEnum):
     DESCRIBE = "topics describe"
     VERIFY = "verify"
     SHOW = "data show"
+    ESTIMATE = "estimate"
+    LEARNERS = "learners"
     CONNECT = "every other command that connects to Kafka"
     LOCAL = "every command that does not connect to Kafka"
 
 
-CONNECTED = frozenset(Program) - {Program.LOCAL, Program.SHOW}
+CONNECTED = frozenset(Program) - {Program.LOCAL, Program.SHOW, Program.ESTIMATE, Program.LEARNERS}
 """The programs that connect to Kafka. `onebit run` connects only with --kafka."""
 
 _PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
+_LOG = _PIPELINE | {Program.VERIFY, Program.ESTIMATE, Program.LEARNERS}
 _REPLAY = frozenset((Program.RUN, Program.REPLAY))
 _EVENTS = _REPLAY | {Program.VERIFY}  # settings that determine the number of events in a replay
 _LEARN = frozenset((Program.RUN, Program.LEARN))
@@ -133,20 +136,18 @@ class SourceSettings(Group):
     map: Annotated[
         str | None,
         Setting(
-            _PIPELINE | {Program.VERIFY},
+            _LOG,
             "Columns of a tabular log: a mapping file (`onebit data show` guesses one), or pairs such as "
             "action=item,reward=click,numeric=age,categorical=device+region",
             "FILE.toml|PAIRS",
             unset="none",
         ),
     ] = None
-    on_bad_row: Annotated[
-        OnBadRow, Setting(_PIPELINE | {Program.VERIFY}, "Stop at an invalid row of a log, or skip the row")
-    ] = "stop"
+    on_bad_row: Annotated[OnBadRow, Setting(_LOG, "Stop at an invalid row of a log, or skip the row")] = "stop"
     reward_above: Annotated[
         float | None,
         Setting(
-            _PIPELINE | {Program.VERIFY},
+            _LOG | {Program.SHOW},
             "Convert a log's rewards: 1 above this value, otherwise 0",
             unset="rewards are 0 or 1",
         ),

@@ -16,8 +16,7 @@ from stream.app.plan import load_scaled, uneven_warning
 from stream.app.process import warn
 from stream.app.settings import Program, Settings
 from stream.cli.console import boxed_table, examples, out, print_json, print_line
-from stream.cli.flags import Json, LogMap, RewardAbove, data_names, with_log_flags, with_settings
-from stream.wire.named_features import Scaling
+from stream.cli.flags import Json, data_names, with_log_flags, with_settings
 
 _CLASSES_SHOWN = 20
 
@@ -49,8 +48,10 @@ def show(
     name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE", autocompletion=data_names)],
     n_features: Annotated[int | None, typer.Option(min=1, help="Number of features in an svmlight file")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed for a synthetic data set")] = 0,
-    mapping: LogMap = None,
-    reward_above: RewardAbove = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option("--map", metavar="FILE.toml|PAIRS", show_default="guessed", help="Columns of a tabular log"),
+    ] = None,
     save_features: Annotated[
         Path | None,
         typer.Option(help="Write a log's feature names and their indices to this file, for `onebit learn --features`"),
@@ -59,7 +60,7 @@ def show(
 ) -> None:
     """Show a data set: rows, features, classes, terms of use, first rows and, for a tabular log, a mapping."""
     if is_log(name_or_file):
-        _show_log(name_or_file, mapping, reward_above, save_features, scale=settings.scale, as_json=json)
+        _show_log(name_or_file, mapping, save_features, settings, as_json=json)
         return
     dataset = load_scaled(name_or_file, n_features, seed, settings.scale)
     if uneven := uneven_warning(uneven_of(dataset)):
@@ -84,16 +85,10 @@ def show(
 
 
 def _show_log(
-    path: str,
-    mapping_given: str | None,
-    reward_above: float | None,
-    features_file: Path | None,
-    *,
-    scale: Scaling,
-    as_json: bool,
+    path: str, mapping_given: str | None, features_file: Path | None, settings: Settings, *, as_json: bool
 ) -> None:
     """Print a summary of a log, with the number of invalid rows."""
-    shown = summarise_log(path, mapping_given, reward_above, scale)
+    shown = summarise_log(path, mapping_given, settings.reward_above, settings.scale)
     if features_file is not None:
         save_features(shown, features_file)
     if as_json:

@@ -11,10 +11,10 @@ from rich.table import Table
 from stream.app.estimate import IntervalKind, Learning, Log, fields_of
 from stream.app.estimate import estimate_policies as use_case
 from stream.app.process import announce
-from stream.app.settings import SettingsError
+from stream.app.settings import Program, Settings, SettingsError
 from stream.app.sources import command_line
 from stream.cli.console import examples, out, print_json, print_line
-from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, policy_names, with_log_flags
+from stream.cli.flags import Json, policy_names, with_settings
 from stream.estimating.estimate import Estimates
 from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.intervals import Interval
@@ -32,8 +32,9 @@ app = typer.Typer()
         "onebit estimate --data joined.dsjson --policy model:noon.npz --policy constant:2 --propensity-min 0.01 --json",
     ),
 )
-@with_log_flags
+@with_settings(Program.ESTIMATE)
 def estimate_policies(
+    settings: Settings,
     data: Annotated[
         Path, typer.Option(metavar="FILE", help="Log of decisions: CSV, JSON lines, Parquet, or a VW format")
     ],
@@ -46,7 +47,6 @@ def estimate_policies(
             "`onebit model export`, or a learner trained on the log, NAME or NAME:PARAMETER=VALUE,...",
         ),
     ],
-    mapping: LogMap = None,
     delay: Annotated[
         str | None,
         typer.Option(
@@ -73,8 +73,6 @@ def estimate_policies(
     resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Number of bootstrap samples")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Seed for resampling, folds, rejection sampling and delays")] = 0,
     reward: Annotated[Reward, typer.Option(help="Number of correct classes per context, for learners")] = "exclusive",
-    reward_above: RewardAbove = None,
-    on_bad_row: BadRows = "stop",
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE.html", show_default="none", help="Write an HTML report with figures to this file"),
@@ -87,7 +85,7 @@ def estimate_policies(
     estimators, empirical Bernstein for bounded weights and a constant policy, and anytime-valid for ips and dr.
     """
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
-    log = Log(data, mapping, reward_above, on_bad_row)
+    log = Log(data, settings.map, settings.reward_above, settings.on_bad_row)
     found, training = use_case(log, policy, options, Learning(delay, reward))
     if report is not None:
         _publish(found, confidence, report)

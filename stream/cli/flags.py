@@ -10,7 +10,6 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from producers.datasets.log import OnBadRow
 from stream.app.process import announce, warn
 from stream.app.setting_values import CONFIG_VARIABLE
 from stream.app.settings import AUTO, Panel, Program, Settings, SettingsError
@@ -54,18 +53,6 @@ Json = Annotated[
 Partition = Annotated[
     int, typer.Option(min=0, rich_help_panel=Panel.KAFKA, help="Partition, if each partition has its own model")
 ]
-LogMap = Annotated[
-    str | None,
-    typer.Option(
-        "--map",
-        metavar="FILE.toml|PAIRS",
-        help="Columns of a tabular log: a mapping file, or action=item,reward=click,categorical=device+region",
-    ),
-]
-RewardAbove = Annotated[
-    float | None, typer.Option(metavar="X", help="Convert a log's rewards: 1 above this value, otherwise 0")
-]
-BadRows = Annotated[OnBadRow, typer.Option("--on-bad-row", help="Stop at an invalid row of a log, or skip the row")]
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from stream.app.learners import Row, Size, Survey, fields_of, survey_learners
 from stream.app.plan import dataset_of
-from stream.app.settings import SettingsError, SourceSettings
+from stream.app.settings import Program, Settings, SettingsError, SourceSettings
 from stream.cli.console import examples, out, print_json
-from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, data_names, learner_names, with_log_flags
+from stream.cli.flags import Json, data_names, learner_names, with_settings
 from stream.learners import FromLogs
 from stream.learners.auto import choose
 
@@ -26,8 +26,9 @@ app = typer.Typer()
 
 
 @app.command(epilog=examples("onebit learners", "onebit learners late-ucb soba-diag --data optdigits"))
-@with_log_flags
+@with_settings(Program.LEARNERS)
 def learners(
+    settings: Settings,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Names of learners", autocompletion=learner_names)
     ] = None,
@@ -48,9 +49,6 @@ def learners(
     nnz: Annotated[
         int | None, typer.Option(min=0, show_default="25", help="Mean number of non-zeros of x assumed for the costs")
     ] = None,
-    mapping: LogMap = None,
-    on_bad_row: BadRows = "stop",
-    reward_above: RewardAbove = None,
     json: Json = False,
 ) -> None:
     """List the learners: uses, parameters, papers and cost per event.
@@ -62,7 +60,11 @@ def learners(
         found = survey_learners(names or (), Size(n_classes or 9, n_features or 400, 25 if nnz is None else nnz))
     elif n_classes is None and nnz is None:
         source = SourceSettings(
-            data=data, map=mapping, on_bad_row=on_bad_row, reward_above=reward_above, n_features=n_features
+            data=data,
+            map=settings.map,
+            on_bad_row=settings.on_bad_row,
+            reward_above=settings.reward_above,
+            n_features=n_features,
         )
         found = survey_learners(names or (), dataset=dataset_of(source))
     else:

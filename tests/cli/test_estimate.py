@@ -86,6 +86,15 @@ def test_ips_estimate_equals_weighted_mean_of_rows(log: list[str], capsys: pytes
     assert ips["low"] < a_world().value("uniform") < ips["high"]
 
 
+def test_mapping_can_be_set_by_variable(
+    log: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_flag = last_line(capsys, [*log, "--policy", "uniform"])
+    *without_map, _, mapping = log
+    monkeypatch.setenv("ONEBIT_MAP", mapping)
+    assert last_line(capsys, [*without_map, "--policy", "uniform"]) == by_flag
+
+
 def test_bernstein_intervals_can_be_chosen(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     by_bootstrap = last_line(capsys, [*log, "--policy", "uniform"])
     by_bernstein = last_line(capsys, [*log, "--policy", "uniform", "--interval", "bernstein"])

@@ -29,11 +29,13 @@ def test_text_output_has_times_and_the_auto_choice(onebit: Onebit) -> None:
     assert "flops" not in reported
 
 
-def test_costs_are_measured_on_a_mapped_log(onebit: Onebit, tmp_path: Path) -> None:
+def test_costs_are_measured_on_a_log_with_a_mapping_from_a_variable(
+    onebit: Onebit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "clicks.csv"
     log.write_text("shown,price,clicked\n" + "left,0.5,1\nright,0.25,0\n" * 20)
-    by = "action=shown,reward=clicked,numeric=price"
-    ended = onebit("learners", "banditron", "perceptron", "--data", str(log), "--map", by, "--json")
+    monkeypatch.setenv("ONEBIT_MAP", "action=shown,reward=clicked,numeric=price")
+    ended = onebit("learners", "banditron", "perceptron", "--data", str(log), "--json")
     banditron, perceptron = json.loads(ended.out)
     assert banditron["us_per_event"] > 0.0
     assert banditron["cost"]["state_bytes"] == registered()["banditron"].cost(2, 1, 1, {}).state_bytes

@@ -28,6 +28,8 @@ COMMANDS = {
     Program.DESCRIBE: ("topics", "describe"),
     Program.VERIFY: ("verify",),
     Program.SHOW: ("data", "show"),
+    Program.ESTIMATE: ("estimate",),
+    Program.LEARNERS: ("learners",),
     Program.CONNECT: ("topics", "delete"),
     Program.LOCAL: ("config", "show"),
 }
@@ -41,8 +43,16 @@ def test_docs_list_every_exit_code() -> None:
     assert (DOCS / "exit-codes.md").read_text() == markdown()
 
 
-OWN = {(Program.MONITOR, "--estimate"), (Program.VERIFY, "--timeout")} | {
-    (Program.SHOW, flag) for flag in ("--map", "--n-features", "--reward-above", "--seed")
+OWN = {
+    (program, flag)
+    for program, flags in {
+        Program.MONITOR: ("--estimate",),
+        Program.VERIFY: ("--timeout",),
+        Program.SHOW: ("--map", "--n-features", "--seed"),
+        Program.ESTIMATE: ("--data", "--delay", "--propensity-min", "--reward", "--seed", "--report"),
+        Program.LEARNERS: ("--data", "--n-classes", "--n-features"),
+    }.items()
+    for flag in flags
 }
 """Flags that share a name with another command's setting but have a different meaning."""
 

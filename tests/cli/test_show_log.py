@@ -56,7 +56,9 @@ def test_missing_fields_of_a_guessed_mapping_are_reported(tmp_path: Path, onebit
     assert "\n# complete the mapping to show rows: map action or label" in shown.out
 
 
-def test_skipped_rows_are_counted_with_the_first_line(tmp_path: Path, onebit: Onebit) -> None:
+def test_skipped_rows_are_counted_with_the_first_line(
+    tmp_path: Path, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "log.csv").write_text("action,click,price\nx,1,2.5\ny,0,1.5\nx,7,1.5\n")
     shown = onebit("data", "show", "log.csv").out
     assert "1 row of log skipped: reward: expected 0 or 1" in shown
@@ -68,6 +70,8 @@ def test_skipped_rows_are_counted_with_the_first_line(tmp_path: Path, onebit: On
     counted = json.loads(onebit("data", "show", "more.csv", "--json").out)
     reason = "p: expected a probability in (0, 1]"
     assert (counted["skipped"], counted["first_skipped"]) == ({reason: 2}, {reason: "line 101; got 'abc'"})
+    monkeypatch.setenv("ONEBIT_REWARD_ABOVE", "2")
+    assert "skipped" not in onebit("data", "show", "log.csv").out
     assert "3 valid rows" in onebit("data", "show", "log.csv", "--reward-above", "0.5").out
 
 
