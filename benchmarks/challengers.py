@@ -51,7 +51,7 @@ def is_promoted(seed: int) -> bool:
         equal.update(x, decision, reward, 0.5)
         challenged = Challenged("champion", {"challenger": equal.choices(decision)[1][1]})
         made = Prediction("a", decision, 0, challenged=challenged)
-        settled = Example("a", Outcome.MATCHED, decision.action, decision.propensity, reward, 0, 0)
+        settled = Example("a", Outcome.MATCHED, decision.action, decision.propensity, reward, 0, 0, 0)
         estimator.take(0, t + 1, [made], [settled])
         if t % 10 == 9 and estimator.now().better:
             return True

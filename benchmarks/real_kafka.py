@@ -217,7 +217,7 @@ class Examples:
                 process.look()
             for record in self._reader.poll(100, 10_000):
                 self.settled += 1
-                self.wrong += codec.decode_example(record)[0].reward == 0
+                self.wrong += codec.decode_example(record).reward == 0
 
 
 def row(name: str, events: float, wall_s: float, used_s: float) -> Row:

@@ -106,7 +106,7 @@ class Soak:
                     break
                 self.counts[topic] += not is_tick(record)
                 if topic == self.topics.examples:
-                    self.counts[decode_example(record)[0].outcome] += 1
+                    self.counts[decode_example(record).outcome] += 1
             broker.delete_records(tp, before)
 
     def differences(self, ledger: Ledger) -> list[str]:

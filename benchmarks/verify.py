@@ -120,15 +120,15 @@ class MadeTopics:
             if step > self.window_steps:
                 for n in self._fed_in(step - self.window_steps):
                     if n % LOST == 0 or step == self.steps + self.window_steps:
-                        example = Example(f"event-{n:09}", Outcome.EXPIRED, 8, 0.9, None, None, now_ms)
-                        yield now_ms, b"event-%09d" % n, codec.encode_example(example, None), headers
+                        example = Example(f"event-{n:09}", Outcome.EXPIRED, 8, 0.9, None, None, now_ms, None)
+                        yield now_ms, b"event-%09d" % n, codec.encode_example(example), headers
             if 1 < step <= self.steps:
                 offset = self.feedback_end(step - 1)
                 for n in self._fed_in(step - 1):
                     if n % LOST:
                         offset += 1
-                        example = Example(f"event-{n:09}", Outcome.MATCHED, 8, 0.9, n % 2, STEP_MS, now_ms)
-                        yield now_ms, b"event-%09d" % n, codec.encode_example(example, offset), headers
+                        example = Example(f"event-{n:09}", Outcome.MATCHED, 8, 0.9, n % 2, STEP_MS, now_ms, offset)
+                        yield now_ms, b"event-%09d" % n, codec.encode_example(example), headers
 
     def _journal(self) -> Iterator[tuple[int, None, bytes, Headers]]:
         contexts = feedback_end = 0

@@ -52,7 +52,7 @@ def answers(examples: Iterable[Example]) -> Answers:
     """Summarise a run's settled decisions.
 
     >>> from stream.wire.records import Outcome
-    >>> settled = [Example("a", Outcome.MATCHED, 0, 1.0, 1, 5, 15), Example("b", Outcome.MATCHED, 0, 1.0, 1, 2, 22)]
+    >>> settled = [Example(id, Outcome.MATCHED, 0, 1.0, 1, *times, 0) for id, *times in (("a", 5, 15), ("b", 2, 22))]
     >>> answers(settled)  # decided at 10 and at 20
     Answers(delays_ms=[5, 2], lasted_ms=10, after_end=0.5)
     """
@@ -304,7 +304,7 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
     settlements = Settlements()
     found = answers(
         settlements.take(
-            decode_example(record)[0]
+            decode_example(record)
             for partition in range(run.partitions)
             for record in read_partition(broker, TopicPartition(topics.examples, partition))
         )

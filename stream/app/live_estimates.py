@@ -97,7 +97,7 @@ class TopicReader:
             self._take(partition, (decode_prediction(record)[0] for record in records), ())
         for tp in self._examples:
             settled = self._records(tp, ends[tp].stable)
-            self._take(tp.partition, (), (decode_example(record)[0] for record in settled))
+            self._take(tp.partition, (), (decode_example(record) for record in settled))
 
     def _records(self, tp: TopicPartition, end: float = inf) -> Iterator[Record]:
         """Yield the unread records before the offset `end`."""

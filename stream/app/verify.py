@@ -138,4 +138,4 @@ def _examples(broker: Broker, tp: TopicPartition) -> Iterator[Example]:
     """Yield the readable examples in a partition. The audit reports unreadable examples."""
     for record in read_partition(broker, tp, open_ms=OPEN_MS):
         with suppress(codec.MalformedError):
-            yield codec.decode_example(record)[0]
+            yield codec.decode_example(record)

@@ -160,7 +160,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
     >>> for step in range(1, 401):
     ...     challenged = Challenged("old", {"new": step % 2})
     ...     made = [Prediction("a", decision, 0, challenged=challenged)]
-    ...     estimator.take(0, step, made, [Example("a", Outcome.MATCHED, 0, 0.5, 1 - step % 2, 0, 0)])
+    ...     estimator.take(0, step, made, [Example("a", Outcome.MATCHED, 0, 0.5, 1 - step % 2, 0, 0, 0)])
     >>> found = estimator.now()
     >>> found.mean, found.challengers[0].ips, found.challengers[0].difference.low > 0.2, found.better
     (0.5, 1.0, True, 'new')

@@ -100,9 +100,8 @@ def _send_effects(producer: TransactionalProducer, topics: Topics, part: Commit)
     for prediction, offset in part.effects.predictions:
         value = codec.encode_prediction(prediction, offset)
         send(topics.predictions, partition, prediction.id.encode(), value, headers + prediction.trace)
-    for example, feedback_offset in part.effects.examples:
-        value = codec.encode_example(example, feedback_offset)
-        send(topics.examples, partition, example.id.encode(), value, headers + example.trace)
+    for example, trace in part.effects.examples:
+        send(topics.examples, partition, example.id.encode(), codec.encode_example(example), headers + trace)
     for record, kind, reason in part.effects.dead_letters:
         key, letter, place = encode_dead_letter(record, kind, reason)
         send(topics.dead_letter, partition, key, letter, (*headers, *place[1:]))

@@ -99,7 +99,7 @@ class PartitionState:
         self._weigh(self.pending.decide(number, prediction, weights, record.append_ms))
 
     def _take_example(self, record: Record, number: int) -> None:
-        example = decode_example(record)[0]
+        example = decode_example(record)
         self._weigh(self.pending.settle(number, example, record.append_ms))
         if example.outcome is Outcome.MATCHED:
             self._count(record, example.action, Counts(matched=1, rewards=int(example.reward or 0)))

@@ -195,7 +195,7 @@ def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
 
     Uses one byte per example in a partition. The overall last fifth combines the last fifths of all partitions.
 
-    >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20) for reward in (0, 1))
+    >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20, 0) for reward in (0, 1))
     >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])
     >>> error, error.error_rate, error.error_rate_last_fifth
     (MatchedError(matched=10, mistakes=5, last_fifth=2, last_fifth_mistakes=1), 0.5, 0.5)

@@ -5,7 +5,6 @@ other state. A thread that loses its connection tries to reconnect until the gat
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -212,6 +211,5 @@ def _answers(records: Sequence[Record]) -> Iterator[tuple[str, Answer]]:
     for record in records:
         with suppress(MalformedError):  # a record from another program, which `onebit verify` reports
             found, _ = decode_prediction(record)
-            action, _, propensity, *_ = found.decision
-            known = None if math.isnan(propensity) else propensity
-            yield found.id, Answer(action, known, found.class_name, found.model_version, record.append_ms)
+            action, propensity = found.decision.action, found.decision.known_propensity
+            yield found.id, Answer(action, propensity, found.class_name, found.model_version, record.append_ms)

@@ -20,11 +20,11 @@ from stream.simulation.world import World
 from stream.snapshots.state import state_digest, task_digest
 from stream.task.join_table import Input, State
 from stream.task.task import Task
-from stream.verifying.oracle import Decided, Letter, Settled
+from stream.verifying.oracle import Decided, Letter
 from stream.wire import codec
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
 from stream.wire.ledger import Ledger
-from stream.wire.records import Outcome, Record, TopicPartition
+from stream.wire.records import Example, Outcome, Record, TopicPartition
 
 OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journal, TOPICS.snapshots)
 
@@ -78,7 +78,7 @@ def _as_sent(partition: Partition) -> list[str]:
                 wrong.append(f"context at offset {event.offset}: expected classes among {among}; got {decision}")
             elif event.prediction.class_name != among[decision.action]:
                 wrong.append(f"context at offset {event.offset}: expected the class {among}; got {event.prediction}")
-        elif isinstance(event, Settled) and event.outcome is Outcome.MATCHED and event.feedback_offset is not None:
+        elif isinstance(event, Example) and event.outcome is Outcome.MATCHED and event.feedback_offset is not None:
             was = sent[TOPICS.feedback, partition.number, event.feedback_offset]
             is_other = was.kind in SHOWN or was.action not in (None, event.action)
             if is_other or (was.id, was.bit) != (event.id, event.reward):

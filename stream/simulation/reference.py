@@ -11,8 +11,8 @@ from stream.journal.steps import JournalStep
 from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
-from stream.verifying.oracle import Corrected, Decided, Event, Promoted, Settled
-from stream.wire.records import Decision, Features, Logged, Outcome, Target
+from stream.verifying.oracle import Corrected, Decided, Event, Promoted
+from stream.wire.records import Decision, Example, Features, Logged, Outcome, Target
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
@@ -53,10 +53,10 @@ class OwnReference:
             return is_same
         if isinstance(event, Promoted):
             self.promote(event.number)
-        if isinstance(event, Settled | Corrected):
+        if isinstance(event, Example | Corrected):
             x, decision = self._open[event.id]
             v = uniform(self.task.seed, Purpose.UPDATE, event.id) if self.learner.randomised_update else 0.0
-            if isinstance(event, Settled) and event.reward is not None:
+            if isinstance(event, Example) and event.reward is not None:
                 self.settle(x, decision, event.reward, v, label_of(event.id) if event.outcome is MATCHED else None)
             elif isinstance(event, Corrected) and self.task.late == "correct":
                 self.correct(x, decision, event.reward, v)

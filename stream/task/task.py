@@ -41,6 +41,7 @@ from stream.wire.records import (
     Example,
     Features,
     FloatArray,
+    Headers,
     IndexArray,
     Outcome,
     Prediction,
@@ -62,7 +63,7 @@ class Effects(NamedTuple):
     """A step's output."""
 
     predictions: list[tuple[Prediction, int]]  # predictions with their contexts' offsets
-    examples: list[tuple[Example, int | None]]  # examples with their feedback's offsets
+    examples: list[tuple[Example, Headers]]  # examples with their contexts' trace headers
     dead_letters: list[DeadLetter]
     unknown: list[str]  # feature names, one for each category or word without an entry
     promotions: list[str]  # names of promoted learners, including unknown names
@@ -407,10 +408,11 @@ class Task:
             taught = decision if self._log is None else self._taught(decision)
             drift = self.model.settle(pending.x, taught, reward, self._update_draw(event_id), label)
         arm = self.settings.arm_of(self._draw_action(event_id)) if self.settings.holdout else None
-        action, _, propensity, *_ = decision
-        settled_as = event_id, outcome, action, propensity, reward, delay_ms, self.join.stream_ms, drift
-        example = make(Example, (*settled_as, arm, pending.trace))
-        effects.examples.append((example, None if record is None else record.offset))
+        example = Example(
+            event_id, outcome, decision.action, decision.known_propensity, reward, delay_ms, self.join.stream_ms,
+            None if record is None else record.offset, drift, arm,
+        )  # fmt: skip
+        effects.examples.append((example, pending.trace))
 
     def _correct(self, late: Late) -> None:
         """Replace a learned or assumed reward with a later reward."""

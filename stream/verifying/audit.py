@@ -13,11 +13,12 @@ Each topic is read once, and all topics are read in parallel. Memory use therefo
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
-from math import inf, isnan
+from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from stream.journal.commit import predictions_digest
 from stream.journal.steps import (
@@ -39,13 +40,24 @@ from stream.snapshots.chunks import read_snapshots
 from stream.snapshots.state import decode
 from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch
-from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled, differing
+from stream.verifying.oracle import Decided, Event, Letter, Oracle, differing
 from stream.wire import codec
 from stream.wire.classes import NewClassesError
 from stream.wire.codec import MalformedError, is_tick, promotion_of, tick_step
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
-from stream.wire.records import NOT_ELIGIBLE, Arm, Context, Logged, Prediction, Record, Shown, TopicPartition, place_of
+from stream.wire.records import (
+    NOT_ELIGIBLE,
+    Arm,
+    Context,
+    Example,
+    Logged,
+    Prediction,
+    Record,
+    Shown,
+    TopicPartition,
+    place_of,
+)
 from stream.wire.topics import Topics, partition_for
 
 
@@ -322,7 +334,7 @@ class _Audit:
         least = settings.propensity_min if settings.play == "match" else settings.learned_propensity_min
         oracle.counts["propensities_floored"] += logged.propensity is not None and logged.propensity < least
         own, played = prediction.decision, logged if settings.play == "logged" else target
-        propensity = None if isnan(own.propensity) else own.propensity
+        propensity = own.known_propensity
         if played is not None and (own.action, propensity) != (played.action, played.propensity):
             self._fault(f"{place}: expected {played}; got action {own.action} with propensity {propensity}")
 
@@ -415,20 +427,20 @@ class _Audit:
             )
             for topic, names in ((topics.examples, SETTLED_COUNTS), (topics.dead_letter, LETTER_COUNTS))
         )
-        settled = []
-        for record, (example, offset) in self._decoded(examples, codec.decode_example):
-            *fields, drift, arm, _ = example
-            settled.append((record, Settled._make((*fields, offset)), drift is not None))
-            self._check_arm(oracle.settings, example.id, arm, place_of(record))
+        settled: list[tuple[Record, Example]] = []
+        shown = 0  # number of drift alarms
+        for record, example in self._decoded(examples, codec.decode_example):
+            settled.append((record, replace(example, drift=None, arm=None)))
+            shown += example.drift is not None
+            self._check_arm(oracle.settings, example.id, example.arm, place_of(record))
         of_inputs = [
             (record, Letter(*found[:4]))
             for record, found in self._decoded(letters, decode_dead_letter)
             if found[0] in (topics.contexts, topics.feedback)
         ]
-        expected = oracle.events
-        self._compare(topics.examples, step, Settled, expected, [(record, found) for record, found, _ in settled])
-        self._compare(topics.dead_letter, step, Letter, expected, of_inputs)
-        raised, shown = step.alarms - last.alarms, sum(drifted for *_, drifted in settled)
+        self._compare(topics.examples, step, Example, oracle.events, settled)
+        self._compare(topics.dead_letter, step, Letter, oracle.events, of_inputs)
+        raised = step.alarms - last.alarms
         if raised < 0 or shown > raised or (shown < raised and last.number):  # an imported model can have alarms
             self._fault(f"step {step.number}: drift alarms: {raised} in its journal record, {shown} in its examples")
 

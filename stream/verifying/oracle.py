@@ -13,7 +13,7 @@ from stream.task.join_table import Input, State
 from stream.task.settings import TaskSettings
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.ledger import Ledger
-from stream.wire.records import Context, Feedback, Outcome, Prediction, Record, TopicPartition
+from stream.wire.records import Context, Example, Feedback, Outcome, Prediction, Record, TopicPartition
 
 
 class Decided(NamedTuple):
@@ -23,22 +23,6 @@ class Decided(NamedTuple):
     offset: int
     prediction: Prediction
     is_aside: bool  # True if the log has no bit for this action
-
-
-class Settled(NamedTuple):
-    """An expected example, without the field for a drift alarm."""
-
-    id: str
-    outcome: Outcome
-    action: int
-    propensity: float
-    reward: int | None
-    delay_ms: int | None
-    settled_at_ms: int
-    feedback_offset: int | None
-
-    def __str__(self) -> str:
-        return f"{self.outcome} {self.id!r}"
 
 
 class Corrected(NamedTuple):
@@ -66,13 +50,14 @@ class Letter(NamedTuple):
         return f"a dead letter ({self.kind}) for {self.topic}/{self.partition} offset {self.offset}"
 
 
-Event = Decided | Settled | Corrected | Promoted | Letter
+Event = Decided | Example | Corrected | Promoted | Letter
+"""An expected outcome. The examples have no drift alarm and no arm."""
 
 
 class _Pending(NamedTuple):
     id: str
     action: int
-    propensity: float
+    propensity: float | None
     date: list[int]  # empty until the step's tick is applied; a step's decisions share this list
 
 
@@ -165,7 +150,7 @@ class Oracle:
         if self.settings.dated_by == "context":
             self._dated_ms = max(self._dated_ms, record.append_ms)
             date = [self._dated_ms]
-        action, _, propensity, *_ = prediction.decision
+        action, propensity = prediction.decision.action, prediction.decision.known_propensity
         pending, orphan = _Pending(event_id, action, propensity, date), self._orphans.pop(event_id, None)
         first = None if orphan is None else orphan.feedback
         is_match = first is not None and first.action in (None, action)
@@ -317,7 +302,7 @@ class Oracle:
     ) -> None:
         event_id, action, propensity, _ = pending
         self.counts[outcome] += 1
-        self.events.append(Settled(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset))
+        self.events.append(Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset))
         self._known[event_id] = _Known(State[outcome.name], reward, action, self._stream_ms)
         if len(self._known) > self.settings.join.retained_max:
             self.counts["overflow of retained"] += 1
@@ -342,6 +327,6 @@ def _first_date(waiting: OrderedDict[str, _Pending]) -> float:
 
 
 def differing(expected: Any, got: Any) -> str:
-    """Return the fields in which two named tuples of the same type differ, for messages."""
-    pairs = zip(expected._fields, expected, got, strict=True)
+    """Return the fields in which two named tuples or structs of the same type differ, for messages."""
+    pairs = ((name, getattr(expected, name), getattr(got, name)) for name in type(expected).__match_args__)
     return ", ".join(f"{name} {one}; got {other}" for name, one, other in pairs if one != other)

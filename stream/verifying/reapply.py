@@ -102,8 +102,8 @@ class _Published:
         """
         for prediction, context_offset in effects.predictions:
             self._compare(self._predictions, step, prediction.id, codec.encode_prediction(prediction, context_offset))
-        for example, feedback_offset in effects.examples:
-            self._compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
+        for example, _ in effects.examples:
+            self._compare(self._examples, step, example.id, codec.encode_example(example))
 
     def read_to_end(self, step: int, *, allows_foreign: bool) -> None:
         """Skip the remaining records. Records from later steps are not foreign.

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import orjson
 from msgspec import UNSET, DecodeError, ValidationError, convert
+from msgspec.json import Encoder
 from msgspec.structs import asdict
 
 from stream.parsing import shown
@@ -80,7 +81,7 @@ PROMOTION_HEADER = "onebit-promote"
 _STEP_HEADER = "onebit-step"
 _HEADER_DIGITS_MAX = 18  # every 18-digit number fits in 64 bits
 
-Fields = TypeVar("Fields", bound=EventFields)
+Fields = TypeVar("Fields", bound=EventFields | Example)
 
 
 class MalformedError(ValueError):
@@ -357,38 +358,17 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
     return make(Feedback, (fields.id, int(reward), label, action))
 
 
-def encode_example(example: Example, feedback_offset: int | None) -> bytes:
-    """Encode an example's value, with its feedback's offset."""
-    fields: dict[str, Any] = {
-        "id": example.id,
-        "outcome": example.outcome,
-        "action": example.action,
-        "propensity": example.propensity,
-        "reward": example.reward,
-        "delay_ms": example.delay_ms,
-        "settled_at_ms": example.settled_at_ms,
-        "feedback_offset": feedback_offset,
-    }
-    if example.drift is not None:
-        fields["drift"] = example.drift
-    if example.arm is not None:
-        fields["arm"] = example.arm
-    return orjson.dumps(fields)
+encode_example: Callable[[Example], bytes] = Encoder().encode
+"""Encode an example's value."""
 
 
-def decode_example(record: Record) -> tuple[Example, int | None]:
-    """Decode an example and its feedback's offset.
+def decode_example(record: Record) -> Example:
+    """Decode an example.
 
     Raises:
         MalformedError: the record is not an example.
     """
-    fields = _read(read_example, record)
-    propensity = math.nan if fields.propensity is None else fields.propensity
-    example = Example(
-        fields.id, fields.outcome, fields.action, propensity,
-        fields.reward, fields.delay_ms, fields.settled_at_ms, fields.drift, fields.arm,
-    )  # fmt: skip
-    return example, fields.feedback_offset
+    return _read(read_example, record)
 
 
 def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:

@@ -1,12 +1,13 @@
 """Records as read from Kafka, and the events that they contain, as Python objects.
 
 These objects are created for every event, so most classes are NamedTuples: creating a NamedTuple takes 0.3 µs, and
-creating a frozen dataclass takes 1 µs. Objects within an event's JSON value are msgspec structs, which the decoder
-creates and checks. All objects are immutable; do not write to their arrays.
+creating a frozen dataclass takes 1 µs. Examples, and objects within an event's JSON value, are msgspec structs, which
+the decoder creates and checks. All objects are immutable; do not write to their arrays.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
+from math import isnan
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -81,6 +82,7 @@ class Features(NamedTuple):
 
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Bit = Annotated[int, Meta(ge=0, le=1)]
 Probability = Annotated[float, Meta(gt=0, le=1)]
 
 
@@ -118,6 +120,11 @@ class Decision(NamedTuple):
     propensity: float  # p[action], the probability with which it was played; NaN if the log has no propensities
     scores: FloatArray  # float64[K]; `NOT_ELIGIBLE` for classes that were not eligible
     logged: FloatArray = NOTHING_LOGGED  # float64[L], other numbers that the learner stores; empty for most learners
+
+    @property
+    def known_propensity(self) -> float | None:
+        """The propensity, or None if it is NaN."""
+        return None if isnan(self.propensity) else self.propensity
 
 
 class DecisionTime:
@@ -210,22 +217,25 @@ class Outcome(StrEnum):
     UNSHOWN = "unshown"  # the decision was deferred, and was not shown in time
 
 
-Drift = Literal["global"] | int
+Drift = Literal["global"] | Whole
 """A drift detector: the index of a class, or "global" for all classes together."""
 
 DRIFT_OF_ALL: Drift = "global"
 
 
-class Example(NamedTuple):
-    """A settled decision."""
+class Example(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A settled decision. The fields are the members of its JSON value, in this order."""
 
     id: str
     outcome: Outcome
-    action: int
-    propensity: float
-    reward: int | None  # None if unmatched, unshown, or expired without an assumed reward
-    delay_ms: int | None  # time from decision to feedback; 0 if the feedback arrived first, None without feedback
-    settled_at_ms: int  # stream time when the decision was settled
+    action: Whole
+    propensity: float | None  # None if the log has no propensities
+    reward: Bit | None  # None if unmatched, unshown, or expired without an assumed reward
+    delay_ms: Whole | None  # time from decision to feedback; 0 if the feedback arrived first, None without feedback
+    settled_at_ms: Whole  # stream time when the decision was settled
+    feedback_offset: Whole | None  # in the partition with the same number; None without feedback
     drift: Drift | None = None  # the drift detector triggered by this reward, or None
     arm: Arm | None = None  # as in the prediction
-    trace: Headers = ()  # as in the prediction
+
+    def __str__(self) -> str:
+        return f"{self.outcome} {self.id!r}"

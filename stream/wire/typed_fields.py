@@ -1,17 +1,16 @@
 """The JSON fields in events as msgspec types, and their decoders. msgspec checks types and ranges during parsing."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from stream.wire.records import Arm, Challenged, Logged, Outcome, Probability, Target, Whole
+from stream.wire.records import Arm, Challenged, Example, Logged, Probability, Target, Whole
 
 X = TypeVar("X")
 
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Bit = Annotated[int, Meta(ge=0, le=1)]
 
 
 class EventFields(Struct, gc=False):
@@ -66,20 +65,6 @@ class PredictionFields(EventFields, gc=False):
     challenged: Challenged | None = None
 
 
-class ExampleFields(EventFields, gc=False):
-    """The fields of an example."""
-
-    outcome: Outcome
-    action: Whole
-    propensity: float | None
-    settled_at_ms: Whole
-    reward: Bit | None = None
-    delay_ms: Whole | None = None
-    drift: Literal["global"] | Whole | None = None
-    feedback_offset: Whole | None = None
-    arm: Arm | None = None
-
-
 Indexed = SparseFields | list[float]
 Named = dict[str, Any] | list[float]
 
@@ -93,4 +78,4 @@ CONTEXT_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
 
 read_feedback = Decoder(FeedbackFields).decode
 read_prediction = Decoder(PredictionFields).decode
-read_example = Decoder(ExampleFields).decode
+read_example = Decoder(Example).decode

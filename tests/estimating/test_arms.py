@@ -14,7 +14,7 @@ def prediction(event_id: str, arm: Arm | None) -> Prediction:
 
 
 def example(event_id: str, reward: int | None) -> Example:
-    return Example(event_id, Outcome.MATCHED if reward is not None else Outcome.EXPIRED, 0, 0.5, reward, 10, 10)
+    return Example(event_id, Outcome.MATCHED if reward is not None else Outcome.EXPIRED, 0, 0.5, reward, 10, 10, None)
 
 
 def test_decision_of_either_arm_counts_after_all_earlier_decisions_are_settled() -> None:

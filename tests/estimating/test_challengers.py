@@ -14,7 +14,7 @@ def prediction(event_id: str, action: int, propensity: float, challenged: Challe
 
 
 def example(event_id: str, reward: int | None) -> Example:
-    return Example(event_id, Outcome.MATCHED if reward is not None else Outcome.EXPIRED, 0, 0.5, reward, 10, 10)
+    return Example(event_id, Outcome.MATCHED if reward is not None else Outcome.EXPIRED, 0, 0.5, reward, 10, 10, None)
 
 
 def test_estimates_of_challengers_equal_weighted_means() -> None:

@@ -25,11 +25,11 @@ def decided(event_id: str, action: int, propensity: float, target: int | None) -
 
 
 def matched(event_id: str, reward: int) -> Example:
-    return Example(event_id, Outcome.MATCHED, 0, 0.5, reward, 10, 10)
+    return Example(event_id, Outcome.MATCHED, 0, 0.5, reward, 10, 10, 0)
 
 
 def expired(event_id: str, assumed: int | None = None) -> Example:
-    return Example(event_id, Outcome.EXPIRED, 0, 0.5, assumed, None, 10)
+    return Example(event_id, Outcome.EXPIRED, 0, 0.5, assumed, None, 10, None)
 
 
 def agreeing(*ids: str) -> list[Prediction]:

@@ -34,7 +34,7 @@ class Decided(NamedTuple):
 
 def example(number: int, reward: int | None) -> Example:
     outcome = Outcome.EXPIRED if reward is None else Outcome.MATCHED
-    return Example(str(number), outcome, 1, 0.5, reward, None, 0)
+    return Example(str(number), outcome, 1, 0.5, reward, None, 0, None)
 
 
 DECISIONS = [Decided(1, 1), Decided(2, 0, 0.25), Decided(3, 1), Decided(4, 1)]
@@ -46,7 +46,7 @@ def test_estimates_do_not_depend_on_read_order_or_restarts(order: str) -> None:
     pending, found = PendingDecisions(), list[Settled]()
     decisions, examples = iter(DECISIONS), iter(EXAMPLES)
     for topic in (*order, *"ddddeeee"):
-        one = next(decisions if topic == "d" else examples, None)
+        one = next(decisions, None) if topic == "d" else next(examples, None)
         if isinstance(one, Decided):
             settled = one.add_to(pending)
         elif one is not None:

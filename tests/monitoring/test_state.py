@@ -25,7 +25,7 @@ def prediction(offset: int, action: int = 1, greedy: int = 1, append_ms: int = 0
 def example(
     offset: int, reward: int | None = 1, outcome: Outcome = Outcome.MATCHED, delay_ms: int | None = 200
 ) -> Record:
-    value = encode_example(Example(f"event-{offset}", outcome, 1, 0.5, reward, delay_ms, 0), None)
+    value = encode_example(Example(f"event-{offset}", outcome, 1, 0.5, reward, delay_ms, 0, None))
     return Record(TOPICS.examples, 0, offset, 0, b"event-%d" % offset, value, codec.HEADERS)
 
 

@@ -51,7 +51,7 @@ def test_delays_and_deadlines_start_at_the_tick_of_the_step(
         assert learner.stop() == 0
         ticks = ticks_by_step(broker, pipeline)
         steps = {record.key: step_of(record) for record in read(broker, topics.predictions)}
-        examples = {example.id: example for example, _ in map(decode_example, read(broker, topics.examples))}
+        examples = {example.id: example for example in map(decode_example, read(broker, topics.examples))}
         feedback = next(record for record in read(broker, topics.feedback) if record.key == b"answered")
         decided_ms = {key: ticks[step or 0] for key, step in steps.items()}
         assert examples["answered"].delay_ms == feedback.append_ms - decided_ms[b"answered"]

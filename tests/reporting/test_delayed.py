@@ -38,7 +38,7 @@ class TimedDecision(NamedTuple):
 
     def example(self) -> Example:
         reward = self.reward if self.outcome is Outcome.MATCHED else None
-        return Example("id", self.outcome, 0, 1.0, reward, None, self.known_ms)
+        return Example("id", self.outcome, 0, 1.0, reward, None, self.known_ms, None)
 
 
 DECISIONS = st.lists(

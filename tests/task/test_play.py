@@ -86,7 +86,7 @@ def test_regression_learner_ignores_propensities_and_their_minimum() -> None:
     records = [logged_context(inputs, "a", 1, Logged(2)), logged_context(inputs, "b", 2, Logged(1, 0.001))]
     effects = play(task, *records, inputs.feedback("a", 1, 3))
     assert [math.isnan(p.decision.propensity) for p, _ in effects.predictions] == [True, False]
-    assert math.isnan(effects.examples[0][0].propensity)
+    assert effects.examples[0][0].propensity is None
     assert (task.version, task.join.ledger().propensities_floored) == (1, 0)
     assert np.asarray(task.learner.state()["W"])[2].any()
 
@@ -118,8 +118,9 @@ def test_play_match_settles_a_decision_without_a_logged_bit_immediately() -> Non
     effects = play(task, logged_context(inputs, "a", 1, Logged(other_than(own.action), 1 / 3)))
     ((prediction, _),) = effects.predictions
     assert (prediction.decision.action, prediction.target) == (own.action, Target(own.action, own.propensity))
-    ((example, offset),) = effects.examples
-    assert (example.outcome, example.reward, example.delay_ms, offset) == (Outcome.UNMATCHED, None, None, None)
+    ((example, _),) = effects.examples
+    assert (example.outcome, example.reward, example.delay_ms) == (Outcome.UNMATCHED, None, None)
+    assert example.feedback_offset is None
     effects = play(task, inputs.feedback("a", 1, 2), inputs.feedback("a", 0, 3, action=2))
     assert effects == Effects([], [], [], [], [])
     assert state_digest([task.learner.state()]) == untouched

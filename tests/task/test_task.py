@@ -122,15 +122,15 @@ def test_example_contains_the_outcome_of_the_decision() -> None:
     effects = run(task, [inputs.context("a", 10), inputs.context("b", 20), inputs.feedback("a", 1, 40)], end_ms=1_021)
     decided = {prediction.id: prediction.decision for prediction, _ in effects.predictions}
     assert effects.examples == [
-        (Example("a", Outcome.MATCHED, decided["a"].action, decided["a"].propensity, 1, 30, 40), 0),
-        (Example("b", Outcome.EXPIRED, decided["b"].action, decided["b"].propensity, None, None, 1_021), None),
+        (Example("a", Outcome.MATCHED, decided["a"].action, decided["a"].propensity, 1, 30, 40, 0), ()),
+        (Example("b", Outcome.EXPIRED, decided["b"].action, decided["b"].propensity, None, None, 1_021, None), ()),
     ]
 
 
 def test_feedback_before_its_context_is_applied_with_delay_0() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.feedback("a", 1, 10), inputs.context("a", 40)])
-    assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
+    assert [(example.outcome, example.delay_ms, example.feedback_offset) for example, _ in effects.examples] == [
         (Outcome.MATCHED, 0, 0)
     ]
     assert task.version == 1
@@ -372,7 +372,7 @@ def test_feedback_that_names_another_action_becomes_a_dead_letter() -> None:
     )
     assert (effects.examples, state_digest([task.learner.state()])) == ([], before)
     effects = run(task, [inputs.feedback("a", 1, 30, action=decided)])
-    assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
+    assert [(example.outcome, example.delay_ms, example.feedback_offset) for example, _ in effects.examples] == [
         (Outcome.MATCHED, 20, 1)
     ]
     assert task.join.ledger() == Ledger(contexts=1, decided=1, feedback=2, matched=1, mismatched=1)

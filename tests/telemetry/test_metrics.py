@@ -72,13 +72,13 @@ def test_upper_histogram_bounds_are_inclusive_and_negative_values_count_as_0() -
 
 
 def matched(rewards: Sequence[int]) -> list[Example]:
-    return [Example(str(at), Outcome.MATCHED, 0, 0.5, reward, 200, 0) for at, reward in enumerate(rewards)]
+    return [Example(str(at), Outcome.MATCHED, 0, 0.5, reward, 200, 0, 0) for at, reward in enumerate(rewards)]
 
 
 def test_reward_metrics_count_only_matched_decisions() -> None:
     counts = RewardCounts()
     assert metrics.REWARD_RATIO not in [sample.metric for sample in counts.samples()]
-    counts.add([Example("never answered", Outcome.EXPIRED, 0, 0.5, 0, None, 0), *matched([0, 1])])
+    counts.add([Example("never answered", Outcome.EXPIRED, 0, 0.5, 0, None, 0, None), *matched([0, 1])])
     assert metrics.REWARD_RATIO.at(0.5) in tuple(counts.samples())
     counts.add(matched([1] * RECENT))
     reported = {sample.metric: sample.value for sample in counts.samples()}

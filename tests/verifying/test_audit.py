@@ -128,8 +128,8 @@ def test_audit_detects_a_decision_pending_beyond_its_deadline(monkeypatch: pytes
 
 
 def test_audit_detects_that_applied_feedback_was_also_dropped_as_an_orphan(good: Pipeline) -> None:
-    offsets = [offset for _, offset in map(decode_example, good.records(TOPICS.examples)) if offset is not None]
-    feedback_offset = offsets[-1]
+    offsets = [decode_example(record).feedback_offset for record in good.records(TOPICS.examples)]
+    feedback_offset = next(offset for offset in reversed(offsets) if offset is not None)
     headers = dead_letter_headers(TOPICS.feedback, 0, feedback_offset, DEAD_LETTER_ORPHAN, "")
 
     def drop_it(records: list[Record]) -> list[Record]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stream.task.join import JoinSettings
-from stream.verifying.oracle import Corrected, Decided, Letter, Oracle, Settled
-from stream.wire.records import Context, Decision, Features, Feedback, Outcome, Prediction, Record
+from stream.verifying.oracle import Corrected, Decided, Letter, Oracle
+from stream.wire.records import Context, Decision, Example, Features, Feedback, Outcome, Prediction, Record
 from tests.pipeline import TOPICS, small_task
 
 LIMITS = JoinSettings(window_ms=1_000, activation_ms=700, orphan_ms=500, retain_ms=10_000)
@@ -177,9 +177,9 @@ def test_oracle_has_the_expected_counts(claim: str) -> None:
     assert oracle.ledger().balances
 
 
-def example(outcome: Outcome, *rest: int | None, event_id: str = "a") -> Settled:
+def example(outcome: Outcome, *rest: int | None, event_id: str = "a") -> Example:
     reward, delay_ms, settled_at_ms, offset = rest
-    return Settled(event_id, outcome, 1, 0.5, reward, delay_ms, settled_at_ms or 0, offset)
+    return Example(event_id, outcome, 1, 0.5, reward, delay_ms, settled_at_ms or 0, offset)
 
 
 def outcomes(oracle: Oracle) -> list[Any]:
