@@ -21,8 +21,9 @@ from stream.randomness.delays import FeedbackPlan
 from stream.wire import codec
 from stream.wire.codec import MalformedError
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, encode_dead_letter
-from stream.wire.records import Answer, Feedback, Record, TopicPartition, make
+from stream.wire.records import Feedback, Record, TopicPartition, make
 from stream.wire.topics import Topics
+from stream.wire.typed_fields import PredictionFields
 
 
 class _Due(NamedTuple):
@@ -62,8 +63,8 @@ class FeedbackProgram:
         now_ms: Callable[[], int],
         *,
         on_append_time: Callable[[int], None] = lambda append_ms: None,
-        observe: Callable[[Answer, Known, int], None] = lambda answer, known, decided_ms: None,
-        decided_ms: Callable[[Answer, Record], int] = lambda answer, record: record.append_ms,
+        observe: Callable[[PredictionFields, Known, int], None] = lambda prediction, known, decided_ms: None,
+        decided_ms: Callable[[PredictionFields, Record], int] = lambda prediction, record: record.append_ms,
         announce: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Join the consumer group.
@@ -186,15 +187,15 @@ class FeedbackProgram:
 
     def _take(self, record: Record) -> None:
         try:
-            answer = codec.decode_answer(record)
-            event_id = answer.id
+            prediction = codec.decode_prediction_fields(record)
+            event_id = prediction.id
             known = self._known_of(event_id)
         except (MalformedError, UnknownEventError) as error:
             self._refuse(record, str(error))
             return
-        decided_ms = self._decided_ms(answer, record)
-        self._observe(answer, known, decided_ms)
-        reward = known.bit(answer.action)
+        decided_ms = self._decided_ms(prediction, record)
+        self._observe(prediction, known, decided_ms)
+        reward = known.bit(prediction.action)
         logged_ms = None if known.delay_ms is None else int(known.delay_ms / self._options.speed)
         delays_ms = self._plan(event_id, known.label, logged_ms)
         if reward is not None and self._plan.delay is None and logged_ms is None:

@@ -29,7 +29,8 @@ from stream.verifying.audit import audit_partition, latencies_of
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example
 from stream.wire.ledger import total_ledger
-from stream.wire.records import Answer, Example, TopicPartition
+from stream.wire.records import Example, TopicPartition
+from stream.wire.typed_fields import PredictionFields
 
 AFTER_END_MAX = 1 / 3
 """A warning is logged if more than this fraction of the feedback arrives after the last decision, too late to affect
@@ -102,12 +103,13 @@ class Judge:
     def __post_init__(self) -> None:
         self.labels = [0] * self.n_classes
 
-    def observe(self, answer: Answer, known: Known, decided_ms: int) -> None:
+    def observe(self, prediction: PredictionFields, known: Known, decided_ms: int) -> None:
         """Add a prediction and its outcome. The error excludes predictions without a known outcome."""
         self.decided_ms.append(decided_ms)
-        self.explored.append(answer.action != answer.greedy)
-        bit = known.bit(answer.action)
-        greedy_bit = bit if answer.greedy == answer.action else known.bit(answer.greedy)
+        action, greedy = prediction.action, prediction.greedy
+        self.explored.append(action != greedy)
+        bit = known.bit(action)
+        greedy_bit = bit if greedy == action else known.bit(greedy)
         if bit is not None:
             self.curve.add(bit == 0, None if greedy_bit is None else greedy_bit == 0)
         if known.label is not None:
@@ -195,8 +197,8 @@ def prepare_embedded(run: Run) -> EmbeddedPipeline:
             run.feedback,
             now_ms,
             observe=judge.observe,
-            decided_ms=lambda answer, record: (
-                broker.log((topics.contexts, record.partition)).at(answer.context_offset).append_ms
+            decided_ms=lambda prediction, record: (
+                broker.log((topics.contexts, record.partition)).at(prediction.context_offset).append_ms
             ),
             announce=announce,
         ),

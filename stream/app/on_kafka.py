@@ -23,7 +23,7 @@ from stream.errors import ExitCode, OnebitError
 from stream.journal.recover import recover
 from stream.journal.steps import JournalFollower
 from stream.kafka.port import AccessError, Broker, BrokerError
-from stream.kafka.reading import read_partition
+from stream.kafka.reading import read_in_order, read_partition
 from stream.learners import registered
 from stream.reporting.run_report import RunReport
 from stream.snapshots.state import state_digest
@@ -31,7 +31,7 @@ from stream.task.settings import TaskSettings
 from stream.verifying.models import replica_at
 from stream.verifying.shared_log import audit_log
 from stream.wire import codec
-from stream.wire.records import Answer, TopicPartition
+from stream.wire.records import TopicPartition
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 PROGRAMS = LEARNER, FEEDBACK, REPLAY = "learn", "feedback", "replay"
@@ -276,19 +276,14 @@ def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Cal
 
 def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
     """Evaluate predictions in broker-time order. Also return the time from the first decision to the last outcome."""
-    judged: list[tuple[int, int, int, Answer]] = []
-    for partition in range(run.partitions):
-        judged += [
-            (record.append_ms, partition, record.offset, codec.decode_answer(record))
-            for record in read_partition(broker, TopicPartition(run.topics.predictions, partition))
-        ]
-    judged.sort(key=lambda entry: entry[:3])
     judge = Judge(run.dataset.n_classes)
-    for append_ms, _, _, answer in judged:
-        judge.observe(answer, run.dataset.known_of(answer.id), append_ms)
+    tps = [TopicPartition(run.topics.predictions, partition) for partition in range(run.partitions)]
+    for record in read_in_order(broker, dict(sorted(broker.beginnings(tps).items()))):
+        prediction = codec.decode_prediction_fields(record)
+        judge.observe(prediction, run.dataset.known_of(prediction.id), record.append_ms)
     last_ms = max(
         record.append_ms
         for partition in range(run.partitions)
         for record in read_partition(broker, TopicPartition(run.topics.examples, partition))
     )
-    return judge, (last_ms - judged[0][0]) / 1_000
+    return judge, (last_ms - judge.decided_ms[0]) / 1_000

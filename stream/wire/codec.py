@@ -27,7 +27,6 @@ from stream.parsing import shown
 from stream.wire.classes import Classes, ClassesError
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import (
-    Answer,
     Context,
     Decision,
     Example,
@@ -279,7 +278,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
     Raises:
         MalformedError: the record is not a prediction.
     """
-    fields = _prediction(record)
+    fields = decode_prediction_fields(record)
     logged, propensity = None, math.nan if fields.propensity is None else fields.propensity
     decision = Decision(fields.action, fields.greedy, propensity, np.array(fields.scores, np.float64))
     if fields.logged is not None:
@@ -292,17 +291,12 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
     return prediction, fields.context_offset
 
 
-def decode_answer(record: Record) -> Answer:
-    """Decode the prediction fields that are needed to send feedback or to count errors, but not the arrays.
+def decode_prediction_fields(record: Record) -> PredictionFields:
+    """Decode a prediction's fields, without creating arrays.
 
     Raises:
         MalformedError: the record is not a prediction.
     """
-    fields = _prediction(record)
-    return make(Answer, (fields.id, fields.action, fields.greedy, fields.context_offset))
-
-
-def _prediction(record: Record) -> PredictionFields:
     fields = _read(read_prediction, record)
     n_classes = len(fields.scores)
     _check_class("action", fields.action, n_classes)

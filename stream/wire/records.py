@@ -184,15 +184,6 @@ class Prediction(NamedTuple):
     challenged: Challenged | None = None  # None without challengers
 
 
-class Answer(NamedTuple):
-    """The fields of a prediction that a program needs to send feedback or to count errors."""
-
-    id: str
-    action: int
-    greedy: int
-    context_offset: int  # the context's offset, in the partition with the same number
-
-
 class Feedback(NamedTuple):
     """The one bit: whether the action was right."""
 

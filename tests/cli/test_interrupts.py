@@ -18,7 +18,7 @@ from stream.errors import ExitCode
 from stream.simulation import campaign
 from stream.simulation.campaign import Result, run_seed, run_seeds
 from stream.task.settings import Sharing
-from stream.wire.records import Answer
+from stream.wire.typed_fields import PredictionFields
 from tests.cli.conftest import Onebit
 
 pytestmark = pytest.mark.usefixtures("default_ctrl_c")
@@ -29,8 +29,8 @@ INTERRUPTED_AFTER = 50
 def test_interrupted_embedded_run_reports_its_progress(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     observe = Judge.observe
 
-    def interrupted(judge: Judge, answer: Answer, known: Known, decided_ms: int) -> None:
-        observe(judge, answer, known, decided_ms)
+    def interrupted(judge: Judge, prediction: PredictionFields, known: Known, decided_ms: int) -> None:
+        observe(judge, prediction, known, decided_ms)
         if len(judge.curve) == INTERRUPTED_AFTER:
             signal.raise_signal(signal.SIGINT)
 

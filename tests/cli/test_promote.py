@@ -9,7 +9,7 @@ import pytest
 from stream.app import promote
 from stream.app.connection import Connected
 from stream.errors import ExitCode
-from stream.wire.codec import decode_answer, promotion_of
+from stream.wire.codec import decode_prediction_fields, promotion_of
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, small_task
 
@@ -22,7 +22,8 @@ def pipeline_of(monkeypatch: pytest.MonkeyPatch, **task: Any) -> Pipeline:
         made.context(f"event-{t}", 1)
         while learner.step(0):
             pass
-        made.answer(f"event-{t}", int(decode_answer(made.records(TOPICS.predictions)[-1]).action == 2))
+        action = decode_prediction_fields(made.records(TOPICS.predictions)[-1]).action
+        made.answer(f"event-{t}", int(action == 2))
     while learner.step(0):
         pass
     learner.close()

@@ -102,7 +102,7 @@ def feedback(value: bytes) -> object:
     return fields["id"], int(fields["reward"]), fields.get("label"), fields.get("action")
 
 
-def answer(value: bytes) -> object:
+def prediction(value: bytes) -> object:
     fields = parsed(value)
     assert len(fields["scores"]) >= 2
     assert all(map(is_number, fields["scores"]))
@@ -134,6 +134,10 @@ def as_bytes(found: Any) -> object:
     return found and (found.id, found.x.indices.tolist(), found.x.values.tobytes())
 
 
+def members(found: Any) -> object:
+    return found and (found.id, found.action, found.greedy, found.context_offset)
+
+
 @example(b'{"id":"a","x":{"i":[1,0]}}')
 @example(b'{"id":"a","x":{"i":[1],"v":[1,2]}}')
 @example(b'{"id":"a","x":{"i":[1,2],"v":[-0,0.1]}}')
@@ -155,5 +159,5 @@ def test_feedback_decoder_agrees_with_the_reference_reader(value: bytes) -> None
     b'"context_offset":18446744073709551616}'
 )
 @given(PREDICTIONS)
-def test_answer_decoder_agrees_with_the_reference_reader(value: bytes) -> None:
-    assert decoded(codec.decode_answer, value) == expected(answer, value)
+def test_prediction_decoder_agrees_with_the_reference_reader(value: bytes) -> None:
+    assert members(decoded(codec.decode_prediction_fields, value)) == expected(prediction, value)
