@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from msgspec import Struct, structs
 
 from stream.wire import codec
 from stream.wire.codec import LogReading, MalformedError
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import Record
+from stream.wire.records import Example, Record
 from stream.wire.schemas import EVENTS, schema_of
+from stream.wire.typed_fields import PredictionFields
 from tests.wire.test_codec import (
     BAD_CONTEXTS,
     BAD_FEEDBACK,
@@ -48,6 +50,13 @@ def is_accepted(topic: str, value: bytes | None) -> bool:
 @pytest.mark.parametrize("topic", EVENTS)
 def test_each_schema_is_valid(topic: str) -> None:
     Draft202012Validator.check_schema(schema_of(topic))
+
+
+@pytest.mark.parametrize(("topic", "event"), [("predictions", PredictionFields), ("examples", Example)])
+def test_schema_describes_every_member_that_onebit_writes(topic: str, event: type[Struct]) -> None:
+    members = structs.fields(event)
+    assert set(schema_of(topic)["properties"]) == {member.encode_name for member in members}
+    assert set(schema_of(topic)["required"]) == {member.encode_name for member in members if member.required}
 
 
 @pytest.mark.parametrize("path", GOLDEN_EVENTS, ids=lambda path: path.name)
@@ -85,6 +94,10 @@ def test_schema_rejects_an_invalid_logged_decision(bad: bytes) -> None:
         *[("predictions", PREDICTION, "propensity", value) for value in (0, -0.5, 1.5, True, None, "0.5", [0.5])],
         *[("predictions", PREDICTION, "scores", value) for value in ([], [1.0], None, [1.0, None], "ab")],
         *[("predictions", PREDICTION, "target", value) for value in ([0, 0.5], {"action": 0}, {"propensity": 0.5})],
+        *[("predictions", PREDICTION, "logged", value) for value in (1.0, [None], [True], "ab")],
+        ("predictions", PREDICTION, "challenged", []),
+        ("predictions", PREDICTION, "challenged", {"champion": "a"}),
+        ("predictions", PREDICTION, "challenged", {"champion": "a", "choices": {"b": -1}}),
         *[("examples", EXAMPLE, "outcome", value) for value in ("late", None, 1, ["matched"])],
         *[("examples", EXAMPLE, "reward", value) for value in (2, True, "1")],
         *[("examples", EXAMPLE, "drift", value) for value in ("class", -1, True)],
