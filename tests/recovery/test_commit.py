@@ -1,4 +1,4 @@
-"""Commit and recovery: a learner that dies after any commit step recovers its exact state."""
+"""Commits and recovery: visibility of a step, rejected inputs, and learners that are replaced or expelled."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,62 +22,12 @@ from stream.wire.topics import TopicDescription
 from tests.pipeline import (
     TOPICS,
     CrashError,
-    CrashingLearner,
     Pipeline,
     context_value,
-    digest,
     feedback_value,
-    plan,
     run_until_idle,
-    small_synsep,
     small_task,
-    synsep_task,
 )
-
-EVENTS = 120
-
-
-def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]]) -> CrashingLearner:
-    """Run a replay with late, lost and duplicate feedback. The learner dies at each of the given points."""
-    dataset = small_synsep()
-    learner = CrashingLearner(lambda crash_point: pipeline.learner(crash_point=crash_point), crashes)
-    sources = (
-        pipeline.replay(dataset, EVENTS),
-        pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1, duplicates=0.1)),
-    )
-    pipeline.run(sources, learner)
-    return learner
-
-
-@pytest.fixture(scope="module")
-def faultless() -> tuple[str, Ledger]:
-    pipeline = Pipeline(synsep_task())
-    learner = whole_run(pipeline, set())
-    assert pipeline.ledger().late > 0
-    assert pipeline.ledger().feedback_duplicates > 0
-    return digest(learner.program), pipeline.ledger()
-
-
-@pytest.mark.parametrize("number", COMMIT_STEPS)
-@pytest.mark.parametrize("nth", [1, 2, 60])
-def test_learner_that_dies_after_a_commit_step_recovers_exactly(
-    nth: int, number: int, faultless: tuple[str, Ledger]
-) -> None:
-    pipeline = Pipeline(synsep_task())
-    learner = whole_run(pipeline, {(nth, number)})
-    assert learner.crashed == 1
-    assert (digest(learner.program), pipeline.ledger()) == faultless
-    (audited,) = pipeline.audits()
-    assert audited.ok, audited
-    assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == [c["id"] for c in pipeline.values(TOPICS.contexts)]
-
-
-def test_repeatedly_dying_learner_recovers_exactly(faultless: tuple[str, Ledger]) -> None:
-    pipeline = Pipeline(synsep_task())
-    learner = whole_run(pipeline, {(nth, 1 + nth % len(COMMIT_STEPS)) for nth in range(1, 100, 7)})
-    assert learner.crashed > 10
-    assert (digest(learner.program), pipeline.ledger()) == faultless
-    assert pipeline.audits()[0].ok
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)

@@ -74,6 +74,8 @@ def faultless() -> tuple[str, Ledger]:
     pipeline = Pipeline(synsep_task())
     learner = whole_run(pipeline, set(), snapshot_interval_ms=0)
     assert pipeline.records(TOPICS.snapshots) == []
+    assert pipeline.ledger().late > 0
+    assert pipeline.ledger().feedback_duplicates > 0
     return digests(learner.program.tasks[0])
 
 
@@ -148,7 +150,7 @@ def test_idle_pipeline_writes_no_further_snapshots() -> None:
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
-@pytest.mark.parametrize("nth", [2, 41, 42])
+@pytest.mark.parametrize("nth", [1, 2, 41, 42])  # the first commit precedes any snapshot
 def test_learner_that_dies_in_a_commit_with_a_snapshot_recovers_exactly(
     nth: int, number: int, faultless: tuple[str, Ledger]
 ) -> None:
@@ -158,12 +160,18 @@ def test_learner_that_dies_in_a_commit_with_a_snapshot_recovers_exactly(
     assert len(generations(pipeline)) > 3
     assert digests(learner.program.tasks[0]) == faultless
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False).task) == faultless
-    assert pipeline.audits()[0].ok
+    (audited,) = pipeline.audits()
+    assert audited.ok, audited
+    assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == [c["id"] for c in pipeline.values(TOPICS.contexts)]
 
 
-def test_repeatedly_dying_learner_recovers_from_its_snapshots(faultless: tuple[str, Ledger]) -> None:
+@pytest.mark.parametrize("snapshot_interval_ms", [0, 20])
+def test_repeatedly_dying_learner_recovers_with_and_without_snapshots(
+    snapshot_interval_ms: int, faultless: tuple[str, Ledger]
+) -> None:
     pipeline = Pipeline(synsep_task())
-    learner = whole_run(pipeline, {(nth, 1 + nth % 6) for nth in range(1, 100, 7)})
+    crashes = {(nth, 1 + nth % len(COMMIT_STEPS)) for nth in range(1, 100, 7)}
+    learner = whole_run(pipeline, crashes, snapshot_interval_ms=snapshot_interval_ms)
     assert learner.crashed > 10
     assert digests(learner.program.tasks[0]) == faultless
     assert pipeline.audits()[0].ok
