@@ -1,7 +1,6 @@
 """Commits and recovery: visibility of a step, rejected inputs, and learners that are replaced or expelled."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import orjson
@@ -13,7 +12,6 @@ from stream.journal.recover import recover
 from stream.journal.steps import JournalError, JournalStep, UnrecoverableError
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.snapshots.state import task_digest
-from stream.task.join import JoinSettings
 from stream.task.task import DeadLetter, Effects
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
@@ -88,24 +86,6 @@ def test_recovery_without_steps_starts_at_the_first_retained_record() -> None:
     learner = pipeline.learner()
     run_until_idle(learner)
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["event-3", "event-4"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "names"),
-    [
-        (small_task(seed=1), "seed = 0; got 1"),
-        (small_task("soba-diag"), "learner = 'banditron'; got 'soba-diag'"),
-        (small_task(parameters={"gamma": 0.5}), "gamma"),
-        (small_task(on_expiry="negative"), "on_expiry = 'drop'; got 'negative'"),
-        (small_task(join=JoinSettings(window_ms=2_000, orphan_ms=500, retain_ms=10_000)), "window_ms = 1000; got 2000"),
-        (replace(small_task(), n_features=5), "n_features = 4; got 5"),
-        (replace(small_task(), n_classes=4), "n_classes = 3; got 4"),
-    ],
-)
-def test_error_for_recovery_with_different_settings_names_the_settings(changed: Any, names: str) -> None:
-    pipeline, _ = settled_pipeline()
-    with pytest.raises(JournalError, match=names):
-        run_until_idle(pipeline.learner(settings=changed))
 
 
 @pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])

@@ -162,16 +162,6 @@ def test_idle_task_applies_a_change_immediately_in_its_own_step() -> None:
     assert found.settings.join.window_ms == found.task.settings.join.window_ms == 300
 
 
-def test_learner_logs_changed_settings() -> None:
-    pipeline, _ = started()
-    reported: list[str] = []
-    program = pipeline.learner(settings=SHORTER, change_settings=True)
-    program._announce = reported.append
-    run_until_idle(program)
-    number = pipeline.journal()[-1].settings_from
-    assert reported[-1] == f"partition 0: new settings from step {number} on: window_ms = 300 instead of 1000"
-
-
 @pytest.mark.parametrize("number", COMMIT_STEPS)
 @pytest.mark.parametrize("snapshot_interval_ms", [0, 1])
 def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, snapshot_interval_ms: int) -> None:
