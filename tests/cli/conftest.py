@@ -8,8 +8,13 @@ from typing import NamedTuple
 
 import pytest
 
-from stream.cli import console
+from stream.app import connection, learner
+from stream.app.connection import Work
+from stream.app.settings import Settings
+from stream.app.watching import Watched
+from stream.cli import console, learn
 from stream.cli.app import main
+from stream.kafka.port import Broker
 
 
 class CommandResult(NamedTuple):
@@ -50,5 +55,36 @@ def onebit(capsys: pytest.CaptureFixture[str]) -> Onebit:
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         return CommandResult(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def on_broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Broker], None]:
+    """Return a function that connects later commands to a broker in this process, with the prefix of tests.pipeline."""
+    monkeypatch.setenv("ONEBIT_TOPIC_PREFIX", "test.")
+    return lambda broker: monkeypatch.setattr(connection, "connect_to_kafka", lambda *_: broker)
+
+
+@pytest.fixture
+def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CommandResult]:
+    """Return a function that runs `onebit learn` for some steps on a broker in this process.
+
+    If `meanwhile` is given, the learner runs twice, and `meanwhile` is called between the two runs. This simulates a
+    broker outage.
+    """
+
+    def run(broker: Broker, *flags: str, meanwhile: Callable[[], None] | None = None) -> CommandResult:
+        asked = iter(([False] * 20 + [True]) * 2)
+        monkeypatch.setattr(learn, "StopRequest", lambda first: lambda: next(asked))
+
+        def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
+            work(broker, 1, Watched(None))
+            if meanwhile is not None:
+                meanwhile()
+                work(broker, 1, Watched(None))
+
+        monkeypatch.setattr(learner, "keep_running", keep_running)
+        return onebit("learn", "--topic-prefix", "test.", *flags)
 
     return run

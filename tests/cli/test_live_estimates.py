@@ -7,15 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stream.app import learner
-from stream.app.connection import Work
 from stream.app.live_estimates import estimate_lines, from_topics, live_estimator
-from stream.app.settings import Settings
-from stream.app.watching import Watched
-from stream.cli import learn
 from stream.errors import ExitCode
-from stream.kafka.port import Broker
-from tests.cli.conftest import Onebit
+from tests.cli.conftest import CommandResult, Onebit
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
 
 FILES = Path(__file__).parents[2] / "producers/datasets/files"
@@ -80,50 +74,32 @@ def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None =
 
 
 @pytest.fixture
-def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Return a function that runs `onebit learn` for some steps on a broker in this process and returns its log output.
-
-    If `meanwhile` is given, the learner runs twice, and `meanwhile` is called between the two runs. This simulates a
-    broker outage.
-    """
-
-    def run(broker: Broker, *flags: str, meanwhile: Callable[[], None] | None = None) -> str:
-        asked = iter(([False] * 20 + [True]) * 2)
-        monkeypatch.setattr(learn, "StopRequest", lambda first: lambda: next(asked))
-
-        def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
-            work(broker, 1, Watched(None))
-            if meanwhile is not None:
-                meanwhile()
-                work(broker, 1, Watched(None))
-
-        monkeypatch.setattr(learner, "keep_running", keep_running)
-        task = ("--learner", "late-ucb", "--n-classes", "3", "--n-features", "4", "--reward", "any")
-        return " ".join(onebit("learn", "--topic-prefix", "test.", *task, *flags).err.split())
-
-    return run
+def learn_log(learn_on: Callable[..., CommandResult]) -> Callable[..., str]:
+    """Return a function that runs a learner for any rewards in this process and returns its log output."""
+    task = ("--learner", "late-ucb", "--n-classes", "3", "--n-features", "4", "--reward", "any")
+    return lambda broker, *flags, **given: " ".join(learn_on(broker, *task, *flags, **given).err.split())
 
 
-def test_running_learner_logs_estimates_since_its_start(learn_on: Callable[..., str]) -> None:
+def test_running_learner_logs_estimates_since_its_start(learn_log: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 120)
-    reported = learn_on(pipeline.broker, "--play", "logged", "--estimate")
+    reported = learn_log(pipeline.broker, "--play", "logged", "--estimate")
     whole = from_topics(pipeline.broker, TOPICS, 1, live_estimator()).now()
     assert (whole.n, whole.waiting, whole.logged) == (120, 0, 0.5)
     (expected,) = (line for line in estimate_lines(whole, "", " since this program started") if "anytime" in line)
     assert expected in reported
 
-    reported = learn_on(pipeline.broker, "--estimate")
+    reported = learn_log(pipeline.broker, "--estimate")
     assert "estimate: none yet" in reported
     send_logged(pipeline, 120, 60, waits=150)
-    reported = learn_on(pipeline.broker, "--estimate")
+    reported = learn_log(pipeline.broker, "--estimate")
     assert "over 30 settled decisions since this program started; logged 0.467" in reported
 
 
-def test_estimate_and_reward_rate_continue_after_a_broker_outage(learn_on: Callable[..., str]) -> None:
+def test_estimate_and_reward_rate_continue_after_a_broker_outage(learn_log: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 60, waits=20)
-    reported = learn_on(
+    reported = learn_log(
         pipeline.broker, "--play", "logged", "--estimate", meanwhile=lambda: pipeline.answer("event-20", 0)
     )
     assert "over 20 settled decisions" in reported
@@ -132,29 +108,29 @@ def test_estimate_and_reward_rate_continue_after_a_broker_outage(learn_on: Calla
     assert "handed-over" not in reported
 
 
-def test_learner_without_estimate_flag_logs_no_estimate(learn_on: Callable[..., str]) -> None:
+def test_learner_without_estimate_flag_logs_no_estimate(learn_log: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 10)
-    reported = learn_on(pipeline.broker, "--play", "logged")
+    reported = learn_log(pipeline.broker, "--play", "logged")
     assert "decided 10, matched 10" in reported
     assert "estimate" not in reported
 
 
-def test_estimate_uses_the_play_setting_of_the_pipeline(learn_on: Callable[..., str]) -> None:
+def test_estimate_uses_the_play_setting_of_the_pipeline(learn_log: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
-    assert "got --play own" in learn_on(pipeline.broker, "--estimate")
+    assert "got --play own" in learn_log(pipeline.broker, "--estimate")
     send_logged(pipeline, 0, 10)
-    learn_on(pipeline.broker, "--play", "logged")
-    assert "estimate: none yet" in learn_on(pipeline.broker, "--estimate"), "the pipeline uses --play logged"
+    learn_log(pipeline.broker, "--play", "logged")
+    assert "estimate: none yet" in learn_log(pipeline.broker, "--estimate"), "the pipeline uses --play logged"
 
 
-def test_estimate_combines_several_partitions(learn_on: Callable[..., str]) -> None:
+def test_estimate_combines_several_partitions(learn_log: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     for partition, number in ((0, 1), (1, 1), (1, 2)):
         context = {"id": f"event-{number}", "x": {"i": [0]}, "logged": {"action": 0, "propensity": 0.5}}
         pipeline.send(TOPICS.contexts, orjson.dumps(context), partition)
         pipeline.send(TOPICS.feedback, feedback_value(f"event-{number}", partition), partition)
-    reported = learn_on(pipeline.broker, "--play", "logged", "--estimate")
+    reported = learn_log(pipeline.broker, "--play", "logged", "--estimate")
     found = from_topics(pipeline.broker, TOPICS, 2, live_estimator()).now()
     assert (found.n, found.logged) == (3, 2 / 3)
     assert "over 3 settled decisions since this program started; logged 0.667" in reported

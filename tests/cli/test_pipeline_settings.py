@@ -1,5 +1,6 @@
 """Only settings that the user specifies are compared with a running pipeline's settings."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from stream.app.pipeline_settings import STORED_NAMES, given_names, wanted_setti
 from stream.app.resolve import parameters_of
 from stream.app.settings import Settings
 from stream.app.sources import load_settings
+from stream.errors import ExitCode
 from stream.journal.steps import SettingsDifferError, model_settings, stored_settings
 from stream.learners import ParameterError, check_parameters
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
-from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Pipeline
+from stream.verifying.reapply import replay_journal
+from tests.cli.conftest import CommandResult
+from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Pipeline, run_until_idle, small_task
 
 INITIAL = TaskSettings(
     "banditron",
@@ -69,8 +73,7 @@ def test_learner_chosen_by_auto_is_stored_with_name_and_parameters() -> None:
     pipeline = Pipeline(wanted(None, n_classes=N_CLASSES, n_features=N_FEATURES))
     pipeline.context("a")
     program = pipeline.learner()
-    while program.step(0):
-        pass
+    run_until_idle(program)
     stored = pipeline.values(TOPICS.journal)[0]["settings"]
     assert stored["learner"] == "late-ucb"
     expected = {f"parameters.{name}": value for name, value in check_parameters("late-ucb", {}).items()}
@@ -188,3 +191,29 @@ def test_imported_model_determines_the_learner() -> None:
     assert (made.learner, made.n_classes, made.parameters, made.join.window_ms, made.seed) == (
         "banditron", 3, {"gamma": 0.25, "margin": "feedback"}, 5_000, 0,
     )  # fmt: skip
+
+
+def test_learner_changes_a_setting_of_its_pipeline_only_on_request(learn_on: Callable[..., CommandResult]) -> None:
+    pipeline = Pipeline(small_task())
+    initial = ("--learner", "banditron", "--param", "gamma=0.25", "--n-classes", "3", "--n-features", "4")
+    pipeline.context("a")
+    assert learn_on(pipeline.broker, *initial, "--window", "60s").code == ExitCode.OK
+    pipeline.context("b")
+    assert learn_on(pipeline.broker).code == ExitCode.OK  # the command specifies only the topics
+    rejected = learn_on(pipeline.broker, "--window", "500ms")
+    assert rejected.code == ExitCode.USAGE
+    assert "has window_ms = 60000; got 500" in rejected.err
+    assert "--change-settings to change --window" in " ".join(rejected.err.split())
+
+    pipeline.clock.advance_to(2_000)
+    pipeline.context("c")
+    pipeline.answer("nobody", 1)  # advances stream time
+    assert pipeline.ledger().pending == 2
+    changed = learn_on(pipeline.broker, "--window", "500ms", "--change-settings")
+    assert "window_ms = 500 instead of 60000" in " ".join(changed.err.split())
+    assert (pipeline.ledger().expired, pipeline.ledger().pending) == (2, 1)
+    pipeline.clock.advance_to(3_000)
+    pipeline.answer("nobody", 1)
+    assert learn_on(pipeline.broker).code == ExitCode.OK
+    assert pipeline.ledger().expired == 3  # the change lasts after a restart
+    assert replay_journal(pipeline.broker, TOPICS, 0).ok

@@ -39,19 +39,3 @@ def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
         assert float(shown) == pytest.approx(100 * found["error"], abs=0.06)
     finally:
         pipeline.close()
-
-
-def test_verify_without_feedback_reports_an_unknown_error(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
-    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="synsep", events=5, window="1s")
-    try:
-        pipeline.create_topics()
-        for program in ("learn", "replay"):
-            pipeline.start(program)
-        verify = pipeline.start("verify", "--wait-replay")
-        assert verify.wait() == 0, verify.said()
-        assert verify.said().endswith("in 1 partition; error unknown: no feedback has been matched\n")
-        found = pipeline.verify()
-        assert (found["matched"], found["error"], found["error_last_fifth"]) == (0, None, None)
-        assert 0 <= found["latency"]["median_ms"] <= found["latency"]["max_ms"]
-    finally:
-        pipeline.close()
