@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
@@ -136,6 +137,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         made = Secured(running, tmp_path_factory.mktemp("users"))
         yield made
         made.admin.close()
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """Restore the signal handlers after a test that runs programs in this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""Programs that reconnect after a broker outage."""
+"""Programs without a broker, and programs that reconnect after a broker outage."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,9 +10,12 @@ from stream.app.connection import keep_running
 from stream.app.settings import Settings, SettingsError
 from stream.app.sources import load_settings
 from stream.app.watching import Watched
+from stream.errors import ExitCode
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import Broker, BrokerUnavailableError
 from stream.wire.topics import Topics
+from tests.cli.conftest import Onebit
+from tests.processes import free_port
 
 
 def kafka(partitions: int) -> Broker:
@@ -62,3 +66,13 @@ def test_topic_deleted_during_an_outage_ends_the_program(monkeypatch: pytest.Mon
     gone.delete_topics([Topics.with_prefix().feedback])
     with pytest.raises(SettingsError, match=r"changed while .*feedback"):
         run(monkeypatch, iter([kafka(2), gone]))
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.parametrize("program", ["learn", "feedback", "replay", "verify"])
+def test_program_without_a_broker_waits_then_exits_with_4(program: str, onebit: Onebit) -> None:
+    port, started_s = free_port(), time.monotonic()
+    ended = onebit(program, "--bootstrap", f"127.0.0.1:{port}", "--connect-timeout", "300ms")
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert 0.3 <= time.monotonic() - started_s < 30
+    assert f"onebit kafka up --port {port}" in " ".join(ended.err.split())

@@ -1,10 +1,9 @@
 """Topics that are altered while the programs are running: each program reports the change and exits."""
 
 import re
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.pipeline import context_value
 from tests.processes import CLIENTS
+
+pytestmark = pytest.mark.usefixtures("own_signals")
 
 INTERVAL_MS = 300
 
@@ -82,15 +83,6 @@ ALTERATIONS: dict[str, tuple[Alter, str]] = {
         r"(recreated|do not exist): {feedback}",
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    """Restore the signal handlers after each test, because the programs install their own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Three learner processes share a model across several partitions on a real Kafka broker. One of them is killed."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,25 +24,16 @@ STREAM = {
     "snapshot_interval": "1s",
 }
 
-MakePipeline = Callable[..., Pipeline]
-
 
 @pytest.fixture
-def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePipeline]:
-    """A function that creates a pipeline without topics on this test run's Kafka broker."""
-    made: list[Pipeline] = []
-
-    def make(**settings: object) -> Pipeline:
-        made.append(Pipeline(kafka.bootstrap, prefix, tmp_path, **settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def shared(kafka: LocalKafka, prefix: str, tmp_path: Path, client: str) -> Iterator[Pipeline]:
+    """A pipeline without topics on this test run's Kafka broker."""
+    made = Pipeline(kafka.bootstrap, prefix, tmp_path, **STREAM, client=client)
+    yield made
+    made.close()
 
 
-def test_three_learners_share_one_model_although_one_is_killed(pipeline: MakePipeline, client: str) -> None:
-    shared = pipeline(**STREAM, client=client)
+def test_three_learners_share_one_model_although_one_is_killed(shared: Pipeline) -> None:
     assert shared.start("topics", "create").wait() == 0
     learners = {name: shared.start("learn", "--instance", name) for name in "abc"}
     with shared.watch() as watch:
@@ -73,16 +63,3 @@ def test_three_learners_share_one_model_although_one_is_killed(pipeline: MakePip
     other = shared.start("learn", "--model", "own", "--instance", "a")
     assert other.wait() == 2
     assert "has model = 'shared'; got 'own': " in other.said()
-
-
-def test_run_on_kafka_shares_a_model(kafka: LocalKafka, pipeline: MakePipeline) -> None:
-    flags = ["--events", "600", "--rate", "300", "--delay", "exponential:100ms", "--window", "2s", "--loss", "0.02"]
-    run = pipeline(data="synsep", learner="late-ucb", partitions=2).start(
-        "run", "--kafka", "--bootstrap", kafka.bootstrap, "--json", "--no-report", *flags
-    )
-    assert run.wait() == 0, run.said()
-    report = json.loads(run.said().splitlines()[-1])
-    assert (report["ledger_ok"], report["model"], report["decided"]) == (True, "shared", 600)
-    assert [replica["version"] for replica in report["replicas"]] == [report["model_version"]]
-    assert report["replicas"][0]["sha256"] == report["state_sha256"]
-    assert report["model_behind"]["max"] > 0
