@@ -186,14 +186,6 @@ def test_deferred_embedded_decision_becomes_pending_when_it_is_shown() -> None:
         assert pipeline.example("a")["delay_ms"] == 25_000
 
 
-def test_embedded_pipeline_recovers_after_a_restart() -> None:
-    with onebit.embedded(n_classes=2, n_features=1, learner="banditron") as pipeline:
-        pipeline.decide("a", [1.0])
-        pipeline.restart()
-        pipeline.feedback("a", 1)
-        assert pipeline.ledger.matched == 1
-
-
 def test_verify_reports_an_unresponsive_broker() -> None:
     with pytest.raises(onebit.OnebitError) as raised:
         onebit.verify(bootstrap="127.0.0.1:1", connect_timeout="0ms")

@@ -98,11 +98,6 @@ def test_pipeline_equals_loop_with_late_feedback(name: str) -> None:
     raise AssertionError(f"{name} supports none of the policies")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_pipeline_equals_loop_under_every_policy(policy: str) -> None:
-    check(CASES["banditron"], pipeline_of(CASES["banditron"], LATE | POLICIES[policy]))
-
-
 @pytest.mark.parametrize("name", ["soba-diag", "perceptron"])
 def test_pipeline_with_shared_model_equals_loop_without_lag(name: str) -> None:
     """Test only learners whose decisions do not change the model, because the order of the tasks in a round varies."""

@@ -51,23 +51,13 @@ def test_offsets_are_committed_only_with_the_transaction(broker: Broker, prefix:
     consumer.close()
 
 
-def test_offsets_can_be_committed_without_a_transaction(broker: Broker, prefix: str) -> None:
-    name = topic(broker, prefix)
-    tp = TopicPartition(name, 0)
-    write(broker, name, "ab")
-    consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
-    read(consumer, 2)
-    consumer.commit({tp: 1})
-    assert broker.committed(prefix, [tp]) == {tp: 1}
-    consumer.close()
-
-
 def test_restarted_member_continues_at_the_committed_offset(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "abc")
     consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     assert values(read(consumer, 3)) == list("abc")
     consumer.commit({TopicPartition(name, 0): 1})
+    assert broker.committed(prefix, [TopicPartition(name, 0)]) == {TopicPartition(name, 0): 1}
     consumer.close()
     again = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     assert values(read(again, 2)) == list("bc")

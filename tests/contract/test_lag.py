@@ -50,14 +50,6 @@ def read_some(reader: Consumer, records_max: int) -> list[Record]:
     return records
 
 
-def test_lag_is_zero_after_all_records_are_read(broker: Broker, prefix: str) -> None:
-    tp = partition(broker, prefix)
-    write(broker, tp.topic, "abc")
-    reader = broker.reader([tp])
-    read(reader, 3)
-    assert reader.lag(tp) == 0
-
-
 def test_lag_counts_from_the_offset_of_a_seek(broker: Broker, prefix: str) -> None:
     tp = partition(broker, prefix)
     write(broker, tp.topic, "abc")

@@ -29,13 +29,6 @@ def test_decision_of_either_arm_counts_after_all_earlier_decisions_are_settled()
     assert (arms.now().learner.n, arms.now().learner.without_reward) == (1, 1)
 
 
-def test_missed_step_discards_pending_decisions() -> None:
-    arms = Arms(0.5)
-    arms.take(0, 1, [prediction("a", None)], [])
-    arms.take(0, 3, [], [example("a", 1)])
-    assert (arms.now().learner.n, arms.now().waiting) == (0, 0)
-
-
 @pytest.mark.parametrize("share", [0.05, 0.5])
 def test_interval_covers_the_difference_at_all_times_in_most_streams(share: float) -> None:
     rng = np.random.default_rng(1)
