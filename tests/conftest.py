@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -13,14 +14,15 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 import stream.cli  # noqa: F401  # limits BLAS to one thread before numpy is imported; rounding depends on the limit
-from stream.devkafka.local_kafka import LocalKafka, local_kafka
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import Broker
 from stream.learners import registered
 from stream.testing.on_kafka import Kafka
 from tests.compiling import compile_once
-from tests.processes import CLIENTS
+from tests.processes import CLIENTS, free_port
 from tests.progress import Progress
 from tests.secured import SETTINGS, Secured
 
@@ -33,7 +35,7 @@ settings.load_profile("onebit")
 _numbers = itertools.count()
 
 KAFKA_FOLDERS = ("tests/real_kafka/", "tests/cluster/", "tests/faults/", "examples/")
-KAFKA_FIXTURES = {"kafka", "secured", "client", "onebit_kafka"}
+KAFKA_FIXTURES = {"kafka", "own_kafka", "secured", "client", "onebit_kafka"}
 
 
 WITH_KAFKA_PYTHON = tuple(f"tests/real_kafka/test_{name}.py" for name in ("local_kafka", "monitor", "snapshots"))
@@ -133,10 +135,19 @@ def kafka(onebit_kafka: Kafka) -> LocalKafka:
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A Kafka broker with TLS, SASL and ACLs for the whole test run."""
-    with local_kafka(secure=True, settings=SETTINGS) as running:
+    with local_kafka.local_kafka(secure=True, settings=SETTINGS) as running:
         made = Secured(running, tmp_path_factory.mktemp("users"))
         yield made
         made.admin.close()
+
+
+@pytest.fixture
+def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without Onebit's variables, and an own working directory."""
+    for name in [name for name in os.environ if name.startswith("ONEBIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ONEBIT_CONFIG", "")  # --config changes the variable; monkeypatch restores it after the test
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -146,6 +157,14 @@ def own_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
+    """A Kafka broker that keeps its records on disk. The test can kill and restart this broker."""
+    home = tmp_path / "kafka"
+    yield local_kafka.start(free_port(), home)
+    local_kafka.stop(home)
 
 
 @pytest.fixture

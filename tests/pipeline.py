@@ -17,6 +17,7 @@ from stream.journal.steps import Given, JournalStep, decode_step
 from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock, run_until_settled
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.snapshots.chunks import Stored
 from stream.snapshots.state import state_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
@@ -150,6 +151,10 @@ class Pipeline:
     def now_ms(self) -> int:
         return self.clock.now_ms
 
+    def wait(self, for_ms: int) -> None:
+        """Advance the clock."""
+        self.clock.advance_to(self.clock.now_ms + for_ms)
+
     def learner(
         self,
         instance: str = "learner-1",
@@ -210,6 +215,16 @@ class Pipeline:
 
     def journal(self, partition: int = 0) -> list[JournalStep]:
         return list(map(decode_step, self.records(TOPICS.journal, partition)))
+
+    def generations(self, partition: int = 0) -> list[int]:
+        """The numbers of the complete snapshots in a partition, in order of completion."""
+        found, numbers = Stored(str(partition)), []
+        for record in self.records(TOPICS.snapshots, partition):
+            before = found.newest
+            found.add(record)
+            if found.newest is not before and found.newest is not None:
+                numbers.append(found.newest.number)
+        return numbers
 
     def ends(self) -> dict[TopicPartition, int]:
         """The high watermark of every partition. Records in open transactions have lower offsets."""

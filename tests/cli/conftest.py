@@ -1,9 +1,7 @@
 """Fixtures that run commands in an isolated environment and working directory."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -29,11 +27,7 @@ Onebit = Callable[..., CommandResult]
 
 
 @pytest.fixture(autouse=True)
-def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in [name for name in os.environ if name.startswith("ONEBIT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("ONEBIT_CONFIG", "")  # --config changes the variable; monkeypatch restores it after the test
-    monkeypatch.chdir(tmp_path)
+def own_log(own_shell: None) -> Iterator[None]:
     console.write_log("text", "info")
     yield
     console.write_log("text", "info")

@@ -30,7 +30,7 @@ from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS, Counts, Sample
 from stream.wire.named_features import Kind, build, to_plain
 from tests.cli.conftest import Onebit
-from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task
+from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task
 from tests.reporting.test_page import CHALLENGED
 
 NAMED = to_plain(build({"country": (Kind.CATEGORICAL, ["de", "fr", "it", "es"])}, None))
@@ -53,8 +53,7 @@ def test_learner_exports_decided_and_pending_counts() -> None:
     for number, reward in enumerate((1, 0, 0, 1)):
         pipeline.context(f"event-{number}")
         pipeline.answer(f"event-{number}", reward)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     pipeline.context("not read yet")
     assert learner_unready(learner) == ""
     reported = by_metric(list(counts.samples(learner)))
@@ -81,8 +80,7 @@ def test_learner_exports_its_comparison_with_the_holdout() -> None:
     for number in range(20):
         pipeline.context(f"event-{number}")
         pipeline.answer(f"event-{number}", number % 2)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     found = estimating.comparison()
     assert found is not None
     reported = by_metric(list(holdout_samples(found)))
@@ -108,8 +106,7 @@ def test_unknown_values_of_named_features_are_counted_by_feature() -> None:
     learner._committed = committed
     for number, country in enumerate(("de", "atlantis", "fr", "utopia", "utopia")):
         pipeline.send(TOPICS.contexts, orjson.dumps({"id": f"event-{number // 2}", "x": {"country": country}}))
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
 
     assert by_metric(list(counts.samples(learner)))[metrics.UNKNOWN_VALUES.name] == {("country",): 1}
     assert status_lines(learner, tally)[1].endswith("since this program started: country 1")
@@ -125,8 +122,7 @@ def test_each_program_exports_all_of_its_metrics_and_no_others() -> None:
     pipeline.context("event")
     pipeline.send(TOPICS.contexts, b'{"id": "strange", "x": {"country": "atlantis"}}')
     pipeline.answer("event", 1)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     arms = Arms(0.5)
     arms.count(np.array([0.0, 1.0]), np.array([1.0, 0.0]))
     data = small_synsep()

@@ -7,7 +7,7 @@ import orjson
 from stream.app.monitor import _poll
 from stream.monitoring.dashboard import DOUBT_MS, Dashboard
 from stream.monitoring.verdict import Condition
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
 class EventAfterWaits(Event):
@@ -27,8 +27,7 @@ def test_page_shows_learner_window_and_instances() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(group="test.learner")
     pipeline.context("a", 1)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
     _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
     task = small_task()
@@ -44,8 +43,7 @@ def test_pipeline_with_an_unapplied_tick_is_idle() -> None:
     learner = pipeline.learner()
     pipeline.answer("a", 1)
     pipeline.context("a", 1)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     assert learner.tasks[0].join.ledger().pending == 0
     host_ms = [0]
     dashboard = Dashboard(TOPICS, 1, lambda: host_ms[0])

@@ -11,7 +11,7 @@ from stream.app.connection import Connected
 from stream.errors import ExitCode
 from stream.wire.codec import decode_prediction_fields, promotion_of
 from tests.cli.conftest import Onebit
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
 def pipeline_of(monkeypatch: pytest.MonkeyPatch, **task: Any) -> Pipeline:
@@ -20,12 +20,10 @@ def pipeline_of(monkeypatch: pytest.MonkeyPatch, **task: Any) -> Pipeline:
     learner = made.learner()
     for t in range(300):
         made.context(f"event-{t}", 1)
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
         action = decode_prediction_fields(made.records(TOPICS.predictions)[-1]).action
         made.answer(f"event-{t}", int(action == 2))
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     learner.close()
     monkeypatch.setattr(promote, "connected", lambda settings: nullcontext(Connected(made.broker, TOPICS, 1)))
     return made

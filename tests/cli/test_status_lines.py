@@ -23,7 +23,7 @@ from stream.learners import check_parameters
 from stream.task.settings import TaskSettings
 from stream.wire.ledger import Ledger
 from tests.cli.conftest import Onebit
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
 def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
@@ -31,11 +31,7 @@ def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
     options = LearnerOptions()
     program = LearnerProgram(pipeline.broker, TOPICS, pipeline.settings, options, pipeline.now_ms, committed=tally.add)
 
-    def run() -> None:
-        while program.step(0):
-            pass
-
-    return run
+    return lambda: run_until_idle(program)
 
 
 def test_reward_rate_is_computed_from_matched_decisions() -> None:

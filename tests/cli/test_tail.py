@@ -11,7 +11,7 @@ from stream.cli import dead_letters, tail
 from stream.errors import ExitCode
 from stream.wire.codec import tick_headers
 from tests.cli.conftest import Onebit
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
 @pytest.fixture
@@ -22,12 +22,10 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     made.context("b", 1)
     made.send(TOPICS.contexts, b"?", key=b"c")
     learner = made.learner()
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     made.clock.now_ms += 500
     made.answer("a", 1)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     learner.close()
 
     def connected(settings: Any) -> nullcontext[Any]:

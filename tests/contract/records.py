@@ -5,10 +5,15 @@ A broker may apply changes such as commit markers and rebalances after a delay.
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
+
+from confluent_kafka import admin as confluent_admin
 
 from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicSpec
+
+confluent: Any = confluent_admin  # mypy does not recognize the names that the module exports
 
 TIMEOUT_S = 60.0
 
@@ -31,6 +36,14 @@ def until(claim: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + TIMEOUT_S
     while not claim():
         assert time.monotonic() < deadline_s, f"condition not met within {TIMEOUT_S:g} s"
+
+
+def set_config(admin: Any, topic: str, name: str, value: str) -> None:
+    """Change a topic's setting on a Kafka broker, with confluent-kafka's admin client."""
+    entry = confluent.ConfigEntry(name, value, incremental_operation=confluent.AlterConfigOpType.SET)
+    resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(20)
 
 
 def topic(broker: Broker, prefix: str, partitions: int = 1, name: str = "topic") -> str:

@@ -1,30 +1,23 @@
 """Topics changed to CreateTime. While CreateTime is used, readers reject records with timestamps set by senders."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
-from confluent_kafka import admin as confluent_admin
 
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.port import Broker, Consumer, TopicSettingsError
 from stream.kafka.reading import read_partition
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
-from tests.contract.records import RebalanceLog, until
-
-confluent: Any = confluent_admin  # mypy does not recognize the names that the module exports
+from tests.contract.records import RebalanceLog, confluent, set_config, until
 
 OLD_MS = 1_000
 
 
 def set_times(kafka: LocalKafka, topic: str, kind: str) -> None:
     admin = confluent.AdminClient({"bootstrap.servers": kafka.bootstrap})
-    entry = confluent.ConfigEntry("message.timestamp.type", kind, incremental_operation=confluent.AlterConfigOpType.SET)
-    resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for done in admin.incremental_alter_configs([resource]).values():
-        done.result(20)
+    set_config(admin, topic, "message.timestamp.type", kind)
 
 
 def write(kafka: LocalKafka, topic: str, value: bytes) -> None:

@@ -4,7 +4,7 @@ from stream.kafka.requeueing import REQUEUED_HEADER, Fate, Requeued, requeue
 from stream.wire.codec import HEADERS
 from stream.wire.dead_letters import DeadLetter, dead_letter_headers, encode_dead_letter
 from stream.wire.records import Record
-from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
+from tests.pipeline import TOPICS, Pipeline, feedback_value, run_until_idle, small_task
 
 OWN = (*HEADERS, ("onebit-trace", b"\xff"), ("trace", b"8"))
 BAD = b'{"id":"bad","x":{"i":[99]}}'
@@ -13,8 +13,7 @@ BAD = b'{"id":"bad","x":{"i":[99]}}'
 def run_learner(pipeline: Pipeline) -> None:
     """Run a learner until it has applied all records."""
     learner = pipeline.learner()
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     learner.close()
 
 

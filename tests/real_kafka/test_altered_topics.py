@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as ConfluentProducer
-from confluent_kafka import admin as confluent_admin
 
 from stream.app import connection
 from stream.app.process import every
@@ -22,6 +21,7 @@ from stream.kafka.reading import read_partition
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
+from tests.contract.records import confluent, set_config
 from tests.pipeline import context_value
 from tests.processes import CLIENTS
 
@@ -29,18 +29,9 @@ pytestmark = pytest.mark.usefixtures("own_signals")
 
 INTERVAL_MS = 300
 
-confluent: Any = confluent_admin  # mypy does not recognize the names that the module exports
-
 CREATE_TIME = ("message.timestamp.type", "CreateTime")
 
 Alter = Callable[[Any, Topics], None]
-
-
-def set_config(admin: Any, topic: str, name: str, value: str) -> None:
-    entry = confluent.ConfigEntry(name, value, incremental_operation=confluent.AlterConfigOpType.SET)
-    resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for done in admin.incremental_alter_configs([resource]).values():
-        done.result(20)
 
 
 def more_partitions(admin: Any, names: tuple[str, ...]) -> None:

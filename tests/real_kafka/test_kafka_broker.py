@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,18 +27,6 @@ from tests.secured import Secured
 pytestmark = pytest.mark.each_client
 
 
-@pytest.fixture
-def unused_port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def own_kafka(tmp_path: Path, unused_port: int) -> Iterator[LocalKafka]:
-    """A Kafka broker that a test can kill."""
-    yield local_kafka.start(unused_port, tmp_path)
-    local_kafka.stop(tmp_path)
-
-
 @pytest.mark.parametrize("partitions", [1, 2, 3, 12])
 def test_partition_for_agrees_with_the_clients_default_partitioner(partitions: int) -> None:
     class Cluster:
@@ -55,16 +43,15 @@ def test_partition_for_agrees_with_the_clients_default_partitioner(partitions: i
         assert partition_for(key, partitions) == theirs.partition("topic", key, key, None, None, Cluster())
 
 
-def test_connect_waits_for_a_stopped_broker_and_then_reports_its_address(unused_port: int, client: str) -> None:
+def test_connect_waits_for_a_stopped_broker_and_then_reports_its_address(client: str) -> None:
+    port = free_port()
     messages: list[str] = []
     started_s = time.monotonic()
-    with pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{unused_port} within 3000 ms.*onebit kafka up"):
-        connect(
-            ConnectionSettings(f"127.0.0.1:{unused_port}", connect_timeout_ms=3_000, progress=messages.append), client
-        )
+    with pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{port} within 3000 ms.*onebit kafka up"):
+        connect(ConnectionSettings(f"127.0.0.1:{port}", connect_timeout_ms=3_000, progress=messages.append), client)
     assert 2.5 < time.monotonic() - started_s < 8
     assert messages
-    assert f"waiting for Kafka at 127.0.0.1:{unused_port}" in messages[0]
+    assert f"waiting for Kafka at 127.0.0.1:{port}" in messages[0]
 
 
 def threads_and_sockets() -> set[str]:
@@ -125,9 +112,7 @@ def test_timed_out_transaction_accepts_no_more_records(kafka: LocalKafka, prefix
     broker.close()
 
 
-def test_new_and_existing_clients_wait_for_a_restarted_broker(
-    own_kafka: LocalKafka, unused_port: int, client: str
-) -> None:
+def test_new_and_existing_clients_wait_for_a_restarted_broker(own_kafka: LocalKafka, client: str) -> None:
     broker = connect(
         ConnectionSettings(own_kafka.bootstrap, request_timeout_ms=30_000, session_timeout_ms=60_000), client
     )
@@ -151,7 +136,8 @@ def test_new_and_existing_clients_wait_for_a_restarted_broker(
     os.kill(own_kafka.pid, signal.SIGKILL)
     assert consumer.poll(500, 10) == []
     producer.send("topic", 0, b"key", b"while down")
-    starter = threading.Thread(target=local_kafka.start, args=(unused_port, own_kafka.home))
+    port = int(own_kafka.bootstrap.rpartition(":")[2])
+    starter = threading.Thread(target=local_kafka.start, args=(port, own_kafka.home))
     starter.start()
     new = connect(ConnectionSettings(own_kafka.bootstrap, connect_timeout_ms=60_000), client)
     starter.join()

@@ -7,7 +7,6 @@ that needs the ACL reports it.
 import base64
 import io
 import json
-import os
 import time
 from collections.abc import Iterable
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
@@ -39,6 +38,8 @@ from tests.pipeline import context_value, feedback_value
 from tests.processes import CLIENTS, Pipeline, free_port
 from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, documented_acls
 
+pytestmark = pytest.mark.usefixtures("own_shell")
+
 EVENTS = 40
 TOPICS = Topics.with_prefix()
 COMMANDS = {
@@ -62,14 +63,6 @@ COMMITS_FIRST = ("onebit.snapshots", "Write")  # without this ACL, a learner fai
 class CommandResult(NamedTuple):
     code: int
     output: str
-
-
-@pytest.fixture(autouse=True)
-def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("ONEBIT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("ONEBIT_CONFIG", "")
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,6 @@ from tests.pipeline import TOPICS, Pipeline, context_value, run_until_idle, smal
 LOG = TopicPartition(TOPICS.updates, 0)
 
 
-def wait(pipeline: Pipeline, for_ms: int) -> None:
-    pipeline.clock.advance_to(pipeline.now_ms() + for_ms)
-
-
 def decided(**options: Any) -> Pipeline:
     """A pipeline with four decisions, made in four steps at intervals of 100 ms."""
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
@@ -36,7 +32,7 @@ def decided(**options: Any) -> Pipeline:
     for name in "abcd":
         pipeline.context(name)
         run_until_idle(learner)
-        wait(pipeline, 100)
+        pipeline.wait(100)
     run_until_idle(learner)
     learner.close()
     return pipeline
@@ -66,9 +62,9 @@ def open_in_log(pipeline: Pipeline) -> TransactionProducer:
 def assert_fails_after_gone_ms(pipeline: Pipeline, learner: LearnerProgram) -> None:
     """Assert that the learner fails only after GONE_MS. A broker may briefly return an outdated end offset."""
     run_until_idle(learner)
-    wait(pipeline, GONE_MS - 1)
+    pipeline.wait(GONE_MS - 1)
     run_until_idle(learner)
-    wait(pipeline, 1)
+    pipeline.wait(1)
     with pytest.raises(UnrecoverableError, match=r"^test.updates/0: expected "):
         run_until_idle(learner)
 
@@ -116,7 +112,7 @@ def test_temporary_stale_log_end_is_tolerated() -> None:
         pipeline.context(name)
         run_until_idle(learner)
         learner.read_log()
-        wait(pipeline, GONE_MS)
+        pipeline.wait(GONE_MS)
     assert pipeline.ledger().decided == 2
 
 
@@ -191,7 +187,7 @@ class SlowToRead:
         def consult(call: str) -> Verdict:
             if self.learner is not None and self.learner.replica is not None:
                 self.calls.append(call)
-                wait(pipeline, for_ms if call == "read" else 0)
+                pipeline.wait(for_ms if call == "read" else 0)
             return Verdict.PROCEEDS
 
         broker = FaultyBroker(pipeline.broker, "learner-1", consult)
@@ -249,7 +245,7 @@ def test_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss
     pipeline.answer("a", 1)
     run_until_idle(learner)
     assert pipeline.ledger()[:2] == (3, 3), "expected three contexts, each with a decision"
-    wait(pipeline, 100)
+    pipeline.wait(100)
     hanging.abort()
     run_until_idle(learner)
     run_until_idle(learner)
@@ -276,7 +272,7 @@ def test_idle_snapshot_task_still_writes_model_snapshots() -> None:
     for number in range(12):
         if number == 0 or partition_for(b"e%d" % number, 2) == 1:
             pipeline.send(TOPICS.contexts, context_value(f"e{number}"), min(number, 1))
-        wait(pipeline, 60)
+        pipeline.wait(60)
         run_until_idle(learner)
     newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     assert pipeline.ledger().decided > 3
@@ -284,7 +280,7 @@ def test_idle_snapshot_task_still_writes_model_snapshots() -> None:
     assert newest.number >= pipeline.ledger().decided - 1
     steps = len(pipeline.journal(0))
     for _ in range(5):
-        wait(pipeline, 60)
+        pipeline.wait(60)
         run_until_idle(learner)
     assert len(pipeline.journal(0)) <= steps + 2, "a complete model snapshot is not written again"
 
@@ -296,7 +292,7 @@ def test_idle_process_still_writes_model_snapshots() -> None:
     run_until_idle(learner)
     write_to_log(pipeline, steps=3)
     for _ in range(4):
-        wait(pipeline, 60)
+        pipeline.wait(60)
         run_until_idle(learner)
     newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     assert newest is not None

@@ -58,17 +58,6 @@ def digests(task: Task) -> tuple[str, Ledger]:
     return task_digest(task), task.join.ledger()
 
 
-def generations(pipeline: Pipeline, partition: int = 0) -> list[int]:
-    """Return the numbers of the complete generations, in order of completion."""
-    found, numbers = Stored(str(partition)), []
-    for record in pipeline.records(TOPICS.snapshots, partition):
-        before = found.newest
-        found.add(record)
-        if found.newest is not before and found.newest is not None:
-            numbers.append(found.newest.number)
-    return numbers
-
-
 @pytest.fixture(scope="module")
 def faultless() -> tuple[str, Ledger]:
     pipeline = Pipeline(synsep_task())
@@ -92,7 +81,7 @@ def test_recovery_with_and_without_snapshots_is_identical_bit_for_bit(learner: s
         pipeline.answer(f"event-{number + 4}", 1)
         run_until_idle(program)
     last = pipeline.journal()[-1]
-    assert len(generations(pipeline)) > 5
+    assert len(pipeline.generations()) > 5
     before = pipeline.ends()
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     alone = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, snapshots=False)
@@ -120,12 +109,12 @@ def test_large_snapshot_is_written_over_many_steps_and_completed_while_idle() ->
         program.step(0)
         shares.append(len(pipeline.records(TOPICS.snapshots)))
     assert max(after - before for before, after in pairwise(shares)) == 1
-    assert generations(pipeline) != []
+    assert pipeline.generations() != []
     run_until_idle(program)
     written = len(pipeline.records(TOPICS.snapshots))
     pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
     run_until_idle(program)
-    last = generations(pipeline)[-1]
+    last = pipeline.generations()[-1]
     assert (written - shares[-1], len(pipeline.records(TOPICS.snapshots))) != (0, 0)
     steps: list[Progress] = []
     recovered = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, steps.append)
@@ -157,7 +146,7 @@ def test_learner_that_dies_in_a_commit_with_a_snapshot_recovers_exactly(
     pipeline = Pipeline(synsep_task())
     learner = whole_run(pipeline, {(nth, number)})
     assert learner.crashed == 1
-    assert len(generations(pipeline)) > 3
+    assert len(pipeline.generations()) > 3
     assert digests(learner.program.tasks[0]) == faultless
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False).task) == faultless
     (audited,) = pipeline.audits()
@@ -198,7 +187,7 @@ def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(
     pipeline.answer("first", 1)
     with pytest.raises(InterruptedError):
         run_until_idle(program)
-    assert len(generations(pipeline)) == (1 if chunks_after == CHUNKS else 0)
+    assert len(pipeline.generations()) == (1 if chunks_after == CHUNKS else 0)
     again = pipeline.learner(snapshot_interval_ms=50)
     run_until_idle(again)
     pipeline.answer("second", 1)
@@ -226,9 +215,9 @@ def corrupt(pipeline: Pipeline, *numbers: int) -> None:
 
 def test_recovery_uses_the_previous_snapshot_if_the_newest_is_incomplete() -> None:
     pipeline, program = many_snapshots()
-    before = generations(pipeline)
+    before = pipeline.generations()
     corrupt(pipeline, before[-1])
-    assert generations(pipeline) == before[:-1]
+    assert pipeline.generations() == before[:-1]
     steps: list[Progress] = []
     recovered = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, steps.append)
     assert steps[0].first == before[-2] + 1
@@ -256,7 +245,7 @@ def test_recovery_needs_no_records_before_the_snapshot() -> None:
 )
 def test_recovery_is_rejected_if_records_after_the_snapshot_are_deleted(topic: str, expected_message: str) -> None:
     pipeline, _ = many_snapshots()
-    corrupt(pipeline, *generations(pipeline)[1:])
+    corrupt(pipeline, *pipeline.generations()[1:])
     pipeline.broker.delete_records(TopicPartition(topic, 0), pipeline.ends()[TopicPartition(topic, 0)] - 1)
     ends = pipeline.ends()
     with pytest.raises(JournalError, match=expected_message):
@@ -300,7 +289,7 @@ def test_snapshot_of_another_format_is_rejected_with_its_offset() -> None:
 def test_state_at_an_earlier_step_equals_a_run_that_stopped_there() -> None:
     pipeline, _ = many_snapshots()
     last = pipeline.journal()[-1].number
-    stored = generations(pipeline)
+    stored = pipeline.generations()
     task, alone = None, rebuild(pipeline.broker, TOPICS, 0, None, until=1, snapshots=False)
     assert alone.step.number == 1
     for number in (1, stored[0], stored[2] - 1, stored[2], stored[2] + 1, last):
@@ -334,7 +323,7 @@ def test_moved_tasks_recover_from_their_snapshots() -> None:
     assert moved < 3
     assert sorted(first.tasks) == [0, 1, 2]
     for partition, task in first.tasks.items():
-        assert len(generations(pipeline, partition)) > 3
+        assert len(pipeline.generations(partition)) > 3
         assert digests(rebuild(pipeline.broker, TOPICS, partition, None, snapshots=False).task) == digests(task)
     assert all(finding.ok for finding in pipeline.audits())
     assert pipeline.ledger().matched == 60
@@ -369,12 +358,12 @@ def test_old_generations_are_overwritten_and_surplus_chunks_deleted() -> None:
     pipeline, _ = many_snapshots()
     records = pipeline.records(TOPICS.snapshots)
     kept = {record.key: record for record in records}  # simulates compaction
-    assert len(kept) <= 4 < len(generations(pipeline)) // 2
+    assert len(kept) <= 4 < len(pipeline.generations()) // 2
     found = Stored("0")
     for record in sorted(kept.values(), key=lambda record: record.offset):
         found.add(record)
     assert found.newest is not None
-    assert found.newest.number == generations(pipeline)[-1]
+    assert found.newest.number == pipeline.generations()[-1]
 
 
 def test_recovery_reports_its_progress() -> None:
@@ -384,7 +373,7 @@ def test_recovery_reports_its_progress() -> None:
     learner = pipeline.learner()
     learner._announce = reported.append
     learner.step(0)
-    newest = generations(pipeline)[-1]
+    newest = pipeline.generations()[-1]
     last = pipeline.journal()[-1].number
     assert reported[0] == f"recovering partition 0: step {newest:,} (steps {newest + 1:,} to {last:,})"
     assert reported[-1] == f"recovering partition 0: step {last:,} (steps {newest + 1:,} to {last:,})"
@@ -409,7 +398,7 @@ def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(comes_back
                 others[0].close()
 
     learner._announce = announced
-    corrupt(pipeline, *generations(pipeline)[1:])
+    corrupt(pipeline, *pipeline.generations()[1:])
     learner.step(0)
     learner._host_ms = pipeline.now_ms
     run_until_idle(learner)
@@ -477,7 +466,7 @@ def test_journal_may_be_deleted_up_to_the_snapshot() -> None:
     _, journal_offset = snapshot_position(pipeline)
     pipeline.broker.delete_records(JOURNAL, journal_offset + 1)
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(program.tasks[0])
-    corrupt(pipeline, *generations(pipeline)[1:])
+    corrupt(pipeline, *pipeline.generations()[1:])
     with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from step \d+ on"):
         rebuild(pipeline.broker, TOPICS, 0, None)
 

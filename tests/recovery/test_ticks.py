@@ -17,10 +17,6 @@ IDLE_MS = 100  # one tenth of the window of `small_task`
 WINDOW_MS = 1_000
 
 
-def wait(pipeline: Pipeline, for_ms: int) -> None:
-    pipeline.clock.advance_to(pipeline.now_ms() + for_ms)
-
-
 def ticks(pipeline: Pipeline) -> list[Record]:
     return [record for record in pipeline.records(TOPICS.feedback) if is_tick(record)]
 
@@ -70,9 +66,9 @@ def test_unreplicated_feedback_in_time_is_matched_and_delays_expiry() -> None:
     pipeline, learner = decided()
     run_until_idle(learner)
     pipeline.broker.hold(FEEDBACK)
-    wait(pipeline, WINDOW_MS)
+    pipeline.wait(WINDOW_MS)
     pipeline.answer("a", 1)  # exactly at the deadline
-    wait(pipeline, 50 * WINDOW_MS)
+    pipeline.wait(50 * WINDOW_MS)
     with pytest.raises(BrokerUnavailableError):
         run_until_idle(learner)  # the learner's tick is also not replicated
     assert pipeline.ledger().pending == 1
@@ -87,14 +83,14 @@ def test_tick_of_an_idle_learner_expires_a_decision_without_feedback() -> None:
     pipeline, learner = decided()
     run_until_idle(learner)
     for _ in range(WINDOW_MS // IDLE_MS):
-        wait(pipeline, IDLE_MS)
+        pipeline.wait(IDLE_MS)
         run_until_idle(learner)
     assert outcomes(pipeline) == []  # feedback at the deadline itself would be in time
-    wait(pipeline, IDLE_MS)
+    pipeline.wait(IDLE_MS)
     run_until_idle(learner)
     assert outcomes(pipeline) == [("a", "expired", None)]
     written = len(ticks(pipeline))
-    wait(pipeline, 100 * IDLE_MS)
+    pipeline.wait(100 * IDLE_MS)
     run_until_idle(learner)
     assert len(ticks(pipeline)) == written  # no decision is pending
 
@@ -102,9 +98,9 @@ def test_tick_of_an_idle_learner_expires_a_decision_without_feedback() -> None:
 def test_idle_learner_writes_one_tick_per_interval() -> None:
     pipeline, learner = decided()
     run_until_idle(learner)
-    wait(pipeline, IDLE_MS - 1)
+    pipeline.wait(IDLE_MS - 1)
     assert learner.step(0) == 0
-    wait(pipeline, 1)
+    pipeline.wait(1)
     assert [learner.step(0) for _ in range(3)] == [1, 0, 0]
     assert len(ticks(pipeline)) == 2
 
@@ -114,7 +110,7 @@ def test_tick_of_an_idle_learner_drops_an_orphan() -> None:
     learner = pipeline.learner(snapshot_interval_ms=0)
     pipeline.answer("a", 1)
     run_until_idle(learner)
-    wait(pipeline, 501)
+    pipeline.wait(501)
     run_until_idle(learner)
     assert (pipeline.ledger().orphans_dropped, pipeline.ledger().orphans_waiting) == (1, 0)
 
@@ -125,7 +121,7 @@ def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
     def answers(number: int) -> None:
         if number == 2 and pipeline.ledger().decided == 0:
             pipeline.answer("a", 1)  # sent by a program that reads uncommitted predictions
-            wait(pipeline, 7)
+            pipeline.wait(7)
 
     learner = pipeline.learner(crash_point=answers, snapshot_interval_ms=0)
     pipeline.context("a")
@@ -140,7 +136,7 @@ def test_tick_of_a_fenced_learner_is_ignored(number: int) -> None:
 
     def replaced(reached: int) -> None:
         if reached == number:
-            wait(pipeline, 500)
+            pipeline.wait(500)
             new.append(pipeline.learner(snapshot_interval_ms=0))
             run_until_idle(*new)
 
@@ -149,7 +145,7 @@ def test_tick_of_a_fenced_learner_is_ignored(number: int) -> None:
     with pytest.raises(FencedError):
         run_until_idle(old)
     assert [tick.append_ms for tick in ticks(pipeline)] == [1_500]
-    wait(pipeline, WINDOW_MS)
+    pipeline.wait(WINDOW_MS)
     pipeline.answer("a", 1)
     run_until_idle(*new)
     assert outcomes(pipeline) == [("a", "matched", WINDOW_MS)]
@@ -160,7 +156,7 @@ def test_stream_time_and_decision_times_survive_recovery(snapshot_interval_ms: i
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=snapshot_interval_ms)
     for name in "abcd":
-        wait(pipeline, 30)
+        pipeline.wait(30)
         pipeline.context(name)
         run_until_idle(learner)
     running = learner.tasks[0]
@@ -177,7 +173,7 @@ def test_every_snapshot_contains_decisions_without_a_known_time() -> None:
     learner.step(0)
     undated = 0
     for number in range(30):
-        wait(pipeline, 70)
+        pipeline.wait(70)
         pipeline.context(f"event-{number}")
         learner.step(0)
         undated += bool(learner.tasks[0].undated)

@@ -61,8 +61,7 @@ def once() -> Published:
 def run_to(pipeline: Pipeline, until_ms: int, *programs: Program) -> None:
     """Run the programs until `until_ms`. Schedules their steps in the same way as `run_until_settled`."""
     while pipeline.now_ms() < until_ms:
-        while sum(program.step(0) for program in programs):
-            pass
+        run_until_idle(*programs)
         dues = [due_ms for program in programs if (due_ms := program.next_due_ms()) is not None]
         pipeline.clock.advance_to(min(until_ms, *(max(due_ms, pipeline.now_ms() + 1) for due_ms in dues)))
 
