@@ -446,6 +446,8 @@ FIRST_SEEDS = {
     "zombies not fenced by transactional ID": 21,
     "own entries not applied": 26,
     "overlay not updated": 15,
+    "contexts with new classes not held back": 16,
+    "classes not journaled": 16,
     "task continues before its log is read": 97,
 }
 """The first seed that detects a mutation, for mutations that seeds 0 to 2 do not detect. If a seed no longer detects
