@@ -65,16 +65,17 @@ class Plugins(Mapping[str, T], Generic[T]):
         return self._usable()[1]
 
     @contextmanager
-    def blamed(self, name: str) -> Iterator[None]:
-        """Convert an exception from a plug-in to a PluginError. Exceptions from built-in objects are not converted."""
+    def blamed(self, *names: str) -> Iterator[None]:
+        """Convert an exception to a PluginError if there are plug-ins among the used objects."""
         try:
             yield
         except OnebitError:
             raise
         except Exception as error:
-            if name in self._own:
+            plugins = [self._entries(name)[0] for name in dict.fromkeys(names) if name not in self._own]
+            if not plugins:
                 raise
-            raise _error(self._entries(name)[0], error) from error
+            raise _error(" or ".join(map(_place, plugins)), error) from error
 
     def _usable(self) -> tuple[list[str], list[str]]:
         usable, problems = [], []
@@ -98,11 +99,11 @@ class Plugins(Mapping[str, T], Generic[T]):
         try:
             return self._check(entry.name, entry.load())
         except Exception as error:
-            raise _error(entry, error) from error
+            raise _error(_place(entry), error) from error
 
 
-def _error(entry: EntryPoint, error: Exception) -> PluginError:
-    return PluginError(f"{_place(entry)}: {type(error).__name__}: {error}")
+def _error(place: str, error: Exception) -> PluginError:
+    return PluginError(f"{place}: {type(error).__name__}: {error}")
 
 
 def _place(entry: EntryPoint) -> str:

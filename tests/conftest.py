@@ -143,7 +143,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture
 def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment without Onebit's variables, and an own working directory."""
+    """An environment without Onebit's variables, and a temporary working directory."""
     for name in [name for name in os.environ if name.startswith("ONEBIT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ONEBIT_CONFIG", "")  # --config changes the variable; monkeypatch restores it after the test

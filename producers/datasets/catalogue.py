@@ -69,22 +69,26 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
     )
 
 
-def is_log(name_or_file: str) -> bool:
+def is_log(name_or_file: str, *, is_mapped: bool = False) -> bool:
     """Return whether a name or file denotes a log rather than a labelled data set.
 
-    Standard input is always a log.
+    Standard input is always a log. So is a file with a mapping of its columns.
 
     Raises:
         DatasetError: the file has an unsupported format.
     """
     if name_or_file == STDIN:
         return True
-    if name_or_file in _ALL or not Path(name_or_file).is_file():
+    if name_or_file in _ALL:
+        return False
+    if is_mapped:
+        return True
+    if not Path(name_or_file).is_file():
         return False
     try:
         return format_of(Source(name_or_file).head(), name_or_file) is not Format.SVMLIGHT
     except DatasetError:
-        if svmlight.is_named_so(Path(name_or_file)):
+        if svmlight.has_svmlight_suffix(Path(name_or_file)):
             return False  # the svmlight reader reports the invalid line
         raise
 

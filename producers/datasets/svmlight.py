@@ -2,7 +2,8 @@
 
 The reader is strict, because the only symptom of a misread column would be a higher error rate. Indices are integers
 that strictly increase within a row, values are finite, and a row has one label. A comment starts with # and extends to
-the end of the line. Blank lines are skipped. Ranking files (qid:) and multiple labels per row (1,3) are rejected.
+the end of the line. Blank lines are skipped. Ranking files (qid:), multiple labels per row (1,3) and lines of more than
+8 MiB are rejected.
 
 Indices start at 1, or at 0 if any index is 0. For a file that starts at 0 but never uses feature 0, set `index_base=0`.
 
@@ -77,7 +78,7 @@ def name_of(path: Path) -> str:
     return _NOT_IN_A_NAME.sub("_", stem)[:_NAME_LENGTH_MAX]
 
 
-def is_named_so(path: Path) -> bool:
+def has_svmlight_suffix(path: Path) -> bool:
     """Return whether the file name has an svmlight suffix."""
     return _OWN_SUFFIX.search(path.name) is not None
 

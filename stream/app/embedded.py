@@ -12,7 +12,7 @@ from producers.datasets.base import Known
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
 from stream.app.live_estimates import arms_of, challenger_estimator, from_topics, live_estimator
-from stream.app.process import Meter, ShowProgress, announce, gc_disabled, ignore
+from stream.app.process import Meter, Progress, ShowProgress, announce, gc_disabled, ignore
 from stream.app.resolve import Run, compile_kernels, nnz_of, records_max
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock, run_until_settled
@@ -215,10 +215,10 @@ class RunInterruptedError(OnebitError):
     hint = "no page was written"
 
 
-def reached(name: str, events: int, decided: int, pending: int, error_rate: float) -> str:
-    """Describe an interrupted run's progress; see `Progress`."""
-    error = "" if math.isnan(error_rate) else f", error {percent(error_rate)}"
-    return f"{name}: interrupted after {decided:,} of {events:,} events{error}, {pending:,} pending"
+def interruption(at: Progress) -> str:
+    """Return the error message for an interrupted run."""
+    error = "" if math.isnan(at.error_rate) else f", error {percent(at.error_rate)}"
+    return f"{at.name}: interrupted after {at.decided:,} of {at.events:,} events{error}, {at.pending:,} pending"
 
 
 def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
@@ -233,12 +233,12 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
     """
     pipeline = prepare_embedded(run)
     with gc_disabled():
+        meter, judge = Meter(run.name, run.events, show), pipeline.judge
         try:
-            wall_s, latency = _run(pipeline, Meter(run.name, run.events, show))
+            wall_s, latency = _run(pipeline, meter)
         except KeyboardInterrupt as error:
-            judge = pipeline.judge
-            progress = reached(run.name, run.events, len(judge.decided_ms), pipeline.pending, judge.curve.error_rate)
-            raise RunInterruptedError(progress) from error
+            progress = meter.progress(len(judge.decided_ms), judge.curve.error_rate, pipeline.pending)
+            raise RunInterruptedError(interruption(progress)) from error
         end = _end_of(pipeline, wall_s, latency)
         return report_of(pipeline.broker, pipeline.run, pipeline.judge, end)
 

@@ -163,7 +163,8 @@ def _measured(
     if registered()[name].needs_label and any(event.known.label is None for event in events):
         return None, "not measured: the log has no true classes"
     learner = create(name, size.n_classes, size.n_features, **parameters)
-    return event_us(learner, events), ""
+    with registered().blamed(name):
+        return event_us(learner, events), ""
 
 
 def fields_of(row: Row) -> dict[str, Any]:

@@ -7,6 +7,9 @@ import platformdirs
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import catalogue, is_log, load
 from producers.datasets.log import LogDataset, OnBadRow, log_dataset
+from producers.datasets.logs.cache import cached_log
+from producers.datasets.logs.mapping import read_mapping
+from producers.datasets.logs.stored import remarks_of
 from producers.datasets.scaling import standardised
 from producers.replay import ReplayOptions
 from stream.app.process import announce, warn
@@ -19,7 +22,7 @@ from stream.wire.named_features import Scaling
 
 def dataset_of(source: SourceSettings) -> Dataset:
     """Load a data set, or the selected part of a log."""
-    if source.map is not None or is_log(source.data):
+    if is_log(source.data, is_mapped=source.map is not None):
         return _part(source, log_of(source.data, source.map, source.on_bad_row, source.reward_above, source.scale))
     return _part(source, load_scaled(source.data, source.n_features, source.seed, source.scale))
 
@@ -46,10 +49,6 @@ def log_of(
     path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling = "none"
 ) -> LogDataset:
     """Read a log as a data set. Log its format as a notice, and skipped rows and unusual columns as warnings."""
-    from producers.datasets.logs.cache import cached_log  # deferred: other data sets do not need pyarrow
-    from producers.datasets.logs.mapping import read_mapping
-    from producers.datasets.logs.stored import remarks_of
-
     log = cached_log(
         path,
         None if mapping is None else read_mapping(mapping),

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from producers.datasets.log import LogDataset
 from producers.datasets.logs.streams import STDIN
-from stream.app.embedded import RunInterruptedError, reached, run_embedded
+from stream.app.embedded import RunInterruptedError, interruption, run_embedded
 from stream.app.process import Progress, ShowProgress, ignore, logger
 from stream.app.resolve import Chosen, Run, choose_learners
 from stream.app.settings import Settings, SettingsError
@@ -149,7 +149,7 @@ def run_side_by_side(
                         reports[worker.place] = report
                         begin(worker)
         except KeyboardInterrupt:
-            interrupted = [reached(*worker.progress[:5]) for worker in workers if worker.progress is not None]
+            interrupted = [interruption(worker.progress) for worker in workers if worker.progress is not None]
             if not interrupted:
                 raise
             raise RunInterruptedError("; ".join(interrupted)) from None
@@ -172,7 +172,7 @@ class _Worker:
         self.process.start()
         theirs.close()  # so that the pipe is closed when the process ends
         self.place, self.name = -1, "no run yet"
-        self.progress: Progress | None = None  # of the current run
+        self.progress: Progress | None = None  # progress of the current run; None between runs
 
     def send(self, message: object) -> None:
         """Send a message to the worker."""
@@ -194,6 +194,7 @@ class _Worker:
             raise self._lost() from None
         match message:
             case RunReport():
+                self.progress = None
                 return message
             case Failed():
                 raise message.error

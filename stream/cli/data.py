@@ -52,15 +52,18 @@ def show(
         str | None,
         typer.Option("--map", metavar="FILE.toml|PAIRS", show_default="guessed", help="Columns of a tabular log"),
     ] = None,
-    save_features: Annotated[
+    features_file: Annotated[
         Path | None,
-        typer.Option(help="Write a log's feature names and their indices to this file, for `onebit learn --features`"),
+        typer.Option(
+            "--save-features",
+            help="Write a log's feature names and their indices to this file, for `onebit learn --features`",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Show a data set: rows, features, classes, terms of use, first rows and, for a tabular log, a mapping."""
     if is_log(name_or_file):
-        _show_log(name_or_file, mapping, save_features, settings, as_json=json)
+        _show_log(name_or_file, mapping, features_file, settings, as_json=json)
         return
     dataset = load_scaled(name_or_file, n_features, seed, settings.scale)
     if uneven := uneven_warning(uneven_of(dataset)):

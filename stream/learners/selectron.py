@@ -74,7 +74,10 @@ def predict(
     epsilon: float,
     *rest: Any,
 ) -> tuple[int, int, float]:
-    """Explore uniformly if x is unfamiliar, otherwise play the greedy class (lines 8-11)."""
+    """Explore uniformly if x is unfamiliar, otherwise play the greedy class (lines 8-11).
+
+    `rest` contains the other arguments of the update.
+    """
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -351,9 +354,9 @@ class Selectron(KernelLearner):
         radius: float,
         support_max: int,
     ) -> None:
-        self.retractable = loss == "quadratic"  # the other fit cannot be reversed
+        self.retractable = loss == "quadratic"  # a logistic fit cannot be reversed
         W = np.zeros((n_classes, n_features))
-        if self.retractable:
+        if loss == "quadratic":
             inverses = np.array([np.eye(n_features), eta * np.eye(n_features)])
             arrays, kernels = {"W": W, "inverses": inverses}, Kernels(predict, update_quadratic)
             super().__init__(n_classes, n_features, arrays, (W, inverses, epsilon, alpha), kernels)

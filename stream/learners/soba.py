@@ -8,8 +8,8 @@ import numpy as np
 from stream.learners.base import MARGIN, Cost, Extent, FromLogs, KernelLearner, Kernels, Parameter
 from stream.learners.registry import register
 from stream.learners.soba_kernels import (
-    observe_diagonal,
-    observe_full,
+    count_round_diagonal,
+    count_round_full,
     predict_diagonal,
     predict_full,
     update_diagonal,
@@ -261,10 +261,10 @@ class SobaAdaptive(SobaLearner):
         sums = np.zeros(3)
         if covariance == "full":
             arrays, model = full_model(n_classes, n_features, 0.0, a, margin, sums)
-            kernels = Kernels(predict_full, update_full, observe_full)
+            kernels = Kernels(predict_full, update_full, count_round_full)
         else:
             arrays, model = diagonal_model(n_classes, n_features, 0.0, a, margin, sums)
-            kernels = Kernels(predict_diagonal, update_diagonal, observe_diagonal)
+            kernels = Kernels(predict_diagonal, update_diagonal, count_round_diagonal)
         super().__init__(n_classes, n_features, arrays, model, kernels)
 
     @classmethod

@@ -31,7 +31,7 @@ def explore(
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ, otherwise play the greedy class.
 
-    If `sums` contains the number of rounds, γ_t replaces γ.
+    soba-adaptive uses γ_t instead of γ. Only its `sums` contain a third value, the number of rounds.
     """
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
@@ -219,7 +219,7 @@ def update_full(
 
 
 @compiled
-def observe_diagonal(
+def count_round_diagonal(
     indices: IndexArray,
     values: FloatArray,
     action: int,
@@ -236,7 +236,7 @@ def observe_diagonal(
 
 
 @compiled
-def observe_full(
+def count_round_full(
     indices: IndexArray,
     values: FloatArray,
     action: int,

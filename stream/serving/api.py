@@ -79,8 +79,8 @@ class Gateway:
                 self.counts.fallbacks += 1
                 return _decision(event_id, answer, fallback=True)
         error = (
-            f"no prediction within {self.timeout_s:g} s; repeat the request with this id, and check the learner and "
-            "its dead letters"
+            f"no prediction within {self.timeout_s:g} s; repeat the request with this id. Check the learner, and run: "
+            "onebit tail dead-letter"
         )
         return problem(504, {"error": error, "id": event_id})
 

@@ -235,8 +235,8 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
     """Return the differences from a run with the same events and no faults.
 
     If the faults in a run take no virtual time, the run publishes the same predictions, examples and dead letters as
-    the run without faults, which has one process. The records are equal byte for byte and in the same order. Four
-    conditions apply:
+    the run without faults, which has one process. The records are equal byte for byte and in the same order. Every
+    partition's final model, ledger and overflows are also equal. Four conditions apply:
 
     1. A learner polls whenever a record is appended or an action is due. Otherwise the time of a decision's tick
        differs.
@@ -259,6 +259,18 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
             other = _lasting_values(read_partition(faultless.broker, tp))
             name = f"differs from the run without faults: {topic}/{partition}"
             wrong += [f"{name} {difference}" for difference in differences("record", other, one)]
+    tasks, expected = (
+        {
+            number: (task.join.ledger(), task.join.overflows(), state_digest([task.learner.state()]))
+            for number, task in of
+        }
+        for of in (world.processes.tasks().items(), faultless.processes.tasks().items())
+    )
+    wrong += [
+        f"differs from the run without faults: partition {number}: expected {expected[number]}; got {got}"
+        for number, got in tasks.items()
+        if got != expected[number]
+    ]
     return wrong
 
 

@@ -1,7 +1,7 @@
 """A run's schedule as plain data, drawn from a seed.
 
 Half of the runs are *timeless*. Their faults take no virtual time, and a learner polls whenever something happens. Such
-a run must be bit-for-bit identical to the same run without faults (see `checks.equal_faultless`).
+a run must have the same outputs, models and ledgers as the run without faults (see `checks.equal_faultless`).
 """
 
 from collections.abc import Sequence

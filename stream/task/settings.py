@@ -313,7 +313,7 @@ class TaskSettings:
             PluginError: a plug-in's learner raises an exception.
         """
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
-        with registered().blamed(self.learner):
+        with registered().blamed(self.learner, *map(learner_of, self.challengers)):
             learner = self.make_learner()
             decision = learner.predict(x, 0.5)
             if self.play == "logged":

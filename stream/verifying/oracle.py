@@ -51,7 +51,7 @@ class Letter(NamedTuple):
 
 
 Event = Decided | Example | Corrected | Promoted | Letter
-"""An expected outcome. The examples have no drift alarm and no arm."""
+"""An event that the oracle expects. Its examples have neither a drift alarm nor an arm."""
 
 
 class _Pending(NamedTuple):

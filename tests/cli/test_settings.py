@@ -54,7 +54,7 @@ OWN = {
     }.items()
     for flag in flags
 }
-"""Flags that share a name with another command's setting but have a different meaning."""
+"""Flags that have the name of a setting but belong to the command alone. The setting does not apply to them."""
 
 
 @pytest.mark.parametrize("program", Program)

@@ -1,21 +1,22 @@
 """`onebit tail` and `onebit dead-letters requeue` on an embedded pipeline's topics."""
 
 import json
-from contextlib import nullcontext
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from stream.cli import dead_letters, tail
+from stream.cli import tail
 from stream.errors import ExitCode
+from stream.kafka.port import Broker
 from stream.wire.codec import tick_headers
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
 @pytest.fixture
-def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+def pipeline(on_broker: Callable[[Broker], None]) -> Pipeline:
     """A pipeline in which `a` is matched, `b` is pending, and a third context is malformed."""
     made = Pipeline(small_task())
     made.context("a", 1)
@@ -28,11 +29,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     run_until_idle(learner)
     learner.close()
 
-    def connected(settings: Any) -> nullcontext[Any]:
-        return nullcontext((made.broker, TOPICS, 1))
-
-    monkeypatch.setattr(tail, "connected", connected)
-    monkeypatch.setattr(dead_letters, "connected", connected)
+    on_broker(made.broker)
     return made
 
 

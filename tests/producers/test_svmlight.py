@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from producers.datasets.base import Dataset, DatasetError
+from producers.datasets.logs import streams
 from producers.datasets.svmlight import name_of, read
 
 if sys.version_info >= (3, 14):
@@ -61,6 +62,14 @@ def test_file_with_index_0_is_zero_based(path: Path) -> None:
     path.write_text("0 1:1\n1 0:1 3:1\n")
     assert entries(read(path)) == [(0, {1: 1.0}), (1, {0: 1.0, 3: 1.0})]
     assert read(path).n_features == 4
+
+
+def test_lines_that_are_too_long_are_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "LINE_BYTES_MAX", 50)
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 20)
+    path.write_text("0 1:1\n1 " + "1:1 " * 30 + "\n")
+    with pytest.raises(DatasetError, match="line 2: "):
+        read(path)
 
 
 def test_labels_that_only_python_parses_as_integers_are_strings(path: Path) -> None:

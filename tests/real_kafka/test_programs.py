@@ -102,7 +102,7 @@ def test_run_on_kafka_starts_all_programs_and_reports(kafka: LocalKafka, prefix:
     assert report["matched"] + report["expired"] == 1_500
     assert report["expired"] > 0
     assert report["duplicates"] > 0
-    assert 0 < report["mistakes"] < 1_000  # the replay waits for the learner, which then learns from early feedback
+    assert 0 < report["mistakes"] < 1_250  # 1,350 are expected without learning; the replay waits for the learner
     (saved,) = read_runs(page)
     assert saved.latency is not None
     assert saved.latency_counts is not None
@@ -113,7 +113,7 @@ def test_run_on_kafka_starts_all_programs_and_reports(kafka: LocalKafka, prefix:
 def test_run_on_kafka_restarts_a_learner_whose_session_timed_out(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, **STREAM)
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, **STREAM, partitions=2, model="own")
     run = pipeline.start("run", "--kafka", "--bootstrap", kafka.bootstrap, "--json", "--no-report")
     run.wait_until_it_says("topics .* on")
     wait_for(lambda: child(run.process.pid, "learn") is not None, "the learner is started")
@@ -126,7 +126,8 @@ def test_run_on_kafka_restarts_a_learner_whose_session_timed_out(
         os.kill(learner, signal.SIGCONT)
     assert run.wait() == 0, run.said()
     assert "restarting" in run.said()
-    assert json.loads(run.said().splitlines()[-1])["ledger_ok"]
+    report = json.loads(run.said().splitlines()[-1])
+    assert (report["model"], report["decided"], report["ledger_ok"]) == ("own", EVENTS, True)
     pipeline.assert_every_context_is_decided_and_settled_once(EVENTS)
 
 
