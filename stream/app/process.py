@@ -189,12 +189,11 @@ class Meter:
 
     def show(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> None:
         """Report the given figures."""
-        self._shown_s = self._now_s()
         self._show(self.progress(decided, error_rate, pending, to_come))
 
     def progress(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> Progress:
-        """Return the progress with the speed and the remaining time."""
-        now_s = self._now_s()
+        """Return the progress with the speed and the remaining time. The interval to the next report starts again."""
+        now_s = self._shown_s = self._now_s()
         per_s = decided / max(now_s - self._started_s, 1e-9)
         left_s = self._time_to_go.estimate_s(decided, pending, now_s)
         return Progress(self._name, self._events, decided, pending, error_rate, to_come, per_s, left_s)
