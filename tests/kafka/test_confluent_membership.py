@@ -145,6 +145,26 @@ def test_member_that_the_client_rejoined_is_fenced_unless_the_broker_was_down(
         assert assigned == []
 
 
+@pytest.mark.parametrize("callback", ["on_assign", "on_revoke"])
+@pytest.mark.parametrize("has_partitions", [False, True])
+def test_callback_returns_to_a_closing_client_only_if_the_client_waits_for_it(
+    connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, callback: str, *, has_partitions: bool
+) -> None:
+    member = _member(connection, {})
+    member._positions = {CONTEXTS: 7} if has_partitions else {}
+    returned = []
+
+    def close() -> None:
+        getattr(member, f"_{callback}")(member._client, [])
+        returned.append(callback)
+
+    calls = {"unsubscribe": lambda: None, "unassign": lambda: None, "consume": lambda count, timeout_s: []}
+    monkeypatch.setattr(member, "_client", SimpleNamespace(**calls, close=close))
+    monkeypatch.setattr("stream.kafka.confluent.consumers._CLOSED_WITHIN_S", 0.2)
+    member.close()
+    assert returned == ([callback] if has_partitions else [])
+
+
 def test_unknown_member_whose_partitions_were_reassigned_is_fenced(connection: ConfluentConnection) -> None:
     member = _member(connection, {"learner-2": frozenset((CONTEXTS,))})
     connection.cut_off_s = time.monotonic()

@@ -13,12 +13,15 @@ Workarounds for librdkafka:
 - A static member (`group.instance.id`) does not leave its group when it is closed. `close` removes it.
 - The client does not report the responses to heartbeats. Instead, `check_place` sends a request to the group.
 - An offset commit has no timeout, and waits until the broker responds (`commit`).
+- A client that is closed during a rebalance may report an assignment or a revocation after it has left the group. If
+  this callback returned, the client would wait forever, and hold Python's global lock (`_block_if_client_left`).
 """
 
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from threading import Event
 from typing import Any, ClassVar
 
 import confluent_kafka
@@ -65,6 +68,7 @@ class GroupConsumer(Reader):
         self._out: FencedError | None = None  # the error to raise if this member has permanently lost its place
         self._failure: Exception | None = None  # error in a callback, raised again by poll
         self._closing = False
+        self._client_is_closing = False
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -88,6 +92,7 @@ class GroupConsumer(Reader):
         return records
 
     def _on_assign(self, client: Any, partitions: Iterable[Any]) -> None:
+        self._block_if_client_left()
         if self._closing:  # without this call, closing the client may block forever
             client.unassign()
             return
@@ -123,6 +128,7 @@ class GroupConsumer(Reader):
         self.subscription.check_kept({tp: self._positions[tp] for tp in sorted(tps - self._paused)}, beginnings)
 
     def _on_revoke(self, client: Any, partitions: Iterable[Any]) -> None:
+        self._block_if_client_left()
         if self._positions and not self._closing:
             try:
                 self.subscription.listener.on_revoked(self.assignment())
@@ -272,13 +278,23 @@ class GroupConsumer(Reader):
     def close(self) -> None:
         """See Consumer."""
         self._closing = True
-        # Closing a client during a join may block forever; see also `_on_assign`.
         with suppress(*RAISED):
             self._client.unsubscribe()
-            self._client.poll(0)
+            while self._client.consume(ASIDE_RECORDS_MAX, 0):  # until the client has reported the revocation
+                pass
+        self._client_is_closing = True
         super().close()
         if self._member_id and self._out is None:
             self._admin.leave(self.subscription, self._member_id)
+
+    def _block_if_client_left(self) -> None:
+        """Block the thread of a callback that the client runs while it is closed without assigned partitions.
+
+        The client does not wait for this callback. It may have left the group, and then never returns from the call
+        that follows the callback. With assigned partitions, it does wait. The thread is `bounded`'s.
+        """
+        if self._client_is_closing and not self._positions:
+            Event().wait()
 
     def _raise_if_out(self) -> None:
         if self._out is not None:
