@@ -6,7 +6,7 @@
    outside its set.
 2. Each class of letter and 20news is omitted from the first half of the rows, where it is not eligible. The benchmark
    compares it with the same class in a run in which it is eligible from the start. It counts the class's rows until the
-   accuracy on its last 50 rows reaches 90 % of the steady accuracy. The steady accuracy is the mean over the last
+   accuracy on its last 50 rows reaches 90% of the steady accuracy. The steady accuracy is the mean over the last
    quarter of its rows.
 """
 

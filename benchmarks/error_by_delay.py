@@ -112,7 +112,7 @@ def _panel(row: Row) -> Iterator[str]:
     for percent in (0, 50, 100):
         y = bottom - percent / 100 * PLOT_HIGH_PX
         yield f'<path d="M{LEFT_PX} {y:g}h{PLOT_PX}" stroke="{GRID}" stroke-opacity=".45" stroke-width=".8"/>'
-        yield f'<text x="{LEFT_PX - 5}" y="{y + 4:g}" text-anchor="end">{percent} %</text>'
+        yield f'<text x="{LEFT_PX - 5}" y="{y + 4:g}" text-anchor="end">{percent}%</text>'
     for place, delay in enumerate(("0", "10", "100", "1k", "10k")):
         yield f'<text x="{LEFT_PX + place * step:g}" y="{bottom + 15}" text-anchor="middle">{delay}</text>'
     for of_set, errors in row["error %"].items():

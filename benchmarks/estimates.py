@@ -3,7 +3,7 @@
     python benchmarks/estimates.py [--sets synsep optdigits] [--seeds 1000] [--rows 2000] [--minutes 30] [--write]
 
 The rows of a data set are the population. Each seed draws rows with replacement. A known policy chooses the classes,
-and the bit reports whether the class is right. This policy mixes 70 % uniform play, which bounds the weights, with 30 %
+and the bit reports whether the class is right. This policy mixes 70% uniform play, which bounds the weights, with 30%
 play by a learner trained on some of the rows. The evaluated policies are uniform play, a constant class, and a trained
 model that plays every class with a probability of at least 0.02. Their true values are means over the population. The
 coverage is the fraction of seeds whose interval contains the true value, for the bootstrap, the empirical Bernstein

@@ -105,7 +105,7 @@ def _legend() -> Iterator[str]:
     for estimator, colour in SHOWN.items():
         yield f'<path d="M{x} 14h26" stroke="{colour}" stroke-width="2"/>'
         yield f'<circle cx="{x + 13}" cy="14" r="4" fill="{colour}"/>'
-        yield f'<text x="{x + 32}" y="18">{estimator}, 95 %</text>'
+        yield f'<text x="{x + 32}" y="18">{estimator}, 95%</text>'
         x += 115
     yield f'<path d="M{x} 6v16" stroke="{TRUE}" stroke-width="3"/><text x="{x + 10}" y="18">truth</text>'
 

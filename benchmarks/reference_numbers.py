@@ -150,7 +150,7 @@ def main() -> None:
     seeds = range(1, arguments.seeds + 1)
     print(f"cumulative error of the actions in %, by {arguments.by}; seeds {seeds.start} to {seeds.stop - 1}")
     print(
-        f"{'learner':11s} {'data':9s} {'events':>9s} {'mean':>7s} {'sd':>6s} {'last 10 %':>9s} {'known':>6s} "
+        f"{'learner':11s} {'data':9s} {'events':>9s} {'mean':>7s} {'sd':>6s} {'last 10%':>9s} {'known':>6s} "
         f"{'dev. in sd':>10s}   by seed"
     )
     rows = []

@@ -89,7 +89,7 @@ done
 kill -INT "$up"
 wait "$up" || true
 grep '^verify-1' "$log" | tail -1
-grep -q '^verify-1 .*✓ the ledger adds up in 1 partition; error [0-9.]* %, last fifth' "$log" || { cat "$log"; fail "the output contains no verdict"; }
+grep -q '^verify-1 .*✓ the ledger adds up in 1 partition; error [0-9.]*%, last fifth' "$log" || { cat "$log"; fail "the output contains no verdict"; }
 first=$(grep -n -m1 '^learner-1 ' "$log" | cut -d: -f1)
 say "the learner's first line is line $first of the output; Kafka's own log has $(compose logs --no-log-prefix kafka | wc -l) lines"
 ((first < 60)) || { head -100 "$log"; fail "too many lines are printed before the learner's first line"; }

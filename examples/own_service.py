@@ -122,8 +122,8 @@ def serve(service: Service, timeout_s: float) -> str:
     third = ROUNDS // 3
     first, last = (100 * sum(part) / (third * VISITORS) for part in (right[:third], right[-third:]))
     return (
-        f"{ROUNDS * VISITORS} visitors got a page; it was right for {first:.0f} % of the first third and "
-        f"{last:.0f} % of the last third"
+        f"{ROUNDS * VISITORS} visitors got a page; it was right for {first:.0f}% of the first third and "
+        f"{last:.0f}% of the last third"
     )
 
 

@@ -24,9 +24,9 @@ def _cell(number: int, value: object) -> str:
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table as text.
 
-    >>> print(text_table(["learner", "error"], [["late-ucb", "9.1 %"]]))
+    >>> print(text_table(["learner", "error"], [["late-ucb", "9.1%"]]))
     learner   error
-    late-ucb  9.1 %
+    late-ucb   9.1%
     """
     lines = [list(map(str, row)) for row in (columns, *rows)]
     widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]

@@ -49,7 +49,7 @@ async function main() {
   const third = ROUNDS / 3;
   const share = (part) => Math.round(100 * part.reduce((sum, n) => sum + n, 0) / (third * VISITORS));
   console.log(`own_service on ${prefix}* at ${bootstrap}: ${ROUNDS * VISITORS} visitors got a page; it was right `
-    + `for ${share(right.slice(0, third))} % of the first third and ${share(right.slice(-third))} % of the last third`);
+    + `for ${share(right.slice(0, third))}% of the first third and ${share(right.slice(-third))}% of the last third`);
 }
 
 function interests(page) {

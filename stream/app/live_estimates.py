@@ -152,7 +152,7 @@ def challenger_lines(found: "ChallengerComparison", prefix: str = "") -> list[st
     return [
         f"{prefix}challenger {one.name}: estimated mean reward {one.ips:.3f} ({one.reward.low:.3f} to "
         f"{one.reward.high:.3f}); champion {found.champion}: {found.mean:.3f}, {found.n:,} decisions; difference "
-        f"{one.difference.low:+.3f} to {one.difference.high:+.3f} (95 %, valid at all times)"
+        f"{one.difference.low:+.3f} to {one.difference.high:+.3f} (95%, valid at all times)"
         + (one.contradiction and f"; {one.contradiction}")
         for one in found.challengers
     ]

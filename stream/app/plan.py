@@ -144,7 +144,7 @@ SHORT_DELAY_SHARE = 0.001
 
 
 def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
-    """Return a lower bound for at least 99.9 % of the feedback delays."""
+    """Return a lower bound for at least 99.9% of the feedback delays."""
     if feedback.delay == LOGGED:
         return int(min(dataset.logged_delays_ms(), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)

@@ -220,7 +220,7 @@ def tune_gc() -> None:
 def freeze_gc() -> None:
     """Freeze the program's state, that is, all objects that exist between two steps.
 
-    Reference counting still frees these objects. Collecting them took 2 % of a learner's time, with pauses of
+    Reference counting still frees these objects. Collecting them took 2% of a learner's time, with pauses of
     up to a quarter of a second. If a frozen cycle becomes garbage, it is not freed until the program is recreated.
     Steps, failed steps, status lines and metrics do not create cycles.
     """

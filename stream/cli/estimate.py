@@ -81,7 +81,7 @@ def estimate_policies(
 ) -> None:
     """Estimate the reward of other policies from a log of decisions.
 
-    The log must contain propensities and rewards. Prints six estimates with 95 % intervals: bootstrap for all
+    The log must contain propensities and rewards. Prints six estimates with 95% intervals: bootstrap for all
     estimators, empirical Bernstein for bounded weights and a constant policy, and anytime-valid for ips and dr.
     """
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
@@ -130,7 +130,7 @@ def _when_learned(found: Estimates, training: Training) -> str:
 
 
 def _table(policy: PolicyEvaluation, options: Options) -> Table:
-    percent = f"{100 * options.confidence:g} %"
+    percent = f"{100 * options.confidence:g}%"
     ends = [f"{percent} {kind}" for kind in ("bootstrap", "Bernstein", "anytime")]
     table = Table(
         title=f"{policy.policy}: effective sample size {policy.ess:,.0f}, largest weight {policy.weight_max:,.4g}",

@@ -57,7 +57,7 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Run each learner with N consecutive seeds, and report means with 95 % intervals",
+            help="Run each learner with N consecutive seeds, and report means with 95% intervals",
         ),
     ] = 1,
     jobs: Annotated[

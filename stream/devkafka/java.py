@@ -41,7 +41,7 @@ def _cache_folder() -> Path:
 class Java(NamedTuple):
     """Runs Kafka's classes for a home directory.
 
-    Only Java's fast compiler is used. A broker with the optimising compiler needs up to 50 % more CPU in its first
+    Only Java's fast compiler is used. A broker with the optimising compiler needs up to 50% more CPU in its first
     minute and about as much afterwards. It also stores more classes, which take longer to read.
     """
 

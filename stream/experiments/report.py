@@ -107,10 +107,10 @@ def _write_table(
 def markdown(table: Table) -> str:
     """Return a table in Markdown.
 
-    >>> print(markdown(Table(("learner", "error"), (("arow", "5 %"),))))
+    >>> print(markdown(Table(("learner", "error"), (("arow", "5%"),))))
     | learner | error |
     |---|---|
-    | arow | 5 % |
+    | arow | 5% |
     """
     lines = [table.columns, tuple("---" for _ in table.columns), *table.rows]
     return "\n".join(

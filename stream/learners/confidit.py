@@ -149,7 +149,7 @@ class Confidit(KernelLearner):
             super().__init__(n_classes, n_features, named, (M, memory, settings), kernels)
             return
         W = np.zeros((n_classes, n_features))
-        # np.full writes all pages at once. With np.zeros, pages are mapped at the first access, and reads take 20 %
+        # np.full writes all pages at once. With np.zeros, pages are mapped at the first access, and reads take 20%
         # longer.
         inverses = np.full((n_classes, n_features, n_features), 0.0)
         inverses[:, np.arange(n_features), np.arange(n_features)] = 1.0 / start

@@ -148,7 +148,7 @@ class IgwLogistic(KernelLearner):
     targets are proportional to their probabilities. There is no importance weight.
 
     Assumes sparse x. On dense data with correlated features, AdaGrad's diagonal is inaccurate: the error on satimage is
-    47 %, compared with 21 % for late-ucb.
+    47%, compared with 21% for late-ucb.
 
     Delay: an update uses the current W and A, and only the decision's action. The order of the bits matters, so
     an update cannot be retracted.

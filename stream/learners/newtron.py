@@ -49,7 +49,7 @@ class PNewtron(KernelLearner):
     actions also cause updates.
 
     Assumes that x is not scaled, as in the paper (binary x, ‖x‖ about 5). With α = 10 and D = 1, the softmax of
-    unit-norm x is so flat that the error remains near 52 % on SynSep. Make α proportional to 1/‖x‖.
+    unit-norm x is so flat that the error remains near 52% on SynSep. Make α proportional to 1/‖x‖.
 
     Delay: p, p' and G·W'_τ are the values at prediction time, by the definition of f_τ (G·W'_τ is computed from the
     logged scores). A and b are the current sums, so the order of updates does not matter.

@@ -22,7 +22,7 @@ STEP_MAX = 1e200
 
 NORM_REFRESH_UPDATES = 1024
 """Number of updates after which pnewtron recomputes ‖W''‖², which is otherwise maintained incrementally. The rounding
-error of 1024 changes is about 1e-13 of the norm. For 4,000 weights, recomputation costs less than 1 %. The counter is
+error of 1024 changes is about 1e-13 of the norm. For 4,000 weights, recomputation costs less than 1%. The counter is
 part of the state, so that a restored model behaves identically.
 """
 

@@ -165,8 +165,8 @@ class Soba(SobaLearner):
     above about 10¹⁴, the inverse contains only rounding errors in the direction of x. An update with negative or
     non-finite zᵀA⁻¹z is rejected.
 
-    `condition`=none disables the condition on m. In this implementation the condition increases the error, from 31 % to
-    43 % on pendigits and from 69 % to 80 % on letter.
+    `condition`=none disables the condition on m. In this implementation the condition increases the error, from 31% to
+    43% on pendigits and from 69% to 80% on letter.
 
     Delay: p_y is the value at prediction time. `margin` selects whether (Wx), ȳ and δ are the values at prediction time
     or are computed from the current W. A, W and Σ m_s are current. See soba-diag for the reason and for retraction.

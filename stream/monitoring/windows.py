@@ -62,7 +62,7 @@ class Counts(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A share with its 95 % Wilson score interval (Wilson, 1927)."""
+    """A share with its 95% Wilson score interval (Wilson, 1927)."""
 
     value: float
     low: float

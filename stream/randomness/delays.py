@@ -9,7 +9,7 @@ the nearest integer.
     geometric:10s         mean 10 s; the number of 1 ms ticks up to the first success, so at least 1 ms
     exponential:10s       mean 10 s
     lognormal:10s,1.0     median 10 s; 1.0 is the standard deviation of the logarithm
-    weibull:10s,0.7       scale 10 s (63.2 % are shorter), shape 0.7 (below 1: a heavy tail)
+    weibull:10s,0.7       scale 10 s (63.2% are shorter), shape 0.7 (below 1: a heavy tail)
     empirical:FILE        one delay in ms per line; each line is equally likely
     0=fixed:1s;*=none     per class (the event's true label, not the action); * is any other class
 
@@ -293,7 +293,7 @@ def _number(what: str, text: str, *, zero_allowed: bool) -> float:
 
 def _probability(what: str, value: float) -> float:
     if not 0.0 <= value <= 1.0:
-        raise DelayError(f"{what} must be a probability in [0, 1], such as 0.02 for 2 %; got {value!r}")
+        raise DelayError(f"{what} must be a probability in [0, 1], such as 0.02 for 2%; got {value!r}")
     return value
 
 

@@ -31,7 +31,7 @@ class CurvePoint(NamedTuple):
 
 
 class HalfWidths(NamedTuple):
-    """Half-widths of the 95 % intervals for a run's rates; nan if there are too few decisions."""
+    """Half-widths of the 95% intervals for a run's rates; nan if there are too few decisions."""
 
     error_rate: float
     error_rate_last_fifth: float
@@ -127,7 +127,7 @@ DECISIONS_MIN = 100
 
 
 def half_width(mistakes: NDArray[Any]) -> float:
-    """Return the half-width of the 95 % interval for the mean, from a local block bootstrap.
+    """Return the half-width of the 95% interval for the mean, from a local block bootstrap.
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
     preserve the dependence between neighbours. Each block is replaced by a block that starts at most n/40 decisions

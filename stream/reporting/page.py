@@ -176,7 +176,7 @@ def _summary(report: RunReport) -> str:
     for key, words in (("loss", "lost"), ("duplicates", "sent twice")):
         share = settings.get(key)
         if is_number(share):
-            clauses.append(f"{100 * float(str(share)):.6g} % {words}" if share else f"none {words}")
+            clauses.append(f"{100 * float(str(share)):.6g}% {words}" if share else f"none {words}")
     sentence = ", ".join(clauses) + "."
     if not math.isnan(report.constant_error_rate):
         sentence += (
@@ -230,7 +230,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
     if not of:
         return ""
     seeds_text = "; ".join(f"{listed(those)}: {seeds}" if len(of) > 1 else seeds for seeds, those in of.items())
-    return f"Means over the seeds {seeds_text}. The bands in the charts are 95 % intervals, as in the table."
+    return f"Means over the seeds {seeds_text}. The bands in the charts are 95% intervals, as in the table."
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:

@@ -236,7 +236,7 @@ def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
 
 
 def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
-    """Return the line for the mean over a series' runs, with the 95 % interval if there are several runs."""
+    """Return the line for the mean over a series' runs, with the 95% interval if there are several runs."""
     runs = [points for points in runs if points]
     if not runs:
         return Line(number, name, (), ())

@@ -46,7 +46,7 @@ def versions() -> dict[str, Any]:
 
 
 class Latency(NamedTuple):
-    """Decision latency in ms, accurate to within 2.4 %."""
+    """Decision latency in ms, accurate to within 2.4%."""
 
     median_ms: int
     p90_ms: int

@@ -101,13 +101,13 @@ class Series(NamedTuple):
         return mean(map(figure, self.runs))
 
     def half_width(self, figure: Callable[[RunReport], float]) -> float:
-        """Return the half-width of the 95 % interval (Student's t) for the mean over seeds; nan for a single run."""
+        """Return the half-width of the 95% interval (Student's t) for the mean over seeds; nan for a single run."""
         values = list(map(figure, self.runs))
         return t_factor(len(values)) * stdev(values) if len(values) > 1 else math.nan
 
 
 def t_factor(n: int) -> float:
-    """Return the half-width of the 95 % interval for a mean of n values, in units of their standard deviation.
+    """Return the half-width of the 95% interval for a mean of n values, in units of their standard deviation.
 
     >>> round(t_factor(10), 3)
     0.715
@@ -198,14 +198,14 @@ def comparison(reports: Sequence[RunReport]) -> Table:
     names = labels([series.first for series in found])
     notes = [f"{'The same for all: ' if len(found) > 1 else ''}{listed(same)}."] if same else []
     if any(len(series.runs) > 1 for series in found):
-        notes.append("± is the half-width of the 95 % interval (Student's t) for the mean over the seeds.")
+        notes.append("± is the half-width of the 95% interval (Student's t) for the mean over the seeds.")
     if any("±" in columns["error"][row] for row, series in enumerate(found) if len(series.runs) == 1):
-        notes.append("± is the half-width of the 95 % interval from a bootstrap over blocks of the run's decisions.")
+        notes.append("± is the half-width of the 95% interval from a bootstrap over blocks of the run's decisions.")
     return Table(("learner", *columns), tuple(zip(names, *columns.values(), strict=True)), tuple(notes))
 
 
 def rate_text(series: Series, field: str) -> str:
-    """Format a rate with the half-width of its 95 % interval over seeds or, for one run, over blocks of decisions."""
+    """Format a rate with the half-width of its 95% interval over seeds or, for one run, over blocks of decisions."""
     rate = series.mean(lambda run: getattr(run.errors, field))
     is_alone = len(series.runs) == 1
     half: float = (
@@ -217,7 +217,7 @@ def rate_text(series: Series, field: str) -> str:
     if math.isnan(half) or text.startswith("<"):
         return text
     digits = ".1f" if half > 0.00095 else ".1g"
-    return f"{text.removesuffix(' %')}±{100 * half:{digits}} %"
+    return f"{text.removesuffix('%')}±{100 * half:{digits}}%"
 
 
 DIFFERENCES_MAX = 3
@@ -298,15 +298,15 @@ def percent(rate: float) -> str:
     """Format a rate with three significant digits; "–" if undefined.
 
     >>> [percent(rate) for rate in (0.5, 0.0874, 0.00012, 0.0, float("nan"))]
-    ['50.0 %', '8.74 %', '0.012 %', '0 %', '–']
+    ['50.0%', '8.74%', '0.012%', '0%', '–']
     """
     if math.isnan(rate):
         return "–"
     value = 100 * rate
     if value == 0:
-        return "0 %"
+        return "0%"
     decimals = 1 if value >= 9.995 else 2 if value >= 0.0995 else 3
-    return f"{value:.{decimals}f} %" if value >= 0.001 else "< 0.001 %"
+    return f"{value:.{decimals}f}%" if value >= 0.001 else "< 0.001%"
 
 
 def duration(seconds: float) -> str:

@@ -148,11 +148,11 @@ HOLDOUT_DIFFERENCE = Metric(
 )  # fmt: skip
 HOLDOUT_DIFFERENCE_LOWER = Metric(
     "onebit_holdout_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
-    "Lower limit of the difference's 95 % interval, which is valid at all times.",
+    "Lower limit of the difference's 95% interval, which is valid at all times.",
 )  # fmt: skip
 HOLDOUT_DIFFERENCE_UPPER = Metric(
     "onebit_holdout_difference_upper_ratio", Kind.GAUGE, (LEARNER,),
-    "Upper limit of the difference's 95 % interval, which is valid at all times.",
+    "Upper limit of the difference's 95% interval, which is valid at all times.",
 )  # fmt: skip
 HOLDOUT_MISMATCH = Metric(
     "onebit_holdout_mismatch", Kind.GAUGE, (LEARNER,),
@@ -168,11 +168,11 @@ CHALLENGER_REWARD = Metric(
 )  # fmt: skip
 CHALLENGER_DIFFERENCE_LOWER = Metric(
     "onebit_challenger_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
-    "Lower limit of the 95 % interval for challenger minus champion, which is valid at all times.", ("challenger",),
+    "Lower limit of the 95% interval for challenger minus champion, which is valid at all times.", ("challenger",),
 )  # fmt: skip
 CHALLENGER_DIFFERENCE_UPPER = Metric(
     "onebit_challenger_difference_upper_ratio", Kind.GAUGE, (LEARNER,),
-    "Upper limit of the 95 % interval for challenger minus champion, which is valid at all times.", ("challenger",),
+    "Upper limit of the 95% interval for challenger minus champion, which is valid at all times.", ("challenger",),
 )  # fmt: skip
 FEEDBACK_DELAY = Metric(
     "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stream.telemetry.metrics import Counts, Metric, Sample
 
 BUCKETS_PER_DECADE = 50
-"""Number of buckets per power of ten. A duration is within 2.4 % of the middle of its bucket."""
+"""Number of buckets per power of ten. A duration is within 2.4% of the middle of its bucket."""
 
 SHORTEST = -3 * BUCKETS_PER_DECADE
 """The bucket for all durations up to a microsecond, including negative durations."""

@@ -38,7 +38,7 @@ def test_interrupted_embedded_run_reports_its_progress(onebit: Onebit, monkeypat
     ended = onebit("run", "--events", "200", "--learner", "banditron,perceptron")
     assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
     assert re.fullmatch(
-        r"error: banditron: interrupted after 50 of 200 events, error \d+\.\d %, \d+ pending; no page was "
+        r"error: banditron: interrupted after 50 of 200 events, error \d+\.\d%, \d+ pending; no page was "
         r"written",
         ended.err.splitlines()[-1],
     )

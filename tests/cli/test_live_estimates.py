@@ -104,7 +104,7 @@ def test_estimate_and_reward_rate_continue_after_a_broker_outage(learn_log: Call
     )
     assert "over 20 settled decisions" in reported
     assert "over 60 settled decisions" in reported
-    assert reported.rpartition("reward 1 for ")[2].startswith("50.0 % of the decisions matched since this program ")
+    assert reported.rpartition("reward 1 for ")[2].startswith("50.0% of the decisions matched since this program ")
     assert "handed-over" not in reported
 
 

@@ -60,7 +60,7 @@ def test_ctrl_c_reports_the_progress_of_each_learner(onebit: Onebit, monkeypatch
     when_both_run(monkeypatch, ctrl_c)
     ended = onebit(*ENDLESS)
     assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
-    reached = r"interrupted after [\d,]+ of 1,000,000 events, error [\d.]+ %, [\d,]+ pending"
+    reached = r"interrupted after [\d,]+ of 1,000,000 events, error [\d.]+%, [\d,]+ pending"
     assert re.fullmatch(
         f"error: banditron: {reached}; perceptron: {reached}; no page was written", ended.err.splitlines()[-1]
     )

@@ -132,7 +132,7 @@ def shown(times_s: tuple[float, ...], *calls: dict[str, Any]) -> list[str]:
 def test_progress_shows_pending_decisions_and_eta() -> None:
     waits = [{"decided": 10, "error_rate": 0.9, "pending": pending} for pending in (10, 8)]
     first, second = shown((0.0, 10.0, 70.0), *waits)
-    assert first == "10 of 10 events  1 events/s  error 90.0 %  pending 10  ETA 10 s"
+    assert first == "10 of 10 events  1 events/s  error 90.0%  pending 10  ETA 10 s"
     assert second.endswith("pending 8  ETA 4 min 0 s")
 
 
@@ -196,7 +196,7 @@ def test_run_that_ends_before_its_feedback_suggests_a_rate(onebit: Onebit) -> No
     assert ended.code == ExitCode.OK
     assert found["feedback_after_end"] == 1.0
     (message,) = found["warnings"]
-    assert "100.0 % of the feedback" in message
+    assert "100.0% of the feedback" in message
     assert "--rate 3 (duration 1 min 40 s)" in message
     assert f"warning: {message}" in ended.err
     better = orjson.loads(onebit("run", *flags, "--rate", "3").out)

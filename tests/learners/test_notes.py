@@ -44,7 +44,7 @@ def separable(
 
 
 def events(seed: int, rounds: int = ROUNDS) -> list[Round]:
-    """Return points on the unit sphere with 10 % label noise."""
+    """Return points on the unit sphere with 10% label noise."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(rounds, D))
     X /= np.linalg.norm(X, axis=1, keepdims=True)

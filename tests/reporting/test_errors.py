@@ -251,7 +251,7 @@ def test_labels_of_equal_runs_are_numbered() -> None:
 def test_printed_percentage_has_a_small_rounding_error(rate: float) -> None:
     text = percent(rate)
     if not text.startswith("<"):
-        assert float(text.removesuffix(" %")) == pytest.approx(100 * rate, rel=0.06, abs=0.0005)
+        assert float(text.removesuffix("%")) == pytest.approx(100 * rate, rel=0.06, abs=0.0005)
 
 
 @given(st.floats(0, 1e6))

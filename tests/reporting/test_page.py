@@ -112,7 +112,7 @@ THREE_REPORTS = [run_report("perceptron", (0.3, 0.05), full_information=True), r
 def test_page_summarizes_the_run_in_one_sentence() -> None:
     assert (
         "1,000 events of optdigits (10 classes, 64 features) at 1,000 events/s, feedback after 9.9 s (median; "
-        "99th percentile 1 min 43 s; drawn from lognormal:10s,1.0), 2 % lost, 1 % sent twice."
+        "99th percentile 1 min 43 s; drawn from lognormal:10s,1.0), 2% lost, 1% sent twice."
     ) in Reader(page(THREE_REPORTS)).text
 
 
@@ -217,7 +217,7 @@ def test_every_figure_has_a_text_description_with_final_values() -> None:
     reported = re.findall(r'<p class="alt">(.*?)</p>', content)
     assert len(reported) == len(Reader(content).all("figure")) == 3
     for label in reported[:2]:
-        assert re.search(r"perceptron [\d.]+ %; banditron [\d.]+ %; soba-diag [\d.]+ %", label)
+        assert re.search(r"perceptron [\d.]+%; banditron [\d.]+%; soba-diag [\d.]+%", label)
     assert re.search(r"perceptron \d+; banditron \d+; soba-diag \d+\.$", reported[2])
     ledgers = [attributes["aria-label"] for attributes in Reader(content).all("svg")]
     assert ledgers == 2 * [
@@ -406,7 +406,7 @@ def test_page_shows_requested_policy_estimates() -> None:
     assert "late-ucb ips 1,000 0.25000 0.12500 to 0.37500 0.06250 to 0.50000" in text
     assert "soba snips 1,000 – – –" in text
     assert "outcome-missing, soba and late-ucb: 5 of 1,005 settled decisions have no outcome." in text
-    at_the_end = "At the end: soba 25.0 %; late-ucb 25.0 %; logged 10.0 %."
+    at_the_end = "At the end: soba 25.0%; late-ucb 25.0%; logged 10.0%."
     assert content.count(at_the_end) == 2, "once in the text and once in the script's data"
     assert "would have earned" not in page([run_report()])
 

@@ -57,7 +57,7 @@ def test_confidence_band_is_clipped_to_0_and_1() -> None:
 def test_table_of_runs_with_several_seeds_shows_means() -> None:
     table = comparison([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7), of_seed(1, 0.5, "soba-diag")])
     assert table.columns[:3] == ("learner", "seeds", "error")
-    assert [row[:3] for row in table.rows] == [("banditron", "3", "40.0±65.7 %"), ("soba-diag", "1", "50.0±2.8 %")]
+    assert [row[:3] for row in table.rows] == [("banditron", "3", "40.0±65.7%"), ("soba-diag", "1", "50.0±2.8%")]
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert "seeds" not in comparison([of_seed(1)]).columns
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 RUN_IDS_MAX = 1 << 22
 """Maximum number of ids per run (33 MB).
 
-Merging larger runs would need 50 % more memory. Smaller runs would slow down lookups, because a lookup searches every
+Merging larger runs would need 50% more memory. Smaller runs would slow down lookups, because a lookup searches every
 run.
 """
 

@@ -123,7 +123,7 @@ function drawEstimates(estimates) {
   at("h-estimates").parentElement.hidden = !estimates.length; // no decision was drawn at random, or none is settled
   at("estimates").replaceChildren();
   const means = {greedy: "greedy (highest score)", uniform: "uniform", learner: "the learner's own policy"};
-  table(at("estimates"), ["policy", "reward", "95 % interval", "95 %, anytime-valid", "played", "decisions", "effective sample size"],
+  table(at("estimates"), ["policy", "reward", "95% interval", "95%, anytime-valid", "played", "decisions", "effective sample size"],
     estimates.map(({policy, n, ess, played, off, estimates: [ips, snips]}) => [
       element("td", `${means[policy] ?? policy}${off ? " (unreliable: mean weight is not 1)" : ""}`, "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
     ]));

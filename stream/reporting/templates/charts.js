@@ -24,14 +24,14 @@
     return size >= 1e3 ? `${digits(value / 1e3)}k` : digits(value);
   };
   const onAxis = {
-    share: (value) => `${digits(100 * value)} %`,
+    share: (value) => `${digits(100 * value)}%`,
     ms: (value) => (value < 1000 ? `${digits(value)} ms` : `${(value / 1000).toLocaleString("en")} s`),
     count: short,
     number: short,
   };
   const powerOfTwo = (value) => `2${String(Math.round(Math.log2(value))).replace(/[-\d]/g, (each) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(each)])}`;
   const exact = {
-    share: (value) => `${digits(Number((100 * value).toPrecision(3)))} %`,
+    share: (value) => `${digits(Number((100 * value).toPrecision(3)))}%`,
     ms: (value) => onAxis.ms(Number(value.toPrecision(3))),
     count: (value) => Math.round(value).toLocaleString("en"),
     number: (value) => digits(Number(value.toPrecision(4))),
@@ -409,7 +409,7 @@
         if (mean === null) return;
         const text = exact[chart.y.form](mean);
         const spread = low !== null && high !== null ? exact[chart.y.form]((high - low) / 2) : "";
-        found.set(line.label, spread ? `${text.replace(" %", "")} ± ${spread}` : text);
+        found.set(line.label, spread ? `${text.replace("%", "")} ± ${spread}` : text);
       });
       this.all.tell(found);
     }
