@@ -3,11 +3,12 @@
     python benchmarks/activation.py [--write]
 
 Half of the decisions are shown, and receive feedback after a random delay. The other half are never shown. The
-benchmark reports the error on the shown decisions in three pipelines in virtual time, with `--on-expiry negative`:
+benchmark reports the error on the shown decisions for three pipelines that run in virtual time with
+`--on-expiry negative`:
 
     without     only the contexts whose decisions are shown
     deferred    all contexts, deferred; the window begins when a decision is shown
-    expiry      all contexts, not deferred; decisions that are not shown expire as wrong
+    expiry      all contexts, not deferred; decisions that are not shown expire and count as wrong
 """
 
 import argparse

@@ -9,8 +9,8 @@ For each set and delay, Vowpal Wabbit's squarecb, softmax and epsilon-greedy are
 The grid combines exploration settings, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of
 x, with the default learning rate. Other learning rates are then tried with the best of these settings. The setting with
 the smallest error is also measured on the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb
-with all products of two features and Vowpal Wabbit with `-q ff`. `--times` measures microseconds per event instead, for
-calls from Python without delayed bits, in a single run.
+on all pairwise products of features with Vowpal Wabbit using `-q ff`. `--times` measures the time per event instead, in
+microseconds, for calls from Python without delayed bits, in a single run.
 
 Every row is stored in benchmarks/results/ as soon as it is measured. Stored rows are not measured again.
 """
@@ -177,7 +177,7 @@ def _cell(rows: list[Row]) -> str:
 
 
 def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Callable[[int, int], None]:
-    """Return the function whose time is measured. It predicts and learns from a range of events.
+    """Return the function to be timed. It predicts and learns from a range of events.
 
     Args:
         data: The data set.

@@ -8,7 +8,7 @@ better. The error probability of the interval's lower limit is 2.5%; the goal is
 
 *CPU.* The extra time per decision and update with a challenger is reported relative to the time taken by the
 challenger's learner alone. All times are measured in one process, in seven turns; each reported time is the shortest
-over the turns.
+of the seven.
 """
 
 import time
@@ -81,7 +81,7 @@ def event_us(make: Callable[[], KernelLearner], data: str) -> float:
 
 def main() -> None:
     """Print the CPU times and the number of false promotions."""
-    print("champion + challenger on optdigits: us per event; ratio of the extra time to that of the challenger alone")
+    print("champion + challenger on optdigits: us per event; ratio of the extra time to the challenger's time alone")
     for champion, challenger in PAIRS:
         one, other = partial(learner, champion, 10, 64), partial(learner, challenger, 10, 64)
         makers = one, other, partial(pair, one, other)

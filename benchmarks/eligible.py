@@ -1,13 +1,13 @@
-"""Measure decisions among eligible classes, and the speed of learning a class that appears halfway through.
+"""Check that decisions are eligible, and measure how fast a class that appears halfway through is learned.
 
     python benchmarks/eligible.py DATA_FOLDER [--decisions 1000000] [--write]
 
-1. A task with open classes decides on contexts with random eligible classes: 2 to 30 of 50 names. No decision may be
-   outside its set.
-2. Each class of letter and 20news is omitted from the first half of the rows, where it is not eligible. The benchmark
-   compares it with the same class in a run in which it is eligible from the start. It counts the class's rows until the
-   accuracy on its last 50 rows reaches 90% of the steady accuracy. The steady accuracy is the mean over the last
-   quarter of its rows.
+1. A task with open classes decides on contexts with random eligible classes: 2 to 30 of 50 names. Every decision must
+   be one of the context's eligible classes.
+2. Each class of letter and 20news is omitted from the first half of the rows, where it is not eligible. The same class
+   is also measured in a run in which it is eligible from the start. In both runs, the benchmark counts the class's rows
+   until the accuracy on its last 50 rows reaches 90% of the steady accuracy. The steady accuracy is the mean over the
+   last quarter of the class's rows.
 """
 
 import argparse

@@ -6,10 +6,10 @@ The rows of a data set are the population. Each seed draws rows with replacement
 and the bit reports whether the class is right. This policy mixes 70% uniform play, which bounds the weights, with 30%
 play by a learner trained on some of the rows. The evaluated policies are uniform play, a constant class, and a trained
 model that plays every class with a probability of at least 0.02. Their true values are means over the population. The
-coverage is the fraction of seeds whose interval contains the true value, for the bootstrap, the empirical Bernstein
-interval, and the confidence sequence at all rows simultaneously. `--write` stores the table in
-benchmarks/results/estimates.json. `--minutes` limits the time per data set; the table shows the number of completed
-seeds.
+coverage is the fraction of seeds whose interval contains the true value. It is measured for the bootstrap, the
+empirical Bernstein interval, and the confidence sequence, which must contain the true value after every row. `--write`
+stores the table in benchmarks/results/estimates.json. `--minutes` limits the time per data set; the table shows the
+number of completed seeds.
 """
 
 import argparse
@@ -73,7 +73,7 @@ class Known(Policy):
 
 
 class MemoryLog(NamedTuple):
-    """A log of decisions in memory."""
+    """A decision log in memory."""
 
     rows: LogBatch
     n_features: int

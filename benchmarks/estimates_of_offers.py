@@ -1,4 +1,4 @@
-"""Estimate the values of policies on the included log, and draw them with the true values for the docs.
+"""Estimate the values of policies from the included log, and plot them with the true values for the docs.
 
     python benchmarks/estimates_of_offers.py           # the estimates and true values, one JSON object per policy
     python benchmarks/estimates_of_offers.py --draw    # write the figure to docs/figures/

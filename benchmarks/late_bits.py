@@ -6,9 +6,9 @@
 For each data set, the learner that `auto` chooses, with default parameters, processes the rows once in each of several
 random orders. Every bit arrives after a fixed number of decisions, or after a log-normal delay. The error is the share
 of wrong actions. "error % seeing" is the error on the decisions made after the first bit arrives. With `--drift`, the
-classes are renamed halfway through by a cyclic permutation, and each value of `drift` is measured. `--learner` selects
-a different learner. `--write` stores each row as soon as it is measured, in benchmarks/results/late_bits.json or
-late_bits_drift.json.
+classes are renamed halfway through by a cyclic permutation, and the learner is measured with each value of its `drift`
+parameter. `--learner` selects a different learner. `--write` stores each row as soon as it is measured, in
+benchmarks/results/late_bits.json or late_bits_drift.json.
 """
 
 import argparse

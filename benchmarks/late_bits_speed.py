@@ -3,9 +3,9 @@
     python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--write]
     python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
 
-Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio is more
-reliable than the absolute time. Each time is the shortest CPU time among five parts of the events, after a warm-up
-part. `--write` stores the rows, with the machine's load, in benchmarks/results/late_bits_speed.json.
+Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio of the two is
+more reliable than the absolute times. Each time is the CPU time in the fastest of five parts of the events, after a
+warm-up part. `--write` stores the rows, with the machine's load, in benchmarks/results/late_bits_speed.json.
 """
 
 import argparse

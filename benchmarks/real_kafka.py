@@ -4,13 +4,13 @@
     python benchmarks/real_kafka.py --learners banditron --data synsep --turns 3 --results FILE.json
     python benchmarks/real_kafka.py --profile
 
-Starts a single-node Kafka broker. Within one run, the compared programs take turns, `--turns` times each:
+Starts a single-node Kafka broker. Within one run, the following measurements alternate, `--turns` times each:
 
-- The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
-  these events, so that both are always busy. The first `--warm-up` events are excluded.
-- At 1,000 events/s with immediate feedback, the latency is the time from the append of a context to the append of its
-  prediction, and to its delivery to a read_committed consumer. A bare transaction loop (benchmarks/rivals.py) is
-  measured in the same way.
+- The replay writes all contexts as fast as the broker accepts them. The learner and the feedback program then settle
+  this backlog, so that both are always busy. The first `--warm-up` events are excluded.
+- At 1,000 events/s with immediate feedback, two latencies are measured: from the append of a context to the append of
+  its prediction, and to the prediction's delivery to a read_committed consumer. A bare transaction loop
+  (benchmarks/rivals.py) is measured in the same way.
 - A Faust agent that joins the same two topics in memory, with the same learner, replaces the learner program.
 - With banditron, a Kafka Streams application with exactly-once processing (benchmarks/streams) replaces the learner
   program.
@@ -80,7 +80,7 @@ class Process:
             self.used_s = float(times.user + times.system)
         elif code:
             self._errors.seek(0)
-            sys.exit(f"{self._process.args} ended with {code}: {self._errors.read().decode()[-2_000:]}")
+            sys.exit(f"{self._process.args} ended with exit code {code}: {self._errors.read().decode()[-2_000:]}")
         return self.used_s
 
     def runs(self) -> bool:
@@ -192,7 +192,7 @@ class Measured:
         return row
 
     def faust(self, events: int) -> Row:
-        """Measure a Faust agent that replaces the learner on existing contexts, alongside the feedback program."""
+        """Run a Faust agent instead of the learner on existing contexts, with the feedback program, and measure it."""
         rival = Process(self.settings, python(str(RIVALS), "faust", str(events)))
         with running(self.settings, onebit("feedback")):
             while not (done := self.end(self.topics.feedback)) and rival.runs():

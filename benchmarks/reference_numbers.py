@@ -103,7 +103,7 @@ def by_run(row: Row, dataset: Dataset, events: int, seed: int) -> Figures:
     loop = by_loop(row, dataset, events, u, v)
     piped = Figures(report.errors.mistakes, loop.last_tenth, report.state_sha256)
     if piped != loop or not report.audit_ok:
-        raise SystemExit(f"{row.learner} on {row.data}, seed {seed}: the pipeline gives {piped}, the loop {loop}")
+        raise SystemExit(f"{row.learner} on {row.data}, seed {seed}: the pipeline gives {piped}; the loop gives {loop}")
     return piped
 
 
@@ -136,7 +136,7 @@ def measure(row: Row, by: str, events: int, seeds: range) -> dict[str, Any]:
 
 
 def number(value: float | None, form: str) -> str:
-    """Format a number, or a dash if there is none."""
+    """Format a number, or return a dash for None."""
     return "-" if value is None else format(value, form)
 
 

@@ -25,7 +25,7 @@ from stream.wire.records import Features, Prediction, TopicPartition
 from stream.wire.topics import Topics
 
 RECORDS_MAX = 2_000
-"""Maximum number of records per transaction, which is also the learner's default."""
+"""Maximum number of records per transaction; the same as the learner's default."""
 
 
 class Assigned:

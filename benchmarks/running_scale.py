@@ -2,9 +2,9 @@
 
     python benchmarks/running_scale.py DATA_FOLDER [--sets pendigits r8] [--delays 0 100 1000] [--orders 3]
 
-For each data set, the learner that `auto` chooses processes the original rows, and rows whose most frequent column is
-multiplied by 10,000. Both are processed with and without a running scale. Each time is the CPU time of `predict`,
-`observe` and `update` in the fastest of five parts. Parts with and without the scale alternate.
+For each data set, the learner that `auto` chooses processes the original rows, and a copy in which the column with the
+most entries is multiplied by 10,000. Both are processed with and without a running scale. Each time is the CPU time of
+`predict`, `observe` and `update` in the fastest of five passes. Passes with and without the scale alternate.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def learner_of(data: Loaded, *, is_scaled: bool) -> Learner:
 
 
 def in_another_unit(data: Loaded) -> Loaded:
-    """Return the data set with its most frequent column multiplied by `UNIT`. Ties go to the first column."""
+    """Return the data set with one column multiplied by `UNIT`: the first of those with the most entries."""
     examples = data.examples
     column = int(np.bincount(examples.indices).argmax())
     values = np.where(examples.indices == column, UNIT * examples.values, examples.values)

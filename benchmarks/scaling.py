@@ -46,7 +46,7 @@ class Timed:
 
 
 def measure(learner: str, processes: int, model: str, events: int) -> tuple[float, float]:
-    """Return all learners' CPU time in µs per event, and the log entries per event."""
+    """Return the total CPU time of all learners in µs per event, and the number of log entries per event."""
     settings = Settings.model_validate(
         {"data": DATA, "events": events, "rate": 10_000, "delay": "fixed:1s", "partitions": processes, "model": model}
     )

@@ -1,4 +1,4 @@
-"""Measure the latency of decisions over HTTP and through the pipeline itself, against a Kafka broker.
+"""Measure the latency of decisions over HTTP and directly through the topics, against a Kafka broker.
 
     python benchmarks/serve.py [--rates 300 1000] [--seconds 10] [--turns 5] [--results FILE.json]
 
@@ -8,7 +8,7 @@ random (Poisson) times in two ways, one after the other:
 - pipeline: a client writes the contexts, and reads the predictions with read_committed.
 - gateway: a client calls `POST /v1/decide` over keep-alive connections.
 
-Both clients are asyncio programs without other work. A latency is the time from a request's planned start to the
+Both clients are asyncio programs that do nothing else. A latency is the time from a request's planned start to the
 receipt of its decision. Prints the percentiles and the CPU time per request of each process in each turn, and the
 medians over the turns.
 """
@@ -184,7 +184,7 @@ def run(bootstrap: str, programs: Programs, arguments: argparse.Namespace) -> li
         "learner": programs.start("learn", *LEARNER),
         "gateway": programs.start("serve", "--serve-port", str(PORT)),
     }
-    started["gateway"].wait_until(decides, "a decision")
+    started["gateway"].wait_until(decides, "the gateway answers")
     processes = {name: psutil.Process(program.process.pid) for name, program in started.items()}
     processes["client"] = psutil.Process()
     rows = []

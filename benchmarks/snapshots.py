@@ -6,8 +6,8 @@ There are two tasks: soba-diag on SynSep, and full SOBA with K·d = 3,600 and a 
 snapshots processes a backlog of contexts with feedback. The figures are ratios within one run, because other programs
 may run on the machine:
 
-    hold    additional duration of a step that writes a part of a snapshot: copy, chunks, commit
-    cost    total additional time of one snapshot, as a fraction of the default interval
+    hold    extra time in a step that writes part of a snapshot: copying, creating chunks and committing
+    cost    total extra time for one snapshot, as a fraction of the default interval
     rate    records per second during a recovery from the first step, divided by the learner's rate
 """
 
@@ -66,7 +66,7 @@ class Clock:
         self.cpu_seconds_max = 0.0  # maximum for a single call
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function and measure its times."""
+        """Call the function, and measure its wall-clock and CPU time."""
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
         try:
             return self._function(*arguments)
@@ -129,7 +129,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
         f"a commit without a snapshot takes up to {1e3 * longest_quiet_s:.0f} ms longer than the mean"
     )
     print(
-        f"  copy     {1e3 * max(step.snapshot_s for step in carrying):>9,.0f} ms at most, with the chunks of a step; "
+        f"  copy     {1e3 * max(step.snapshot_s for step in carrying):>9,.0f} ms at most, including the step's chunks; "
         f"{1e3 * making.cpu_seconds_max:.0f} ms of CPU"
     )
     print(f"  cost     {sum(holds) / count:>9.2f} s per snapshot, {share:.2%} of {interval_ms // 1_000} s")
@@ -144,7 +144,7 @@ def replay(broker: Broker, topics: Topics, task: TaskSettings, live_rate: float)
     """Recover with and without snapshots, and print the recovery speed."""
     started_s = time.perf_counter()
     recovered = rebuild(broker, topics, 0, task)
-    print(f"  with a snapshot {time.perf_counter() - started_s:>9.2f} s to the last of {recovered.step.number:,} steps")
+    print(f"  with a snapshot {time.perf_counter() - started_s:>9.2f} s to reach step {recovered.step.number:,}")
     seen: list[tuple[float, Progress]] = []
     rebuild(broker, topics, 0, task, lambda progress: seen.append((time.perf_counter(), progress)), snapshots=False)
     (begun_s, first), (ended_s, last) = seen[0], seen[-1]

@@ -4,8 +4,8 @@
 
 The data are SynSep at 1,000 events/s of virtual time. Feedback has a log-normal delay with a median of ten seconds;
 some is lost or duplicated. The complete topics from such a run would need 20 GB of memory. Records that all programs
-have read are therefore counted and then deleted, as a broker's retention does. At the end, the learner's ledger is
-compared with these counts.
+have read are therefore counted and then deleted, as they would be under a broker's retention. At the end, the
+learner's ledger is compared with these counts.
 """
 
 import argparse

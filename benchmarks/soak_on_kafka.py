@@ -7,8 +7,8 @@ CPU time per event and the resident memory of each program for each tenth of the
 recomputes the ledger, and every event must be decided and settled.
 
 The learner must keep up with the rate. Otherwise, all contexts in a backlog become pending at the same time, because
-contexts are older than their feedback. Settled ids are retained for a minute, up to a limit of 100,000, so that memory
-reaches its limit early.
+all of them are older than any of their feedback. Settled ids are retained for a minute, up to a limit of 100,000, so
+that memory use levels off early.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], event
 
 
 def slices(looks: Sequence[Look]) -> list[dict[str, float]]:
-    """Return the CPU time per event and the maximum memory for each slice, which is an equal share of the events."""
+    """Divide the events into equal slices, and return each slice's CPU time per event and maximum memory."""
     done = np.array([one.done for one in looks], dtype=float)
     bounds = np.linspace(done[0], done[-1], SLICES + 1)
     used_s = np.interp(bounds, done, [one.used_s for one in looks])

@@ -3,9 +3,9 @@
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
 On a single-node Kafka broker, a learner first settles and retains N ids in each partition. Contexts then arrive at a
-steady rate. After the learner has caught up, the longest gap between the append times of consecutive predictions is
-measured in each partition: while a second learner joins, while it leaves, and around a broker pause (SIGSTOP), whose
-duration is subtracted. The longest gap without these events is also reported.
+steady rate. After the learner has caught up, the benchmark measures the longest gap between the append times of
+consecutive predictions in each partition: while a second learner joins, while it leaves, and around a broker pause
+(SIGSTOP). The duration of the pause is subtracted. The longest gap in steady operation is also reported.
 """
 
 import argparse
@@ -164,7 +164,7 @@ def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[s
                 gaps = Gaps(kafka.bootstrap, topics, partitions)
 
                 def settled() -> None:
-                    wait_for(lambda: behind(broker, group, topics, partitions) < RATE // 4, "a catch-up", FILL_S)
+                    wait_for(lambda: behind(broker, group, topics, partitions) < RATE // 4, "no learner lags", FILL_S)
 
                 settled()
                 found["steady"] = gaps.during(lambda: None)

@@ -47,7 +47,7 @@ SCORES = np.linspace(0.0, 1.0, 9)
 
 
 class MadeTopics:
-    """A broker whose records are functions of their offsets."""
+    """A broker that generates each record from its offset."""
 
     def __init__(self, events: int) -> None:
         self.events = events
@@ -80,7 +80,7 @@ class MadeTopics:
         return max(0, min(self.steps, step - self.window_steps)) * (PER_STEP - len(self.fed)) + of_last
 
     def feedback_end(self, step: int) -> int:
-        """Return the feedback offset at the end of a step. It follows the bits and the tick from the previous step."""
+        """Return the feedback offset at the end of a step, after the bits and the tick from the previous step."""
         answered = min(step, self.steps) - 1
         return answered * (len(self.fed) + 1) + (step > self.steps) * (1 + step - self.steps)
 

@@ -26,7 +26,7 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """The program's options. They do not affect the model if the inputs and their order are the same."""
+    """The program's options. They do not affect the model, provided that the inputs and their order are the same."""
 
     group: str = "onebit-learner"
     instance: str = "learner-1"  # this process's unique name, which it keeps across restarts
@@ -105,11 +105,11 @@ class LearnerProgram:
             host_ms: this host's clock, used to measure intervals. It must keep running while the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
-            stop: returns whether to stop. Recovery calls this function repeatedly, because a recovery can be long.
+            stop: returns whether to stop. Called repeatedly during a recovery, which can take a long time.
             given: names of the settings that the user set; None means all settings. If a task was started with
                 different values for these settings, recovery fails, unless `change_settings` is True.
-            change_settings: whether the user's settings replace those of a task that has already started, from its next
-                step on. Changes to fixed settings are still rejected.
+            change_settings: whether the user's settings replace the settings of tasks that have already started,
+                beginning with each task's next step. Changes to fixed settings are still rejected.
             committed: called with each transaction's output.
             parked: the result of the previous program's `park`.
         """
@@ -286,7 +286,7 @@ class LearnerProgram:
         return sum(running.waits_for_records(self._consumer) for running in self._running.values())
 
     def _awaits_names(self) -> bool:
-        """Return whether a partition waits for names that the shared model's log will soon contain."""
+        """Return whether a partition is waiting for names that are about to appear in the shared model's log."""
         hold = self.model_hold
         is_blocked = hold is not None and hold.for_ms > BLOCKED_MS
         return not is_blocked and any(running.awaited for running in self._running.values())

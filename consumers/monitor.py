@@ -1,9 +1,9 @@
 """The monitor's Faust application, which reads committed records into partition states. No other module imports Faust.
 
-A partition's state consists of its counts and next offsets, and is one value in a table. The state is written to the
-table before the records in a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets.
-After a crash, records are therefore read again and never skipped. The offsets in the state show which records have
-already been counted.
+A partition's state consists of its counts and next offsets, and is stored as one value in a table. The state is
+written to the table before the records in a batch are acknowledged, and Faust flushes the table's changelog before it
+commits offsets. After a crash, records are therefore read again and never skipped. The offsets in the state show which
+records have already been counted.
 
 Without transactions, Faust's driver reads uncommitted records. With transactions, the driver loses messages that it
 sends. The driver therefore uses no transactions here, but it is configured to read only committed records
@@ -11,8 +11,8 @@ sends. The driver therefore uses no transactions here, but it is configured to r
 about 150 µs per message, but a record in a batch takes only a tenth of that.
 
 While Faust recovers its table, it can fetch and discard records from any topic. Afterwards, it can deliver later
-records before it seeks to the committed offset. A state would then lack the discarded records. `_PlacedConsumer`
-therefore seeks to the offsets in the states, and discards records that were fetched before the seek.
+records before it seeks to the committed offset. The states would then not include the discarded records.
+`_PlacedConsumer` therefore seeks to the offsets in the states, and discards records that were fetched before the seek.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class MonitorProgram:
             partitions: the number of partitions in each topic.
             group: the consumer group; unique to each monitor, because every monitor reads all partitions.
             bootstrap: addresses of the brokers.
-            directory: Faust requires a directory, but writes no files to it.
+            directory: a directory that Faust requires, although it writes no files there.
             config: the client configuration for Kafka.
             dashboard: receives the records.
             keep_running: called several times per second with the reason why the program is not ready, or
@@ -189,7 +189,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         return consumer
 
     async def place(self, offsets: Mapping[TP, int]) -> None:
-        """Seek to these offsets. An offset that is out of range is replaced with the first available one."""
+        """Seek to these offsets. An offset that is out of range is replaced with the first available offset."""
         await self.call_thread(self._place, offsets)
 
     async def _place(self, offsets: Mapping[TP, int]) -> None:
@@ -236,7 +236,7 @@ class _PlacedConsumer(Consumer):
         self.is_placed = True
 
     async def seek_to_committed(self) -> Mapping[TP, Any]:
-        """See Consumer. Seek to the offsets in the states, because the committed offsets can be lower."""
+        """See Consumer. Seeks to the offsets in the states, because the committed offsets can be lower."""
         assigned, transport = self.assignment(), self.transport
         offsets = {tp: transport.dashboard.next_offset_of(*tp) for tp in assigned if tp.topic in transport.in_batches}
         await self._thread.place(offsets)

@@ -116,7 +116,7 @@ class Partition:
     def next_records(self, consumer: Consumer, records_max: int) -> list[Record]:
         """Remove and return the next records.
 
-        Ticks that settle nothing stay in the buffer until other records arrive or the buffer is full.
+        Ticks that do not settle anything stay in the buffer until other records arrive or the buffer is full.
         """
         contexts, feedback = self.contexts.buffer, self.feedback.buffer
         if not contexts and 0 < len(feedback) < records_max and all(map(_can_wait, feedback)):
@@ -167,7 +167,7 @@ class Partition:
         return ticks
 
     def waits_for_records(self, consumer: Consumer) -> bool:
-        """Return whether buffered records from one input wait for unread records from the other input."""
+        """Return whether buffered records from one input are waiting for unread records from the other input."""
         contexts, feedback = self.contexts, self.feedback
         if contexts.buffer:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
@@ -269,5 +269,5 @@ class Partition:
 
 
 def _can_wait(record: Record) -> bool:
-    """Return whether a record can wait in the buffer. Ticks can, except promotions, which change later decisions."""
-    return is_tick(record) and promotion_of(record) is None
+    """Return whether a record can wait in the buffer. All ticks except promotions can wait."""
+    return is_tick(record) and promotion_of(record) is None  # a promotion changes later decisions

@@ -52,10 +52,12 @@ class Recoveries:
     parked: Parked
     polled_ms: int
     reported_ms: int = 0  # host time when progress was last logged
-    _running: dict[int, Parts[Partition]] = field(default_factory=dict)  # yield False while they wait for a process
+    _running: dict[int, Parts[Partition]] = field(default_factory=dict)  # each yields False while it waits
 
     def advance(self, partition: int) -> tuple[Partition | None, bool]:
-        """Recover for one time slice. Return the partition if its recovery is complete, and whether any work was done.
+        """Run a partition's recovery for one time slice.
+
+        Returns the partition if its recovery is complete, and whether any work was done.
 
         Raises:
             RecoveryStoppedError: the program was stopped.
@@ -78,7 +80,7 @@ class Recoveries:
                 return None, worked
 
     def resume(self, partitions: Iterable[int]) -> list[Partition]:
-        """Return these partitions' parked tasks that can continue at once. The others need `advance`.
+        """Return those of the partitions' parked tasks that can continue at once. The other partitions need `advance`.
 
         The requests cover all partitions together, so that a rebalance only briefly interrupts running partitions.
         """
@@ -190,7 +192,7 @@ class Recoveries:
         if recovered.settings.open_classes and names[: len(known)] != known:
             raise UnrecoverableError(
                 f"{self.topics.journal}/{partition}: expected the classes {known}; {self.topics.updates} and the "
-                f"model's snapshot have {names}. Another program changed one of these topics"
+                f"model's snapshot contain {names}. Another program changed one of these topics"
             )
         recovered.task.use_model(View(shared.replica, partition))
 

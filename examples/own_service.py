@@ -1,7 +1,7 @@
 """Example of a service that learns which of three pages its visitors want, from one late bit per visitor.
 
 The service uses only Kafka and JSON, not Onebit. It writes the features of each visitor to the contexts topic, reads
-the page that the learner chose, shows it, and later writes whether the page was right. At the end, it prints the share
+the page that the learner chose, shows it, and later reports whether the page was right. At the end, it prints the share
 of visitors who got the right page. It exits with 1 if predictions do not arrive.
 
 Run it against manually started programs:
@@ -81,7 +81,7 @@ class Service:
         self._producer.flush()
 
     def actions(self, event_ids: set[str], timeout_s: float) -> dict[str, int]:
-        """Return the actions for these events that arrive before the timeout. Ignore other events."""
+        """Return the actions that arrive for these events before the timeout. Ignore other events."""
         actions: dict[str, int] = {}
         deadline_s = time.monotonic() + timeout_s
         while len(actions) < len(event_ids) and time.monotonic() < deadline_s:

@@ -102,7 +102,8 @@ class CollisionError(ImportError):
 def check_packages() -> None:
     """Check that Python finds Onebit's own packages, whose names are common.
 
-    To report another package of the same name, this module imports none of these packages before the check.
+    This module does not import these packages until the check has run, so that it can report a different package
+    with the same name.
 
     Raises:
         CollisionError: Python finds another package with the same name, or none.

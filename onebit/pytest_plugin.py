@@ -1,6 +1,6 @@
-"""pytest fixtures for testing services: a Kafka broker, pipelines on this broker, and pipelines in virtual time.
+"""pytest fixtures for testing services: a Kafka broker, pipelines on that broker, and pipelines in virtual time.
 
-pytest loads this module in every environment that contains Onebit, so other imports are deferred.
+pytest loads this module in every environment in which Onebit is installed, so other imports are deferred.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,12 +22,12 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning from the import of kafka-python, which would otherwise fail if warnings are errors."""
+    """Ignore a warning raised by importing kafka-python, so that the import works even if warnings are errors."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add Onebit's command-line options; see pytest."""
+    """Add Onebit's command-line options to pytest."""
     group = parser.getgroup("onebit")
     group.addoption(
         "--onebit-kafka",
@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """Return the session's Kafka broker: the address in --onebit-kafka, or a local broker that this fixture starts."""
+    """Return the session's Kafka broker: the one at --onebit-kafka, or a local broker that this fixture starts."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka
@@ -70,7 +70,7 @@ def onebit_pipeline(
 ) -> "Iterator[Callable[..., KafkaPipeline]]":
     """Create pipelines on the session's broker, as in `onebit_pipeline(n_classes=3, n_features=4)`.
 
-    All settings can be passed by name. Each pipeline has its own topics and a ready learner. At the end of the test,
+    Any setting can be passed by name. Each pipeline has its own topics and a ready learner. At the end of the test,
     the learner is stopped, and its ledger is verified.
     """
     from stream.testing.on_kafka import KafkaPipeline

@@ -87,12 +87,12 @@ class LearnerRun:
 
     @property
     def holdout(self) -> "ArmComparison | None":
-        """The comparison of the learner with its holdout, or None without a holdout."""
+        """The comparison of the learner with its holdout, or None if there is no holdout."""
         return self.report.arms
 
     @property
     def challengers(self) -> "ChallengerComparison | None":
-        """The challengers' estimates, or None without challengers."""
+        """The challengers' estimates, or None if there are no challengers."""
         return self.report.challengers
 
     @property
@@ -193,7 +193,7 @@ def run(
     progress: Callable[[Progress], None] = ignore,
     **settings: Any,
 ) -> RunReport:
-    """Run replay, learner and feedback until all events are settled.
+    """Run the replay, learner and feedback programs until all events are settled.
 
     By default, the run is embedded and uses virtual time. The same seed then gives the same result, bit for bit.
 

@@ -113,7 +113,7 @@ class FeedbackProgram:
             if offset < first:
                 self._announce(
                     f"{tp}: predictions at offsets {offset} to {first - 1} have been deleted, so "
-                    "their decisions receive no feedback and expire. Increase retention.ms of the topic"
+                    "their decisions receive no feedback and expire. Increase the topic's retention.ms"
                 )
                 self._consumer.seek(tp, first)
 

@@ -108,7 +108,7 @@ class ReplayProgram:
     def _log_ms(self, position: int) -> int | None:
         """Return the log time at a position, measured from the start of the first pass over the log.
 
-        The result is None if the log has no time for this row. This row's event is then sent together with the previous
+        The result is None if the log has no time for this row. The row's event is then sent together with the previous
         event.
         """
         lap, row = divmod(position, self._dataset.rows)

@@ -11,8 +11,8 @@ last event is applied at the end, in the same order.
     applies        e1   e0   e3
                         e2            (test_feedback_is_applied_in_the_order_of_its_due_round_and_event)
 
-A pipeline applies events in the same order if its rounds last one millisecond and it reads all feedback in each round.
-The pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.
+A pipeline applies events in the same order if each round lasts one millisecond and the pipeline reads all feedback in
+each round. The pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.
 """
 
 from typing import Any, NamedTuple
@@ -149,7 +149,7 @@ def run(
 
 
 def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
-    """Return the schedule of updates. In each round, deadlines precede feedback, and each group is in event order."""
+    """Return the schedule of updates. In each round, deadlines come before feedback, and both are in event order."""
     is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
     if patience.window is None:
         is_expired[:] = False

@@ -66,7 +66,7 @@ class Plugins(Mapping[str, T], Generic[T]):
 
     @contextmanager
     def blamed(self, *names: str) -> Iterator[None]:
-        """Convert an exception to a PluginError if there are plug-ins among the used objects."""
+        """Convert an exception to a PluginError if at least one of the named objects is from a plug-in."""
         try:
             yield
         except OnebitError:

@@ -1,8 +1,8 @@
 """Mutation testing with mutmut: runs the fast tests on a random sample of mutants (`make mutants`).
 
 A mutant is one small change to one function: `<` instead of `<=`, `and` instead of `or`, a different number, or None
-instead of an argument. The tests catch a mutant if a test that calls the function fails or times out. The section
-[tool.mutmut] in pyproject.toml names the tests and the files to mutate.
+instead of an argument. The tests catch a mutant if a test that calls the function fails or times out. The
+[tool.mutmut] section of pyproject.toml lists the tests and the files to mutate.
 
 The sample excludes mutants that change only messages (string literals and f-strings that contain a space), because
 tests should not assert the wording of a message. mutmut itself skips decorated functions and code outside functions.
@@ -50,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     """Draw a sample of mutants, run the tests on each, print the survivors, and return the exit code."""
     parser = argparse.ArgumentParser(prog="mutants", description="Run the fast tests on a random sample of mutants.")
     parser.add_argument("--sample", type=int, default=120, help="number of mutants; 0 runs all")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
-    parser.add_argument("--only", default="*", help="pattern of the paths of the files to mutate")
+    parser.add_argument("--seed", type=int, default=1, help="seed that determines the sample")
+    parser.add_argument("--only", default="*", help="mutate only files whose path matches this pattern")
     parser.add_argument("--logic", action="store_true", help="mutate only conditions, operators and literals")
     parser.add_argument("--children", type=int, default=2, help="number of processes that run tests")
     parser.add_argument("--list", action="store_true", help="print the mutants and exit")
@@ -130,7 +130,7 @@ def is_of_text(before: str, after: str) -> bool:
 
 
 def is_crude(before: str, after: str) -> bool:
-    """Whether a mutant replaces an expression with None or omits an argument. Tests nearly always catch these.
+    """Whether a mutant replaces an expression with None or omits an argument. Tests nearly always catch such mutants.
 
     >>> is_crude("f(a, b)", "f(a, None)"), is_crude("f(a, b)", "f(b)"), is_crude("f(a < b)", "f(a <= b)")
     (True, True, False)

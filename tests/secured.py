@@ -45,8 +45,8 @@ SETTINGS = {
     ),
     "delete.topic.enable": "false",
 }
-"""Broker settings that enable all SASL mechanisms under test (by default, the local Kafka enables fewer), and that
-disable the deletion of topics."""
+"""Broker settings that enable all SASL mechanisms under test (by default, the local broker enables fewer), and that
+disable topic deletion."""
 
 
 class Allowed(NamedTuple):

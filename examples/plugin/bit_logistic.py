@@ -48,7 +48,7 @@ def update(
 
 
 class BitLogistic(onebit.KernelLearner):
-    """One logistic regression per class that predicts the bit, with epsilon-greedy exploration."""
+    """Logistic regressions that predict the bit, one per class, with epsilon-greedy exploration."""
 
     name: ClassVar[str] = "bit-logistic"
     summary: ClassVar[str] = "logistic regression of the bit, epsilon-greedy"

@@ -10,7 +10,7 @@ from stream.learners.auto import choose
 from stream.wire.records import Features
 
 AUTO = "auto"
-"""The learner name that selects the default for the numbers of classes and features."""
+"""The name that selects the default learner for the given numbers of classes and features."""
 
 
 class Names:

@@ -31,7 +31,7 @@ class Pending(NamedTuple):
 class Classifier(base.Classifier):
     """An Onebit learner as a River classifier. It learns only whether its predicted class was right.
 
-    `predict_one` makes a decision and stores it. `learn_one` applies the bit, after any delay, to the oldest stored
+    `predict_one` makes a decision and stores it. `learn_one` applies this bit, after any delay, to the oldest stored
     decision for the same x. `river.evaluate` with a `delay` therefore measures learning from late bits. If no decision
     for x is stored, `learn_one` first makes a decision.
 

@@ -210,11 +210,11 @@ class Dataset:
         return any(self.eligible(row) is not None for row in range(min(SAMPLED, self.rows)))
 
     def logged_delays_ms(self) -> list[int]:
-        """Return the logged feedback delays for the first rows; empty if this is not a log."""
+        """Return the logged feedback delays for the first rows, or an empty list if this is not a log."""
         return []
 
     def part(self, from_ms: int | None, to_ms: int | None, limit: int | None) -> "Dataset":
-        """Return the rows in a log whose decision times are in a range, but at most `limit` rows.
+        """Return the rows in a log whose decision times are in a range, up to `limit` rows.
 
         The log must be in time order.
 

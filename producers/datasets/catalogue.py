@@ -72,7 +72,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
 def is_log(name_or_file: str, *, is_mapped: bool = False) -> bool:
     """Return whether a name or file denotes a log rather than a labelled data set.
 
-    Standard input is always a log. So is a file with a mapping of its columns.
+    Standard input is always a log, and so is a file with a column mapping.
 
     Raises:
         DatasetError: the file has an unsupported format.

@@ -1,4 +1,4 @@
-"""Logs of contexts in decision order with known outcomes, and data sets that consist of a log or part of one.
+"""Logs of contexts with known outcomes, in decision order, and data sets that consist of a log or part of one.
 
 A log is read as a stream of column batches, in constant memory. Missing values are `MISSING` in integer columns and NaN
 in propensities. A data set needs random access, so its log is stored on disk first.

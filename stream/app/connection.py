@@ -36,8 +36,8 @@ WATCH_INTERVAL_MS = 30_000
 
 REFUSALS_MAX = 5
 REFUSED_WITHIN_MS = 60_000
-"""Maximum number of consecutive refused requests, and the time after connecting within which a refusal counts as
-consecutive. A broker that has just restarted may refuse a few requests."""
+"""A program ends after REFUSALS_MAX consecutive refused requests. A refusal counts as consecutive if it occurs within
+REFUSED_WITHIN_MS of connecting. A broker that has just restarted may refuse a few requests."""
 
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:
@@ -145,8 +145,8 @@ def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapp
     compacted = [name for name in names if descriptions[name].compacted and name != topics.snapshots]
     if compacted:
         raise SettingsError(
-            f"topic {compacted[0]}: expected cleanup.policy delete; got compact, which deletes needed records and "
-            "rejects records without a key. Change it (kafka-configs --alter)"
+            f"topic {compacted[0]}: expected cleanup.policy delete; got compact, which rejects records without a "
+            "key and deletes records that the pipeline needs. Change it (kafka-configs --alter)"
         )
     return descriptions
 
@@ -217,7 +217,7 @@ and the health reporter."""
 
 
 def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
-    """Run work on a connection to Kafka. If the connection is lost, reconnect and restart the work.
+    """Run `work` on a connection to Kafka. If the connection is lost, reconnect and run `work` again.
 
     Args:
         settings: Settings for the connection and the health endpoints.
@@ -253,7 +253,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
             work(broker, began[contexts].partitions, watched_by)
         except FencedError as error:
             error.hint = (
-                "no uncommitted step was written. Restart the process to continue from its last commit. Concurrent "
+                "any uncommitted step was discarded. Restart the process to continue from its last commit. Concurrent "
                 "processes require different values for --instance"
             )
             raise

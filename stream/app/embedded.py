@@ -276,11 +276,11 @@ def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts
 
 POLL_MS_MAX = 100
 """Maximum virtual time between two polls. Each poll is one transaction. Any interval up to the shortest delay gives
-the same result, so a longer interval is reduced to the shortest delay. A higher maximum would hardly be any faster."""
+the same result, so a longer interval is reduced to the shortest delay. A higher maximum would save hardly any time."""
 
 
 class RunEnd(NamedTuple):
-    """A run's results that are not stored in its topics."""
+    """The results of a run that are not stored in its topics."""
 
     updates: int
     drift_alarms: int

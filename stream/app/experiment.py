@@ -16,7 +16,7 @@ from stream.learners import registered
 from stream.parsing import close_matches
 
 AS_RUN = "experiment.json"
-"""Name of the definition's copy in the results folder, for reports."""
+"""Name of the file in the results folder that contains a copy of the experiment's definition, for later reports."""
 
 
 class Sizes(NamedTuple):

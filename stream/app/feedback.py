@@ -54,7 +54,9 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
             on_append_time=clock.observe,
             announce=announce,
         )
-        announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
+        announce(
+            f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; press Ctrl-C to stop"
+        )
         status = Status()
         show = every(STATUS_INTERVAL_MS, lambda: status.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
         tune_gc()

@@ -98,7 +98,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
         announce_start(Program.LEARN, settings, partitions)
         announce(
             f"{task.learner} on {topics.contexts}: started as instance {settings.instance}, {by_client(settings)}; "
-            "Ctrl-C stops it"
+            "press Ctrl-C to stop"
         )
         if partitions > 1:
             announce(model_notice(task.model, topics, partitions, has_no_log=has_no_log))

@@ -14,8 +14,8 @@ from stream.reporting.tables import duration
 from stream.wire.records import Features
 
 PART_S = 0.01
-"""Minimum duration of one part of a measurement: a thousand events for a fast learner, or one event for a slow
-learner."""
+"""Minimum duration of one part of a measurement, long enough for a thousand events of a fast learner, or for one event
+of a slow learner."""
 
 PARTS = 4
 """Number of parts per measurement. The result is the fastest part's time, because other programs on the machine

@@ -1,4 +1,4 @@
-"""Live estimates for a running learner's own policy (during the replay of a log), its holdout and its challengers."""
+"""Live estimates for a running learner: its own policy (if it replays a log), its holdout, and its challengers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge

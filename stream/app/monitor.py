@@ -1,4 +1,4 @@
-"""The monitor: shows a running pipeline on a page and as metrics."""
+"""The monitor: shows a running pipeline on a web page, and exports its metrics."""
 
 import tempfile
 import time
@@ -67,7 +67,9 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         settings.allow_host,
     )
     with watched(settings, MONITOR, site) as watch:
-        announce(f"monitor for {topics.journal}: http://{settings.metrics_host}:{settings.page_port}/; Ctrl-C stops it")
+        announce(
+            f"monitor for {topics.journal}: http://{settings.metrics_host}:{settings.page_port}/; press Ctrl-C to stop"
+        )
         watch.set_unready(f"waiting for Kafka at {settings.bootstrap}")
         with closing(connect(settings, watch.with_heartbeat(stop))) as broker:
             partitions = require_topics(broker, settings)
@@ -172,7 +174,7 @@ class _Contexts:
 
 @contextmanager
 def _polling(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
-    """In a thread, read the end offsets and each task's last step. Reconnect after a lost connection."""
+    """Run a thread that reads the end offsets and each task's last step, and reconnects after a lost connection."""
     ended = Event()
 
     def poll() -> None:

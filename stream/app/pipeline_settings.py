@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
 
 
 def given_names(settings: Settings, begun: Mapping[str, Any]) -> frozenset[str]:
-    """Return the journal names of the settings given by a flag, a variable or the settings file.
+    """Return the journal names of the settings that were set by a flag, an environment variable or the settings file.
 
     A data set determines the numbers of classes and features, and the class names. The scale is a task setting only if
     there is no data set.
@@ -121,12 +121,12 @@ def _n_classes_of(settings: Settings) -> int | None:
 
 
 def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
-    """Check that --scale is not used with named features that already contain a log's scale."""
+    """Check that --scale is not used with a features file that already contains a scale computed from a log."""
     encoder = task.feature_encoder()
     if task.scale != "none" and encoder is not None and any(name.scale is not None for name in encoder.names.values()):
         raise SettingsError(
-            f"--scale {task.scale}: {settings.features} already contains the scale of a log; omit --scale, or save the "
-            "features without a scale: onebit data show LOG --save-features FILE"
+            f"--scale {task.scale}: {settings.features} already contains a scale computed from a log; omit --scale, or "
+            "save the features without a scale: onebit data show LOG --save-features FILE"
         )
 
 

@@ -61,7 +61,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         )
         raise EstimateError(
             f"policy {spec}: class {number} is {classes[number]!r} in the model, but in {decisions.name} it is "
-            f"{decisions.class_names[number]!r}; list the classes in the mapping in the model's order: "
+            f"{decisions.class_names[number]!r}; in the mapping, list the classes in the model's order: "
             f"{', '.join(classes)}"
         )
     features = settings.get("features")
@@ -71,7 +71,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         odd = [name for name in names if encoder.names.get(name) != known.get(name)] or ["hashed features"]
         raise EstimateError(
             f"policy {spec}: the indices of {', '.join(odd)} in {decisions.name} differ from those in the model. Use a "
-            "log with the same features and values as the log that was used to create the --features file of the model"
+            "log with the same features and values as the log from which the model's --features file was created"
         )
 
 

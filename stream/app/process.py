@@ -192,7 +192,7 @@ class Meter:
         self._show(self.progress(decided, error_rate, pending, to_come))
 
     def progress(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> Progress:
-        """Return the progress with the speed and the remaining time. The interval to the next report starts again."""
+        """Return the progress with the speed and the remaining time, and restart the interval to the next report."""
         now_s = self._shown_s = self._now_s()
         per_s = decided / max(now_s - self._started_s, 1e-9)
         left_s = self._time_to_go.estimate_s(decided, pending, now_s)

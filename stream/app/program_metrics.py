@@ -54,7 +54,7 @@ class LearnerCounts:
 
 
 def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
-    """Return the metric samples for the comparison with the holdout; none without a holdout."""
+    """Return the metric samples for the comparison with the holdout, or none if there is no holdout."""
     if found is None:
         return
     for name, arm in ((metrics.LEARNER, found.learner), (HOLDOUT, found.holdout)):
@@ -68,7 +68,7 @@ def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
 
 
 def challenger_samples(found: "ChallengerComparison | None") -> Iterator[Sample]:
-    """Return the metric samples for the challengers; none without challengers or before the first estimate."""
+    """Return the challengers' metric samples, or none if there are no challengers or no estimates yet."""
     if found is None or found.mean is None:
         return
     yield metrics.CHAMPION_REWARD.at(found.mean, found.champion or "")

@@ -147,7 +147,7 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
-    """Check and return a learner's parameters, with defaults that match the policy for late feedback.
+    """Check and return a learner's parameters. Some defaults depend on the settings `late` and `reward`.
 
     Raises:
         SettingsError: a parameter does not have the form NAME=VALUE, or is for a learner that is not selected.

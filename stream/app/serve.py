@@ -65,14 +65,14 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
     what = f"cannot use --serve-certificate {settings.serve_certificate} with --serve-key {settings.serve_key}"
     try:
         server = Server(guard, is_ended, timeout_s, settings.serve_certificate, settings.serve_key)
-        what = f"--serve-port {settings.serve_port}: cannot listen at {settings.metrics_host}"
+        what = f"--serve-port {settings.serve_port}: cannot listen on {settings.metrics_host}"
         listening = listen(settings.metrics_host, settings.serve_port)
     except OSError as error:
         raise SettingsError(f"{what}: {error.strerror or error}") from error
     announce_start(Program.SERVE, settings, partitions)
     scheme = "http" if settings.serve_key is None else "https"
     address = f"{scheme}://{settings.metrics_host}:{settings.serve_port}/v1/decide"
-    announce(f"decisions on {topics.predictions}: {address}, {by_client(settings)}; Ctrl-C stops it")
+    announce(f"decisions on {topics.predictions}: {address}, {by_client(settings)}; press Ctrl-C to stop")
     tune_gc()
     server.run([listening])
     if link.failure is not None:

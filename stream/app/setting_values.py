@@ -1,8 +1,8 @@
 """Names, types and text forms of settings.
 
-The field `window_ms` in `Settings` is the setting `window`: the flag `--window`, the variable `ONEBIT_WINDOW`, and the
-name `window` in the file. A field's type defines the value in the program, the parser and the text form. For
-example, a `Duration` is a whole number of milliseconds with a text form such as 10s.
+The field `window_ms` in `Settings` defines the setting `window`, which has the flag `--window`, the variable
+`ONEBIT_WINDOW`, and the name `window` in the file. A field's type determines the setting's type in the program, its
+parser, and its text form. For example, a `Duration` is a whole number of milliseconds with a text form such as 10s.
 """
 
 import json

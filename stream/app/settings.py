@@ -1,9 +1,9 @@
 """Definitions of all settings.
 
-A field defines a setting: name, type, range, default, help, and the programs that accept it. Its flag, its `ONEBIT_*`
-variable, its name in the TOML file, `onebit settings`, docs/settings.md and the report are derived from the field. To
-add a setting, add a field to one of the groups, and use the field in the code. `Settings` inherits the fields of all
-groups, so field names must be unique. A function that needs only one group has a parameter of that group's type.
+Each field defines a setting: its name, type, range, default, help, and the programs that accept it. The flag, the
+`ONEBIT_*` variable, the name in the TOML file, `onebit settings`, docs/settings.md and the report are derived from the
+field. To add a setting, add a field to one of the groups, and use the field in the code. `Settings` inherits the fields
+of all groups, so field names must be unique. A function that needs only one group has a parameter of that group's type.
 
 A field's name ends with its unit (`window_ms`). The setting's name has no unit, because users write the unit with the
 value: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
@@ -277,7 +277,7 @@ class LearnerSettings(Group):
         Field(ge=2),
         Setting(
             frozenset((Program.LEARN,)),
-            "Maximum number of classes that contexts name in `eligible`; replaces --n-classes",
+            "Maximum number of different classes in the `eligible` fields of all contexts; replaces --n-classes",
             "K",
             unset="a fixed number of classes",
         ),
@@ -667,7 +667,7 @@ class Settings(
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources by priority: flags, variables, file."""
+        """Return the sources in order of priority: flags, variables, file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
 
     def shown(self) -> dict[str, object]:

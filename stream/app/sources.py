@@ -1,4 +1,4 @@
-"""Sources of settings by priority: flags, `ONEBIT_*` variables, the TOML file."""
+"""Sources of settings, in order of priority: flags, `ONEBIT_*` variables, the TOML file."""
 
 import os
 import shlex
@@ -150,7 +150,7 @@ def client_config_of(settings: AccessSettings) -> ClientConfig:
 
 
 def with_address_of_file(settings: Settings) -> Settings:
-    """Return the settings, with the broker address from the properties file if the user gave none.
+    """Return the settings, with the broker address from the properties file if the user did not set one.
 
     Raises:
         SettingsError: the file cannot be read.
@@ -174,7 +174,7 @@ def access_hint(error: AccessError) -> str:
     more = f", and {len(others)} similar ones" if others else ""
     return (
         f"ask an administrator of the cluster to run: kafka-acls --add --allow-principal {user} {acts}{more}; "
-        "docs/security.md lists what each program needs"
+        "docs/security.md lists the permissions that each program needs"
     )
 
 

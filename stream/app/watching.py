@@ -73,7 +73,7 @@ def watched(settings: WatchSettings, program: str, site: "Site | None" = None) -
         server = HealthServer(heartbeat, settings.metrics_host, port, site)
     except OSError as error:
         raise SettingsError(
-            f"{flag_of(field)} {port}: cannot listen at {settings.metrics_host}: "
+            f"{flag_of(field)} {port}: cannot listen on {settings.metrics_host}: "
             f"{error.strerror or error}. Use a different port for each program"
         ) from error
     try:

@@ -39,7 +39,7 @@ COMMANDS = {
     "learn": Lazy("learn", "Publish a prediction for each context, and learn from feedback."),
     "feedback": Lazy("feedback", "Send delayed feedback (right or wrong) for predictions."),
     "serve": Lazy("serve", "Serve decisions over HTTP, and accept feedback."),
-    "monitor": Lazy("monitor", "Show a running pipeline on a page: status, error, delays, ledger and lag."),
+    "monitor": Lazy("monitor", "Show a running pipeline on a web page: status, error, delays, ledger and lag."),
     "promote": Lazy("promote", "Promote a challenger, so that it makes the decisions."),
     "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's ledger."),
     "tail": Lazy("tail", "Show records, one per line."),

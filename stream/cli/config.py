@@ -38,7 +38,9 @@ def config() -> None:
 @with_settings(Program.LOCAL)
 def show(
     settings: Settings,
-    given: Annotated[bool, typer.Option("--given", help="Show only settings that a variable or a file sets")] = False,
+    given: Annotated[
+        bool, typer.Option("--given", help="Show only settings that are set by an environment variable or a file")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show all effective settings with their sources: a variable, a file, or the default.
@@ -78,7 +80,7 @@ def _settings(settings: Settings) -> list[Effective]:
 
 
 def _properties(settings: Settings) -> list[Effective]:
-    """Return the properties from the properties file that no setting overrides."""
+    """Return the properties in the properties file that are not overridden by a setting."""
     if settings.client_config is None:
         return []
     client_config_of(settings)  # raises an error for unsupported properties

@@ -246,7 +246,7 @@ def crashed(error: Exception) -> SystemExit:
 
 
 def is_debugging() -> bool:
-    """Return whether --debug or ONEBIT_DEBUG is set, even if the settings cannot be read."""
+    """Return whether --debug or ONEBIT_DEBUG is set. Works even if the settings cannot be read."""
     return _debugs or "--debug" in sys.argv or os.environ.get("ONEBIT_DEBUG", "").lower() in ("1", "true", "yes", "on")
 
 

@@ -65,4 +65,4 @@ def requeue_letters(
         return
     verb = "would be written" if dry_run else "written"
     passed_over = counts.total() - counts[Fate.REQUEUED]
-    out.print(f"{counts[Fate.REQUEUED]:,} {verb} to their topics again, {passed_over:,} skipped")
+    out.print(f"{counts[Fate.REQUEUED]:,} {verb} back to their topics, {passed_over:,} skipped")

@@ -125,8 +125,12 @@ def _when_learned(found: Estimates, training: Training) -> str:
     """Describe the feedback delays used to train a learning policy."""
     if training.delay is not None:
         model = f"with delay {training.delay.spec}"
-        return f"feedback with logged delays, otherwise {model}" if found.has_delays else f"feedback {model}"
-    return "feedback with logged delays, otherwise without delay" if found.has_delays else "feedback without delay"
+        return f"feedback with logged delays, or {model} if none is logged" if found.has_delays else f"feedback {model}"
+    return (
+        "feedback with logged delays, or without delay if none is logged"
+        if found.has_delays
+        else "feedback without delay"
+    )
 
 
 def _table(policy: PolicyEvaluation, options: Options) -> Table:

@@ -1,4 +1,4 @@
-"""`onebit monitor`: a pipeline's state on a page and as Prometheus metrics."""
+"""`onebit monitor`: a pipeline's state on a web page and as Prometheus metrics."""
 
 from typing import Annotated
 
@@ -33,7 +33,7 @@ def monitor(
         ),
     ] = None,
 ) -> None:
-    """Show a running pipeline on a page: status, error, delays, ledger and lag.
+    """Show a running pipeline on a web page: status, error, delays, ledger and lag.
 
     The monitor reads only committed records. No other program depends on the monitor. The counts survive a restart.
     Requires an extra: pip install 'onebit[monitor]'.

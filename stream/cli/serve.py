@@ -21,8 +21,8 @@ app = typer.Typer()
 def serve(settings: Settings) -> None:
     """Serve decisions over HTTP, and accept feedback.
 
-    POST /v1/decide writes a context and returns the committed decision. POST /v1/feedback writes the bit. POST
-    /v1/shown reports that a deferred decision was shown. The gateway requires a running learner. Any number of
+    POST /v1/decide writes a context and returns the committed decision. POST /v1/feedback writes the feedback bit.
+    POST /v1/shown reports that a deferred decision was shown. The gateway requires a running learner. Any number of
     processes can serve one pipeline. ONEBIT_SERVE_TOKEN sets a bearer token. Requires an extra: pip install
     'onebit[serve]'.
     """

@@ -131,6 +131,6 @@ def _error_line(error: MatchedError) -> str:
     if not error.matched:
         return "error unknown: no feedback has been matched"
     return (
-        f"error {percent(error.error_rate)}, last fifth {percent(error.error_rate_last_fifth)} (reward 0 among the "
-        f"{error.matched:,} decisions with feedback in time)"
+        f"error {percent(error.error_rate)}, last fifth {percent(error.error_rate_last_fifth)} (decisions with "
+        f"reward 0, out of {error.matched:,} with feedback in time)"
     )

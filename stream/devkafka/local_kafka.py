@@ -142,7 +142,7 @@ def start(
 
 
 def status(data_dir: Path | None = None) -> LocalKafka | None:
-    """Return the broker that runs in a home directory, or None."""
+    """Return the broker that is running in a home directory, or None."""
     home = (data_dir or default_home()).absolute()
     _require_packages()
     return _running(home)
@@ -226,13 +226,13 @@ def _require_packages(*more: str) -> None:
             import_module(package)
     except ImportError as error:
         raise LocalKafkaMissingError(
-            f"the local Kafka requires the package {error.name}, which is not installed. "
+            f"the local Kafka broker requires the package {error.name}, which is not installed. "
             "Run: python -m pip install 'onebit[kafka]' (or make kafka in a clone of Onebit)"
         ) from error
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker from the state file if it is still running. The pid may now belong to another process."""
+    """Return the broker in the state file if it is still running. Its pid may have been reused by another process."""
     import psutil
 
     try:
@@ -342,8 +342,8 @@ def _format(java: Java, security: LocalSecurity | None) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise LocalKafkaError(
-            f"formatting Kafka's storage in {java.home} took more than {_FORMAT_TIMEOUT_S:g} s (usually one second); "
-            "check the load on this machine, and try again"
+            f"formatting Kafka's storage in {java.home} took more than {_FORMAT_TIMEOUT_S:g} s (it usually takes "
+            "one second); check the load on this machine, and try again"
         ) from error
     finally:
         if security:

@@ -1,1 +1,1 @@
-"""Off-policy estimation: estimates the values of other policies in two passes over a log of decisions."""
+"""Off-policy estimation of the values of other policies, in two passes over a log of decisions."""

@@ -1,7 +1,7 @@
 """Comparison of the learner with the holdout, in which a fixed policy decides instead of the learner.
 
-The draw for an event's id determines its arm, so the arms are a random split of the stream. An event is in the holdout
-with probability h. For a decision with reward r, and a prediction c of the reward from earlier decisions,
+A random draw, based on an event's id, determines its arm, so the arms are a random split of the stream. An event is in
+the holdout with probability h. For a decision with reward r, let c be the reward predicted from earlier decisions. Then
 
     φ = (r − c) (1[learner]/(1 − h) − 1[holdout]/h)
 
@@ -35,7 +35,7 @@ PRIOR = 100.0
 
 
 class ArmCount(NamedTuple):
-    """The counted decisions in one arm."""
+    """Counts of the decisions in one arm."""
 
     n: int
     rewards: int

@@ -49,7 +49,7 @@ def poisson_counts(chunk: Chunk, resamples: int) -> NDArray[np.float32]:
 
 
 class ResampledSums:
-    """The sum of each column of terms: over all rows, float64[columns], and over the rows in each resample."""
+    """Sums of each column of terms, both over all rows (float64[columns]) and over the rows in each resample."""
 
     def __init__(self, columns: int, resamples: int = RESAMPLES) -> None:
         self.sums: FloatArray = np.zeros(columns)

@@ -17,8 +17,8 @@ Assumptions, in addition to correct propensities and contexts that are independe
   of any class under the logging policy. If that propensity is not given, it is estimated from the log.
 - empirical Bernstein intervals: independent rows, and therefore a fixed policy. snips is a ratio and has no such
   interval.
-- clipped-ips: its bootstrap interval covers the clipped mean, which is at most the value. Its empirical Bernstein
-  interval covers the value, because clipping 1 − r raises the upper limit.
+- clipped-ips: its bootstrap interval covers the clipped mean, which is at most the policy's value. Its empirical
+  Bernstein interval covers the policy's value, because clipping 1 − r raises the upper limit.
 - the confidence sequence for ips: only non-negative weights.
 - the confidence sequence for dr, which uses the running reward model: weights of at most w_max. q̂(x, a) is limited to
   k divided by the largest possible weight of a, so that w q̂ is at most k.

@@ -20,7 +20,7 @@ also a supermartingale. The probability that it ever exceeds 1/δ is at most δ 
 bound on the running mean of the m_t that holds at all t simultaneously, even if the m_t change.
 
 The sequence uses a mixture over λ instead of a λ_t per row. With a λ_t per row, it would bound the mean of the m_t
-weighted by λ_t. For a changing policy, this differs from the mean value.
+weighted by λ_t. For a changing policy, that weighted mean differs from the mean value.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def bernstein_low(n: int, mean: float, variance: float, span: float, delta: floa
 
 
 def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
-    """Return the s with Σ_j exp(λ_j s − ψ(λ_j) V)/J = 1/δ for each V, using Newton's method from above.
+    """Return the s with Σ_j exp(λ_j s − ψ(λ_j) V)/J = 1/δ for each V, using Newton's method, starting from above.
 
     >>> mixture_bound(np.array([0.0, 100.0]), 0.025).round(2).tolist()
     [7.82, 40.61]

@@ -161,8 +161,8 @@ class LiveEstimator(PrefixEstimator[float]):
 def live_weight_flags(weights: Moments) -> list[Flag]:
     """Return flags for suspicious weights, for callers that check the same estimates repeatedly.
 
-    The test for the mean weight is omitted while there are few rows: its distribution is then far from normal, and the
-    repeated test would raise false alarms at the start of every log.
+    The test for the mean weight is omitted while there are few rows. The distribution of the mean is then far from
+    normal, and repeated tests would raise false alarms at the start of every log.
     """
     return [flag for flag in weight_flags(weights) if flag.name != WEIGHTS_OFF_ONE or weights.ess >= ESS_MIN]
 

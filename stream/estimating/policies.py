@@ -40,7 +40,7 @@ class Policy(ABC):
     name: str
     changes: bool = False  # True if the policy learns from the log
     looks_at_x: bool = False  # True if the policy's actions depend on the features
-    is_logged: bool = False  # True for the policy that wrote the log
+    is_logged: bool = False  # True for the policy that produced the log
     supports_eligible: bool = True  # True if the policy can decide among a subset of the classes
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Uniform(Policy):
 
 
 class Constant(Policy):
-    """Always plays one class or, if that class is not eligible, a random eligible class, like the holdout."""
+    """Always plays one class or, if that class is not eligible, a random eligible class, as the holdout does."""
 
     def __init__(self, n_classes: int, action: int, name: str) -> None:
         self.name = f"constant:{name}"
@@ -93,14 +93,14 @@ class Constant(Policy):
         self._action = action
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the constant class, 0 for all others; uniform probabilities if that class is not eligible."""
+        """Return 1 for the constant class and 0 for others, or uniform probabilities if that class is not eligible."""
         p = Uniform(self._n_classes).probabilities(chunk)
         p[p[:, self._action] > 0.0] = np.arange(self._n_classes) == self._action
         return p
 
 
 class Logged(Policy):
-    """The policy that wrote the log. All weights are 1. The played class is used in place of unknown probabilities."""
+    """The policy that produced the log. All weights are 1. The played class replaces the unknown probabilities."""
 
     is_logged = True
 
@@ -129,7 +129,7 @@ class Logged(Policy):
 
 
 class Model(Policy):
-    """A trained learner that does not continue to learn from the log."""
+    """A trained learner that does not learn from the log."""
 
     looks_at_x = True
 

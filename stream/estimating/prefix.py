@@ -94,7 +94,7 @@ class PrefixEstimator(ABC, Generic[V]):
         self._advance()
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' uncounted decisions, even settled ones, to avoid a bias towards fast bits."""
+        """Discard the partitions' uncounted decisions, even settled ones, to avoid a bias towards early bits."""
         if not partitions:
             return
         kept = [decided for decided in self._decided if decided.partition not in partitions]

@@ -5,8 +5,9 @@
     S = the diagonal matrix of the mean z² over all rows, so that the model does not depend on the units of the features
 
 The sums are kept for each fold and need constant memory. An *out-of-fold* prediction uses all folds except the row's
-own. A fold's λ is the value in RIDGES that predicts held-out folds best. The error is also computed from the sums:
-Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ equals r̄; for a rare action, it is close to r̄.
+own. A fold's λ is the value in RIDGES with the best predictions for held-out folds. The error is also computed from the
+sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ equals r̄; for a rare action, it is close
+to r̄.
 
 If d features require too much memory, x is hashed with signs to m features (Weinberger et al., "Feature hashing for
 large scale multitask learning", ICML 2009). The coarser model widens the intervals, but biases only the direct method.

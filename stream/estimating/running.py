@@ -1,4 +1,4 @@
-"""Running off-policy estimates for a stream of rows. Their state consists of sums, which can be stored and added."""
+"""Running off-policy estimates for a stream of rows. Their state consists of sums, which can be stored and combined."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -29,7 +29,7 @@ class RunningEstimate:
         self._sequence = Sequence01(0.0, 1.0 - CONFIDENCE)
 
     def add(self, weights: FloatArray, rewards: FloatArray, at: Sequence[int] = ()) -> list[Interval]:
-        """Add rows with weights and bits, float64[m] each. Return the anytime intervals after these row indices."""
+        """Add rows with weights and bits, float64[m] each. Return the anytime intervals after the rows `at`."""
         self.weights.add(weights)
         self.weighted_rewards.add(weights * rewards)
         self.rewards.add(rewards)

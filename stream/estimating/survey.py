@@ -39,7 +39,7 @@ class Survey(NamedTuple):
     propensity_min: float  # smallest of these propensities; NaN if there are none
     has_delays: bool
     has_times: bool
-    has_eligible: bool  # True if a decision has eligible classes
+    has_eligible: bool  # True if any decision lists its eligible classes
     classes_min: int  # smallest number of eligible classes for a decision
     classes_max: int  # largest number of eligible classes for a decision
     flags: tuple[Flag, ...]
@@ -163,7 +163,7 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value (normal approximation) for a mean weight of 1, as expected with correct propensities."""
+    """Return the p-value (normal approximation) for a mean weight of 1, which correct propensities would give."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))

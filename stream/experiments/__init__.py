@@ -1,1 +1,1 @@
-"""Experiments: run learners with combinations of data, parameters, delays and seeds; draw figures and tables."""
+"""Runs experiments over data sets, learners, parameters, delays and seeds, and draws figures and tables."""

@@ -184,7 +184,7 @@ class Comparison(_Table):
     paper: list[Reported] = []
     paper_events: int | None = None  # number of events used in the paper
     tolerance: float = 0.1  # relative difference above which a result is considered different
-    marks: str | None = None  # learner that a test over the folds compares with all other learners
+    marks: str | None = None  # learner that is compared with all others in a test over the folds
 
 
 class Experiment(_Table):
@@ -241,7 +241,7 @@ class Experiment(_Table):
         Args:
             events: Limit on events per run. Sweeps with a lower limit keep it.
             seeds: Number of seeds.
-            exactly: Names of sweeps that use exactly this number of events, even if it exceeds their limits.
+            exactly: Names of sweeps that use exactly `events` events, even if this number exceeds their limits.
         """
         sweeps = []
         for sweep in self.sweeps:

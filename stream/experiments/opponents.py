@@ -1,8 +1,8 @@
 """Learners from other libraries, called from Python with the same rows, draws and delays as Onebit's learners.
 
-`vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners. LinUCB with a
-model per class receives the bit; one-versus-rest logistic regressions receive the true class. Both libraries are
-optional: pip install vowpalwabbit==9.11.9 river
+`vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners: LinUCB with a
+model per class, which receives the bit, or one-versus-rest logistic regressions, which receive the true class. Both
+libraries are optional: pip install vowpalwabbit==9.11.9 river
 """
 
 import math

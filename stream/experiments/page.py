@@ -49,7 +49,7 @@ def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on:
 
 
 _FORMS: dict[str, Form] = {"error": "share", "last_tenth": "share", "mistakes": "count", "queried": "count"}
-"""Display formats for measures. Other measures are plain numbers."""
+"""Display formats for measures. Other measures are displayed as plain numbers."""
 
 
 def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: DrawnAxis) -> list[Chart]:

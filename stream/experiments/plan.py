@@ -73,7 +73,7 @@ def _parameters(
 
 
 def conditions_text(conditions: Conditions) -> str:
-    """Return conditions as rows store them: JSON, without default values."""
+    """Return conditions in the form used in rows: JSON, without default values."""
     return json.dumps(conditions.model_dump(exclude_defaults=True), sort_keys=True)
 
 

@@ -104,7 +104,7 @@ def _means(groups: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]
 
 
 def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | None]:
-    """Return the rows whose parameter value has the smallest mean error, and this value."""
+    """Return the rows whose parameter value has the smallest mean error, and that value."""
     by_value: dict[Scalar | None, list[Row]] = defaultdict(list)
     for row in rows:
         by_value[first_field_of(row, parameter)].append(row)

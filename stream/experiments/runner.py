@@ -89,7 +89,8 @@ def run_experiment(
         folder: The results directory.
         jobs: The number of processes.
         progress: Called after each run.
-        only: Names of the sweeps to run; None means all. Sweeps that provide their parameters are also run.
+        only: Names of the sweeps to run; None means all. Sweeps from which these take their parameters are
+            also run.
     """
     path = folder / ROWS_FILE
     rows = read_rows(path)
@@ -152,7 +153,7 @@ def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
 
 
 _sets: list[Sets] = []
-"""The data sets loaded by a process in the pool. Its runs share them, so that loaded data are reused."""
+"""The data sets for a process in the pool. All runs in the process share them, so that loaded data are reused."""
 
 
 def _start(sets: Sets) -> None:

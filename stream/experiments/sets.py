@@ -23,12 +23,12 @@ GENERATED = ("synsep", "synnonsep", LINEAR)
 
 
 Fact = Callable[[float], float]
-"""A function that computes a parameter from a statistic of the data set. Its argument is a factor for the statistic."""
+"""A function that computes a parameter from a statistic of the data set. Its argument scales the statistic."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so that it can be a cache key
 class Loaded:
-    """A data set in memory. Generated data belong to one seed."""
+    """A data set in memory. Generated data are specific to one seed."""
 
     n_classes: int
     n_features: int

@@ -40,7 +40,7 @@ SQUARECB = "--squarecb --gamma_scale 100"
 """The default exploration."""
 
 BITS = range(18, 25)
-"""Sizes of the weight table in bits, from Vowpal Wabbit's default to 268 MB."""
+"""Numbers of bits in an index into the weight table, from Vowpal Wabbit's default to the number for a 268 MB table."""
 
 
 class Setting(NamedTuple):

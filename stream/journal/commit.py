@@ -29,7 +29,7 @@ class Commit(NamedTuple):
 
 
 CrashPoint = Callable[[int], object]
-"""A callback that receives the number of each completed stage of a commit. Crash tests raise an error in it."""
+"""A callback that receives the number of each completed stage of a commit. In crash tests, it raises an error."""
 
 
 def commit(

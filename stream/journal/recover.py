@@ -70,8 +70,8 @@ Observer = Callable[[int, Effects], None]
 """A callback invoked after each step is reapplied, with the step's number and output."""
 
 Decides = Callable[[Task, JournalStep], None]
-"""A callback invoked before each step is reapplied. It sets the task's model to the version that made the step's
-decisions."""
+"""A callback invoked before each step is reapplied. It sets the task's model to the version with which the step made
+its decisions."""
 
 P = ParamSpec("P")
 
@@ -149,14 +149,13 @@ def rebuilding(
         broker: the broker.
         topics: the topics.
         partition: the task's partition.
-        settings: settings for a task that has not taken a step. With None, it is an error if the task has not taken
-            one.
+        settings: settings for a task that has not taken a step. If None, an error is raised for such a task.
         progress: called with the progress before the first step and after each step.
         until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
         observe: called with each reapplied step's output.
         decides: called before each step of a task with a shared model, so that the step makes the same decisions again.
-            With None, the published decisions are used.
+            If None, the published decisions are used.
 
     Raises:
         JournalError: the task has not taken a step, or required records were deleted.
@@ -318,7 +317,7 @@ def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalSt
     if beginning > 0:
         return UnrecoverableError(
             f"recovery needs {place} from step {number} on; the journal begins at offset {beginning}. Earlier steps "
-            "were deleted. Set its retention.ms to -1"
+            "were deleted. Set the journal's retention.ms to -1"
         )
     return UnrecoverableError(
         f"{place}: expected step {number}; got {'no step' if found is None else found.number}. Another program wrote "
@@ -387,12 +386,13 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
     beginning = broker.beginnings([tp])[tp]
     if beginning > offset:
         raise UnrecoverableError(
-            f"recovery needs {tp} from offset {offset}; it begins at {beginning}. Increase its retention.ms"
+            f"recovery needs {tp} from offset {offset}; the partition begins at {beginning}. Increase the topic's "
+            "retention.ms"
         )
     kept_to = broker.ends([tp])[tp].stable
     if kept_to < end:
         raise UnrecoverableError(
-            f"recovery needs {tp} up to offset {end}; it ends at {kept_to}. The topic was recreated"
+            f"recovery needs {tp} up to offset {end}; the partition ends at {kept_to}. The topic was recreated"
         )
 
 
@@ -419,7 +419,7 @@ class Published:
         """Return the next step's decisions, with their event ids.
 
         Raises:
-            UnrecoverableError: the decisions are missing, or differ from their digest in the journal.
+            UnrecoverableError: the decisions are missing, or do not match their digest in the journal.
         """
         expected, digest = (0, "") if step.log is None else (step.log.predictions, step.log.sha256)
         found: list[Record] = []
@@ -442,9 +442,9 @@ class Published:
             return self.decisions(step)
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
-            f"{self._tp}: expected the {expected} predictions of step {step.number} whose digest is in "
-            f"{self._journal}; got {len(found)}{where}. They were deleted, or another program wrote records with this "
-            "step's number"
+            f"{self._tp}: expected the {expected} predictions of step {step.number}, with the digest in "
+            f"{self._journal}; got {len(found)}{where}. Predictions were deleted, or another program wrote records "
+            "with this step's number"
         )
 
     def close(self) -> None:

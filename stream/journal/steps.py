@@ -91,7 +91,7 @@ def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
 
 
 class LogStep(NamedTuple):
-    """A step's position in the shared model's log. `JournalStep.updates` is its decisions' model version."""
+    """A step's position in the shared model's log. `JournalStep.updates` is the model version that the step used."""
 
     offset: int  # offset up to which the log had been read
     follows: int  # the task's previous step that wrote to the log; 0 if there is none
@@ -103,7 +103,7 @@ class LogStep(NamedTuple):
 
 
 class ReplicaDigest(NamedTuple):
-    """The digest of a learner process's model, at the version that made the step's decisions."""
+    """The digest of a learner process's model, at the version that the step used."""
 
     instance: str  # the learner process
     sha256: str  # digest of the model's state
@@ -127,7 +127,7 @@ class JournalStep(NamedTuple):
 
     @property
     def wrote(self) -> int:
-        """The number of the latest step, possibly this one, that wrote to the shared model's log, or 0."""
+        """The number of the latest step, possibly this one, that wrote to the shared model's log; 0 if none did."""
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 
@@ -146,7 +146,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
     "settings": (stored_settings, task_settings),
 }
-"""Conversions to and from plain values, for each `JournalStep` field that has no JSON type."""
+"""Conversions to and from plain values, for the `JournalStep` fields whose types JSON does not have."""
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def decode_step(record: Record) -> JournalStep:
     if version != HEADERS[0][1]:
         raise JournalError(
             f"{place_of(record)}: expected a journal record with the header {VERSION_HEADER[0]}={FORMAT}; got "
-            f"{'no such header' if version is None else repr(version)}. Another program or version wrote it, and "
-            "recovery cannot continue past it. Allow only this version's learners to write to the journal"
+            f"{'no such header' if version is None else repr(version)}. Another program or version wrote the record, "
+            "and recovery cannot continue past it. Allow only this version's learners to write to the journal"
         )
     try:
         return step_of_plain(orjson.loads(record.value or b""))

@@ -1,4 +1,4 @@
-"""Access settings for a Kafka cluster that uses TLS, passwords or tokens. Properties use librdkafka's names.
+"""Access settings for a Kafka cluster that uses TLS, passwords or tokens. The properties have librdkafka's names.
 
 Property files written for Kafka's Java client or for librdkafka can be used. Java's properties for user credentials and
 PEM stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also
@@ -85,9 +85,9 @@ _CHOICES = {
 _TOKENS = f"set sasl.mechanism={BY_TOKEN} and sasl.oauthbearer.token.command, a command that prints a token"
 _PEM = (
     "Java keystores (JKS, PKCS12) are not supported; export PEM files, and set ssl.ca.location, "
-    "ssl.certificate.location, ssl.key.location: see docs/security.md"
+    "ssl.certificate.location, ssl.key.location (see docs/security.md)"
 )
-_OWN = "Onebit sets this property itself, because its guarantees depend on the value: remove the line"
+_OWN = "Onebit sets this property itself, because its guarantees depend on the value; remove this line"
 
 _REFUSED = {
     "sasl.login.callback.handler.class": _TOKENS,
@@ -100,9 +100,9 @@ _REFUSED = {
         "certificates are always verified; set ssl.ca.location to your own CA certificate; to accept a different host "
         "name, set ssl.endpoint.identification.algorithm=none"
     ),
-    "client.dns.lookup": "the client always tries every address that a host name resolves to: remove the line",
-    "session.timeout.ms": "use the setting session_timeout: remove the line",
-    "transaction.timeout.ms": "use the setting transaction_timeout: remove the line",
+    "client.dns.lookup": "the client always tries every address that a host name resolves to; remove this line",
+    "session.timeout.ms": "use the session_timeout setting instead, and remove this line",
+    "transaction.timeout.ms": "use the transaction_timeout setting instead, and remove this line",
     **dict.fromkeys(
         ("acks", "auto.offset.reset", "batch.size", "compression.type", "delivery.timeout.ms", "enable.auto.commit",
          "enable.idempotence", "group.id", "group.instance.id", "isolation.level", "key.deserializer", "key.serializer",
@@ -230,7 +230,7 @@ def _unknown(name: str) -> str:
     for start, remedy in _REFUSED.items():
         if name == start or (start.endswith(".") and name.startswith(start)):
             return f"{name}: {remedy}"
-    hint = close_matches(name, (*PROPERTIES, BOOTSTRAP)) or ", see docs/security.md: remove the line"
+    hint = close_matches(name, (*PROPERTIES, BOOTSTRAP)) or "; remove this line, or see docs/security.md"
     return f"{name}: unknown property{hint}"
 
 

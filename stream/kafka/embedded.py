@@ -89,7 +89,8 @@ class _Log:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.first = 0  # offset of the first item in `records`
-        self.open: dict[object, int] = {}  # first offsets of open transactions by producer; held high watermark
+        # The first offset of each producer's open transaction. The key _HOLD contains the held high watermark.
+        self.open: dict[object, int] = {}
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:

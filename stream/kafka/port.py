@@ -15,8 +15,8 @@ FETCH_WAIT_MS = 100
 out of date by this much."""
 
 SHORT_FETCH_WAIT_MS = 10
-"""The same limit, for reads up to a known offset. If only a transaction's marker precedes this offset, a client needs
-one more fetch to notice the marker."""
+"""The same limit, for reads up to a known offset. If only a transaction's marker remains before that offset, a client
+needs one more fetch to notice the marker."""
 
 RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka's default batch limit, including overhead, is 1 MiB
 
@@ -253,8 +253,8 @@ class Broker(Protocol):
         Args:
             tps: the partitions.
             fetch_wait_ms: maximum time for which the broker delays its response to a fetch at the end of a partition.
-                With a short delay, the position passes the last transaction's marker early; with a long delay, a
-                consumer that follows a partition sends few requests.
+                With a short delay, the position passes the last transaction's marker sooner; with a long delay, a
+                consumer that follows a partition sends fewer requests.
         """
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:

@@ -105,7 +105,7 @@ def read_towards(
 
 
 def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
-    """Return the first offset whose record has this number or a larger one. The search is a bisection.
+    """Return the first offset whose record has this number or a larger one, using a binary search.
 
     The numbers must increase with the offsets. Records without a number are skipped.
 
@@ -129,7 +129,7 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Largest gap between requested offsets for which the records in between are read. Larger gaps are skipped."""
+"""Largest gap between two requested offsets that is read rather than skipped with a seek."""
 
 
 class RecordsAt:

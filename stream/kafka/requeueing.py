@@ -43,7 +43,7 @@ def requeue(
     *,
     dry_run: bool = False,
 ) -> Counter[Fate]:
-    """Send the records in dead letters to their original topics again, and return the number of letters per result.
+    """Send the records in dead letters to their original topics again. Return the number of letters with each result.
 
     Each record is sent to its key's partition, with an additional header that identifies the dead letter. Because
     of this header, no dead letter is requeued twice, even if this process is killed. If the record still cannot be

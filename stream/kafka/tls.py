@@ -8,7 +8,8 @@ from stream.kafka.client_config import ClientConfig, ClientConfigError
 
 _FAILURES = {
     "wrong version number|record layer failure|unknown protocol": (
-        "the broker has no TLS on this port; check the port, or set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+        "the broker does not use TLS on this port; check the port, or set security.protocol to PLAINTEXT or "
+        "SASL_PLAINTEXT"
     ),
     "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred": (
         "the broker may require a different client certificate ({said}); check ssl.certificate.location and "
@@ -22,7 +23,7 @@ _FAILURES = {
 """Reasons for failed handshakes, keyed by patterns that match OpenSSL's messages. The first match is used."""
 
 _WAITING = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""Raised during a handshake that waits for the other side. These exceptions are not TLS failures."""
+"""Raised during a handshake that is waiting for the other side. These exceptions are not TLS failures."""
 
 _OTHER_NAME = (
     "the broker's certificate is for a different name ({said}); use an address with the name in the certificate or, if "

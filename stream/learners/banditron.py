@@ -32,7 +32,7 @@ def predict(
     gamma: float,
     at_feedback: bool,
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ, otherwise play the greedy class."""
+    """Explore uniformly with probability γ; otherwise, play the greedy class."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     limit(scores, eligible)

@@ -104,7 +104,7 @@ class Parameter:
         return f"{kind} in {ends[0]}{self.low:g}, {self.high:g}{ends[1]}"
 
     def default_where(self, *, correctable: bool, any_right: bool = False) -> float | int | str:
-        """Return the default for a run that needs retractable updates, or in which several classes may be right."""
+        """Return the default, given whether updates must be retractable and whether several classes may be right."""
         if any_right and self.any_right is not None:
             return self.any_right
         return self.correctable if correctable and self.correctable is not None else self.default
@@ -343,7 +343,7 @@ class KernelLearner(Learner):
     is_linear: bool = True  # the scores are linear in x, with the weights in the state's array W
     kernels: Kernels  # the class's kernels unless a parameter selects others
     arrays: dict[str, NDArray[Any]]  # the state arrays by name; written in place, never replaced
-    model: tuple[Any, ...]  # the kernels' arguments after the event
+    model: tuple[Any, ...]  # the kernel arguments that follow the event
 
     def __init__(
         self,
@@ -360,8 +360,8 @@ class KernelLearner(Learner):
             n_features: d.
             arrays: The whole state by name. Each entry is an array in `model`, or a view of such an array. Passing an
                 array costs 0.1 µs per call, so learners stack arrays of equal shape.
-            model: The kernels' arguments after the event. Arrays, including scratch space, precede constants.
-            kernels: Kernels that replace the class's own.
+            model: The kernel arguments that follow the event. Arrays, including scratch space, precede constants.
+            kernels: Kernels to use instead of the class's own.
         """
         super().__init__(n_classes, n_features)
         self.arrays = dict(arrays)
@@ -415,7 +415,7 @@ class KernelLearner(Learner):
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
-        """Return a decision's fields as kernel arguments. In the array, the logged values follow the scores."""
+        """Return a decision's fields as kernel arguments. One array contains the scores, then the logged values."""
         action, greedy, propensity, scores, logged = decision
         if logged.size != self.logged_size:
             raise ValueError(
@@ -503,7 +503,7 @@ MARGIN = Parameter(
     "scores used for an update with a late bit: those of the current model, or those at the time of the decision",
     choices=("feedback", "decision"),
 )
-"""Without delay, both values give identical results. Kernels receive `at_feedback`, True for the first value."""
+"""Without delay, both values give identical results. Kernels receive `at_feedback`, which is True for `feedback`."""
 
 DRIFT = Parameter(
     "drift",
@@ -517,7 +517,7 @@ INVERSE_GAP = (
     Parameter("scale", 300.0, "rate at which exploration decreases: γ = scale √n", low=0.0, high=1e9),
     Parameter("step", 2.0, "AdaGrad step size", low=0.0, high=1e6),
     Parameter("others", 0.3, "weight of a bit's evidence about the other classes", low=0.0, high=1.0, any_right=0.0),
-    Parameter("bias", 0.1, "constant entry appended to x of unit norm", low=0.0, high=1e9),
+    Parameter("bias", 0.1, "constant entry appended to x after x is scaled to unit norm", low=0.0, high=1e9),
 )
 """Parameters for learners that use inverse-gap weighting. These learners' docstrings define n."""
 

@@ -46,9 +46,9 @@ T = TypeVar("T")
 class Challenge(Wrapper):
     """A learner that consists of a champion and a challenger. One of them decides, and both learn from the bit.
 
-        predict   the deciding learner plays a using the draw u; the other learner would play a′ using hash(u)
-        observe   both learners, with a and its propensity
-        update    both learners, with a, its propensity and the reward
+        predict   with the draw u, the deciding learner plays class a; with hash(u), the other would play class a′
+        observe   both learners observe a and its propensity
+        update    both learners learn from a, its propensity and the reward
 
     Each learner treats the other learner's decisions as logged decisions, so for both, `from_logs` must be `NOTHING` or
     `PROPENSITY`. The draws of a′ and a are independent. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p
@@ -60,7 +60,7 @@ class Challenge(Wrapper):
     decided.
 
     A decision's logged values are, in order: the deciding learner's values; the other learner's scores and values; a′;
-    the other learner's greedy class; and 1 if the challenger decided, otherwise 0. Several challengers are nested:
+    the other learner's greedy class; and 1 if the challenger decided, or 0 otherwise. Several challengers are nested:
     `Challenge(Challenge(champion, first), second)`.
 
     >>> from stream.learners import create

@@ -69,10 +69,10 @@ class Confidit(KernelLearner):
     learner plays class 0. Variant 5 can permanently stop playing a class: the diagonal treats features as independent,
     so the bound for a class that was wrong on common features may remain too low.
 
-    Delay: an update uses the current w and A, and only the decision's action. w = A⁻¹ΣX is a ridge regression, so the
-    order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ has one term per update, computed with A
-    after that update. The current W is projected at every decision, as in the paper: `predict` uses W', and `observe`
-    replaces W with W'.
+    Delay: an update uses the current w and A and the decision's action, but no other field of the decision. w = A⁻¹ΣX
+    is a ridge regression, so the order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ has one term
+    per update, computed with A after that update. The current W is projected at every decision, as in the paper:
+    `predict` uses W', and `observe` replaces W with W'.
 
     Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX. Up to rounding and in any order, the
     result is the same as if the original update had used the real bit, given the same actions. A projection cannot be

@@ -19,9 +19,9 @@ from stream.learners.kernels import (
 from stream.wire.records import FloatArray, IndexArray
 
 PENDING_MAX = 32
-"""Number of rank-one changes to a class's inverse that are applied in one pass. Memory bandwidth limits a pass, so one
-pass with 32 changes takes a fifth of the time of 32 passes. The number must be a multiple of 8; see
-`subtract_outer`."""
+"""Number of rank-one changes to a class's inverse that are applied in one pass. The speed of a pass is limited by
+memory bandwidth, so one pass with 32 changes takes a fifth of the time of 32 passes. The number must be a multiple of
+8; see `subtract_outer`."""
 
 # Indices in `memory`, the running totals.
 ROUNDS = 0  # t, decisions made
@@ -121,7 +121,7 @@ def _variances(
 ) -> None:
     """Compute c_i = xᵀA_i⁻¹x for every class, using half of the nnz × nnz entries and the pending changes.
 
-    The function uses four independent sums, because scattered reads limit the speed.
+    The speed is limited by scattered reads, so the function uses four independent sums.
     """
     n = indices.size
     dots = np.empty(columns.shape[2])
@@ -261,7 +261,7 @@ def update_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """Do steps 6-8 with one full matrix per class: w += A_new⁻¹x (±1 - wᵀx), A_new⁻¹ = A⁻¹ - zzᵀ/(1+c), z = A⁻¹x."""
+    """Run steps 6-8 with one full matrix per class: w += A_new⁻¹x (±1 - wᵀx), A_new⁻¹ = A⁻¹ - zzᵀ/(1+c), z = A⁻¹x."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     x = unit(values)

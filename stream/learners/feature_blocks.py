@@ -37,7 +37,7 @@ def place_of(
     blocks: NDArray[np.int32],
     occupied: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Return the block with these cells, or -1 if there is none, and its slot in the hash table.
+    """Return the index of the block with these cells (-1 if there is none) and its slot in the hash table.
 
     A block matches if it has these cells and the same number of non-zero cells.
     """
@@ -76,7 +76,7 @@ def predict(
     fill: NDArray[np.int32],
     side: float,
 ) -> tuple[int, int, float]:
-    """Play the block's class if it is known, otherwise a uniformly random class that is not excluded."""
+    """Play the block's class if it is known; otherwise, play a uniformly random class that is not excluded."""
     check_event(indices, values, blocks.shape[1])
     block, _ = place_of(indices, cells_of(values, side), table, blocks, occupied)
     K = scores.size

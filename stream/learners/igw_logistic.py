@@ -26,11 +26,11 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 A_START = 1e-3
-"""Initial value of A. AdaGrad's first step is then about `step`, except for very small gradients."""
+"""Initial value of A. With this value, AdaGrad's first step is about `step`, except for very small gradients."""
 
 SHARE_MIN = 1e-9
-"""Lower limit on the sum of the other classes' probabilities, by which their targets are divided. If the sum is far
-below the limit, the targets are near 0."""
+"""Lower limit on the divisor of the other classes' targets, which is the sum of those classes' probabilities. If the
+sum is far below the limit, the targets are near 0."""
 
 # Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
 SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)
@@ -39,7 +39,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x), with the constant entry. A row of M contains a feature's W for all classes, then A."""
+    """Compute p_k = σ(w_k·x), with the constant entry. A row of M contains one feature's W for all classes, then A."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -140,9 +140,9 @@ class IgwLogistic(KernelLearner):
         bit       p from the current W;  right: y_a = 1, y_k = 0;  wrong: y_a = 0, y_k = min(1, p_k / Σ_{j≠a} p_j)
                   e_k = ω_k (p_k − y_k), ω_a = 1, else `others`;  A_k += (e_k x)²;  w_k −= step · e_k x/√A_k
 
-    Symbols: w_k weights, W [K, d+1], the constant's last; A [K, d+1], 1e-3 at the start; t the number of decisions,
-    including this one (`rounds`[0] before it); π_a the propensity; scores p; `scale`, `step` and `others` as in the
-    formulas.
+    Symbols: w_k weights, W [K, d+1], the constant's weight last; A [K, d+1], 1e-3 at the start; t the number of
+    decisions, including the current one (`rounds`[0] excludes it); π_a the propensity; scores p; `scale`, `step` and
+    `others` as in the formulas.
 
     The bit also updates the other classes. If the action is right, their target is 0. If the action is wrong, their
     targets are proportional to their probabilities. There is no importance weight.
@@ -150,8 +150,8 @@ class IgwLogistic(KernelLearner):
     Assumes sparse x. On dense data with correlated features, AdaGrad's diagonal is inaccurate: the error on satimage is
     47%, compared with 21% for late-ucb.
 
-    Delay: an update uses the current W and A, and only the decision's action. The order of the bits matters, so
-    an update cannot be retracted.
+    Delay: an update uses the current W and A and the decision's action, but no other field of the decision. The order
+    of the bits matters, so an update cannot be retracted.
 
     Drift: a sustained drop in reward (`drift`) resets W and A for every class or for one class. `alarms` counts the
     resets, with one entry per class and a last entry for resets of all classes.

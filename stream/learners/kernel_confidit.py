@@ -217,8 +217,8 @@ class ConfiditKernel(KernelLearner):
     Memory: all classes together store at most `support_max` examples. Further updates change nothing and return False.
     The first examples are kept, because removing one would widen the bounds near it and cause endless exploration.
 
-    Delay: an update uses the current examples, and only the decision's action. A ridge regression does not depend
-    on the order of its examples, but the order determines which examples are stored.
+    Delay: an update uses the current examples and the decision's action, but no other field of the decision. A ridge
+    regression does not depend on the order of its examples, but the order determines which examples are stored.
 
     Departures from the paper: the support is limited.
 
@@ -238,7 +238,7 @@ class ConfiditKernel(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("kernel", "rbf", "k(x, x')", choices=SIMILARITIES),
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
-        Parameter("width", 0.5, "width of the rbf kernel, on x of unit norm", low=1e-9, high=1e9),
+        Parameter("width", 0.5, "width of the rbf kernel, for x scaled to unit norm", low=1e-9, high=1e9),
         Parameter("eta", 1.0, "squared width of the bounds", low=0.0),
         Parameter("alpha", 1.0, "spread of the scores in the label model", low=-1.0, high=1.0, low_open=True),
         Parameter(

@@ -9,12 +9,12 @@ one compiled loop:
     update(indices, values, action, greedy, propensity, scores, reward, v, label, *model) -> changed
     retract(indices, values, action, propensity, scores, assumed_reward, reward, v, *model) -> changed
 
-`scores` has K entries, followed by the learner's `logged_size` logged values. `eligible` is int32[m] in increasing
-order: the classes that may be played. A predict kernel calls `limit`, so that a decision's scores also show which
+`scores` has K entries, followed by the learner's `logged_size` logged values. `eligible`, int32[m] in increasing order,
+contains the classes that may be played. A predict kernel calls `limit`, so that a decision's scores also show which
 classes were eligible.
 
 A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales
-x to unit norm. Compiled code does not check array bounds. These functions check them, which takes 0.02 µs.
+x to unit norm. Compiled code does not check array bounds, so these functions check them, which takes 0.02 µs.
 
 Kernels are compiled without fast-math, so equal inputs give bitwise equal results in every run. A kernel may call only
 kernels in its own file, in this file, and in files whose names end with `kernels.py` (see `_cache_directory`).
@@ -52,9 +52,9 @@ SCORE_MAX = 1e300
 def _cache_directory() -> str:
     """Return a writable directory for machine code, or an empty string.
 
-    Numba recompiles a kernel if the kernel's own file has changed, but not if only a function that it calls in another
-    file has changed. The path therefore contains a digest of this file and of all `*_kernels.py`. The directory is
-    outside the package, which may be read-only.
+    Numba recompiles a kernel if the kernel's own file has changed, but not if the only change is in another file that
+    contains a function called by the kernel. The path therefore contains a digest of this file and of all
+    `*_kernels.py` files. The directory is outside the package, because the package may be read-only.
     """
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*kernels.py"))]
     digest = hashlib.blake2b(b"".join(sources) + numba.__version__.encode(), digest_size=8).hexdigest()
@@ -91,7 +91,7 @@ _njit: Any = njit  # numba's type annotations lack `no_cfunc_wrapper`
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel on its first call and cache the machine code on disk if possible.
 
-    No kernel is a C callback. Without the wrapper for callbacks, compiling a small kernel takes a fifth less time.
+    No kernel is used as a C callback. Omitting the callback wrapper reduces a small kernel's compile time by a fifth.
     """
     return cast(Callable[P, R], _njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY))(function))
 
@@ -209,7 +209,7 @@ def limit(scores: FloatArray, eligible: IndexArray) -> None:
 
 @compiled
 def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return the scores for a checked event under the current W, for the classes eligible for its decision."""
+    """Return a checked event's scores under the current W. Ineligible classes keep the score `NOT_ELIGIBLE`."""
     current = np.empty(W.shape[0])
     linear_scores(indices, values, W, current)
     for k in range(current.size):
@@ -370,7 +370,7 @@ def symmetric_product(inverse: FloatArray, indices: IndexArray, values: FloatArr
 
 @compiled
 def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> float:
-    """Return ‖x‖² in the M⁻¹-norm, limited to at least 0."""
+    """Return ‖x‖² in the M⁻¹-norm, or 0 if rounding makes it negative."""
     total = 0.0
     for a in range(indices.size):
         row = inverse[indices[a]]
@@ -444,8 +444,8 @@ DRIFT_GLOBAL = 15.0
 DRIFT_CLASS = 10.0
 DRIFT_MEMORY = 1000.0
 """Parameters of the drift detectors. A detector adds up the amounts by which rewards are below their mean, and raises
-an alarm if the sum exceeds the threshold. The mean covers about DRIFT_MEMORY bits. A drop in the mean of less than the
-slack has no effect. On a stationary stream, alarms are rare unless the learner itself is unstable."""
+an alarm if the sum exceeds the threshold. The mean covers about DRIFT_MEMORY bits. A drop in the mean has no effect if
+it is less than the slack. On a stationary stream, alarms are rare unless the learner itself is unstable."""
 
 NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
 
@@ -495,7 +495,7 @@ TILE = 16
 def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
     """Apply A⁻¹ -= Σ_m z_m z_mᵀ on and above the diagonal, eight changes and two rows per pass, then mirror it.
 
-    Reads of the changes limit the speed, so each read is used for two rows.
+    The speed is limited by reads of the changes, so each read is used for two rows.
     """
     d = inverse.shape[0]
     for m in range(0, changes.shape[0], 8):

@@ -147,7 +147,7 @@ class KwikBanditron(KernelLearner):
     longer. Such a learner can run on data without a known comparator, but the paper's lemmas require W*.
 
     Delay: the loss h² and its gradient are computed from the current W, because a gradient step must start where its
-    gradient was computed. The update uses only the decision's action.
+    gradient was computed. The update uses the decision's action, but no other field of the decision.
 
     Departures from the paper: a rule for a missing comparator is added.
 

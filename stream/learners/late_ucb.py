@@ -206,12 +206,12 @@ class LateUcb(KernelLearner):
     """One ridge regression per class. The upper confidence bounds account for pending decisions.
 
     After Desautels, Krause, Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
-    optimization", JMLR 15, 2014: hallucinated observations as in this paper, for one linear model per class (Li, Chu,
-    Langford, Schapire, WWW 2010). Late bits are treated as in Vernade et al., ICML 2020.
+    optimization", JMLR 15, 2014. Hallucinated observations are used as in that paper, with one linear model per class
+    (Li, Chu, Langford, Schapire, WWW 2010). Late bits are handled as in Vernade et al., ICML 2020.
 
-        x ← x/‖x‖, and a constant entry b after it: d' = d + 1 features
+        x ← x/‖x‖, followed by a constant entry b: d' = d + 1 features
         decide    s_k = w_kᵀx;  rough_k = s_k + √(η‖x‖²/(λ + N_k/d'));  shortlist: the M classes with largest rough_k
-                  ŷ = argmax over it of s_k + √(η xᵀP_k x)
+                  ŷ = argmax over the shortlist of s_k + √(η xᵀP_k x)
         observe   N_ŷ += ‖x‖²;  P_ŷ −= zzᵀ/(1 + xᵀz), z = P_ŷ x;  w_ŷ += (s_ŷ − w_ŷᵀx) P_ŷ x, P_ŷ the new one
         bit r     w_ŷ += (r − s_ŷ) P_ŷ x, P_ŷ the current one
 
@@ -222,15 +222,15 @@ class LateUcb(KernelLearner):
         decide    s_k = (w_kᵀx⁺ + y_kᵀx⁺)/2;  logs s_ŷ = w_ŷᵀx⁺ alone, and whether z was available
         bit r     in addition  z' = Q_ŷ x⁺,  c = 1 + x⁺ᵀz';  y_ŷ += z'(r − y_ŷᵀx⁺)/c,  Q_ŷ −= z'z'ᵀ/c
 
-    Symbols: w_k and y_k weights, W and Y [K, d'], the constant's last; P_k and Q_k inverse covariances [K, d', d'],
-    initially I/λ. Above 191 features, P is stored as P − VᵀV, where V [K, 32, d'] contains the changes not yet
-    subtracted, `pending` of them per class (`U` and `pending_settled` for Q). N_k `N`[K]; s_ŷ the decision's own score;
-    η `eta`; λ `lam`, where 0 means 0.03, or 0.1 above 200 features and for projections; M `shortlist`; b `bias`.
-    `sample` [64, d] contains the first contexts, `bandwidth` their number and σ².
+    Symbols: w_k and y_k weights, W and Y [K, d'], the constant's weight last; P_k and Q_k inverse covariances
+    [K, d', d'], initially I/λ. Above 191 features, P is stored as P − VᵀV, where V [K, 32, d'] contains the changes not
+    yet subtracted, `pending` of them per class (`U` and `pending_settled` for Q). N_k `N`[K]; s_ŷ the decision's own
+    score; η `eta`; λ `lam`, where 0 means 0.03 (0.1 above 200 features and for projections); M `shortlist`; b `bias`.
+    `sample` [64, d] contains the first contexts; `bandwidth` contains their number and σ².
 
-    `expand`=quadratic appends all products x_i x_j, i ≤ j, to x before scaling, for up to 30 features. `project`=p
-    projects x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p, for dense data with many
-    features.
+    `expand`=quadratic, for up to 30 features, appends all products x_i x_j, i ≤ j, to x before scaling. `project`=p,
+    for dense data with many features, projects x to p dimensions after scaling it to unit norm. The projection uses a
+    fixed Gaussian matrix of variance 1/p.
 
     A decision is added to the covariance immediately. Until the bit arrives, the target is the score at the time of the
     decision. The bounds therefore narrow with every decision, and the learner does not play the same class throughout a
@@ -248,8 +248,8 @@ class LateUcb(KernelLearner):
     order, the result is the same as if the original update had used the real bit. With drift detection, the learner is
     not retractable, because an alarm cannot be reversed.
 
-    Departures from the papers: the width √η of the bounds is constant; a shortlist from rough bounds, which require no
-    matrix; the same noise and ridge for all classes; the constant entry.
+    Departures from the papers: the width √η of the bounds is constant; rough bounds, which require no matrix, determine
+    a shortlist; all classes have the same noise and ridge; x has a constant entry.
 
     >>> from stream.learners import create
     >>> learner = create("late-ucb", n_classes=3, n_features=2, expand="none")
@@ -273,7 +273,7 @@ class LateUcb(KernelLearner):
         Parameter(
             "lam",
             0.0,
-            "ridge penalty; 0 selects 0.03, or 0.1 above 200 features or if project is set",
+            "ridge penalty; 0 selects 0.03 (0.1 if project is set or there are more than 200 features)",
             low=0.0,
             high=1e9,
         ),

@@ -27,9 +27,10 @@ U_MAX = 1.0 - 2.0**-53
 class Mixture(Wrapper):
     """A mixture of a learner, an exploration floor with probability f, and a holdout policy q with probability h.
 
-        u < h         play q's class for u/h
-        u ≥ h         t = (u − h)/(1 − h);  t < f: play a uniform class for t/f;  t ≥ f: the learner's, (t − f)/(1 − f)
-        propensity    h q(a) + (1 − h) (f/m + (1 − f) p),  p the learner's probability of choosing that class
+        u < h         play q's class, with the draw u/h
+        u ≥ h         t = (u − h)/(1 − h);  t < f: play a uniformly random class, with the draw t/f;
+                      t ≥ f: play the learner's class, with the draw (t − f)/(1 − f)
+        propensity    h q(a) + (1 − h) (f/m + (1 − f) p), where p is the learner's probability of choosing class a
 
     The floor plays a uniformly random class among the m eligible classes. The holdout plays a uniformly random class, a
     constant class, or the greedy class of a frozen model. If this class is not eligible, the holdout plays a uniformly

@@ -41,7 +41,7 @@ class PNewtron(KernelLearner):
 
         p = softmax(α W'x);  p' = (1-γ)p + γ/K;  ŷ ~ p'
         ŷ = y: G = (1-p_y)/p'_y (1/K - e_y)⊗x, κ = p'_y;  else: G = p_ŷ/p'_ŷ (e_ŷ - 1/K)⊗x, κ = 1
-        A += κβ G² (elementwise), from I/D;  b += (1 - κβ G·W'_τ) G
+        A += κβ G² (elementwise), starting at I/D;  b += (1 - κβ G·W'_τ) G
         W'' = -b/A;  W' = W'' if ‖W''‖ ≤ D, else W'' D/‖W''‖
 
     Symbols: W' weights [K, d], projected; W'' [K, d] (array W); A diagonal [K, d]; b [K, d]; ‖W''‖² `norm`[0]; γ
@@ -127,14 +127,14 @@ class Newtron(KernelLearner):
 
         p = softmax(α W'x);  p' = (1-γ)p + γ/K;  ŷ ~ p'
         ŷ = y: G = (1-p_y)/p'_y (1/K - e_y)⊗x, κ = p'_y;  else: G = p_ŷ/p'_ŷ (e_ŷ - 1/K)⊗x, κ = 1
-        A += κβ GGᵀ, from I/D;  b += (1 - κβ G·W'_τ) G
+        A += κβ GGᵀ, starting at I/D;  b += (1 - κβ G·W'_τ) G
         W'' = -A⁻¹b;  W' = argmin_{‖W‖≤D} (W-W'')ᵀA(W-W'') = (A+λI)⁻¹AW'', λ = 0 or ‖W'‖ = D
 
     Symbols: W' weights [K, d] (array W); A [Kd, Kd]; b [Kd]; λ `shift`[0]; γ `gamma` in [0, 1]; α `alpha` sharpness,
     > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. Wrong actions also cause updates.
 
     The cost is cubic. The projection factorises A+λI 2 to 4 times per update, because λ changes with each update. An
-    update takes about 10 ms at K·d = 400 and seconds at 3,600. Use pnewtron for large problems.
+    update takes about 10 ms at K·d = 400, and seconds at K·d = 3,600. Use pnewtron for large problems.
 
     For delay, assumptions about x, and retraction, see pnewtron.
 

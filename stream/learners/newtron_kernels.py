@@ -18,12 +18,12 @@ from stream.learners.kernels import (
 from stream.wire.records import FloatArray, IndexArray
 
 STEP_MAX = 1e200
-"""Updates with a larger coefficient are rejected, because the product with an entry of x could overflow float64."""
+"""Updates with a larger coefficient are rejected, because a coefficient times an entry of x could overflow float64."""
 
 NORM_REFRESH_UPDATES = 1024
 """Number of updates after which pnewtron recomputes ‖W''‖², which is otherwise maintained incrementally. The rounding
-error of 1024 changes is about 1e-13 of the norm. For 4,000 weights, recomputation costs less than 1%. The counter is
-part of the state, so that a restored model behaves identically.
+error of 1024 changes is about 1e-13 of the norm. For 4,000 weights, recomputation adds less than 1% to the cost. The
+counter is part of the state, so that a restored model behaves identically.
 """
 
 NORM_TOLERANCE = 1e-13
@@ -269,7 +269,7 @@ def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray)
 
     The minimum is W(λ) = (A+λI)⁻¹AW'' = -(A+λI)⁻¹b with λ = 0, or with ‖W(λ)‖ = D. Newton's iteration solves 1/‖W(λ)‖ =
     1/D (Moré and Sorensen 1983, sect. 3). 1/‖W(λ)‖ is concave and nearly linear in λ. If λ is above the solution, the
-    next λ is below. Below the solution, λ increases towards the solution. No bracketing is therefore needed.
+    next λ is below it. From below, λ increases towards the solution. Bracketing is therefore unnecessary.
     """
     size = b.size
     U = np.empty((size, size))

@@ -43,7 +43,7 @@ def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
 
 @compiled
 def direction(scores: FloatArray, reward: int) -> float:
-    """Return the sign of the update: -1 for a wrong claim, 1 for a right guess, otherwise 0 (lines 6 and 10)."""
+    """Return the sign of the update: -1 for a wrong claim, 1 for a right guess, 0 otherwise (lines 6 and 10)."""
     claimed = scores[argmax(scores)] >= 0.0
     if claimed:
         return 0.0 if reward == 1 else -1.0
@@ -235,8 +235,8 @@ class OvaKernelPerceptron(KernelLearner):
         polynomial  k(x, x') = (1 + ⟨x, x'⟩)^degree
         rbf         k(x, x') = exp(-‖x - x'‖² / (2 width²))
 
-    Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and the examples' class i, rows of `marks`;
-    ỹ the action; a score of 0 claims x, so an empty support claims every x.
+    Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and i, an example's sign and class, rows of
+    `marks`; ỹ the action; a score of 0 claims x, so an empty support claims every x.
 
     The bound assumes linear separability with a margin as in (1) of the Notes. In the space of the rational kernel,
     this becomes one-versus-all separability with a smaller margin.

@@ -1,6 +1,6 @@
 """Random Fourier features with a bandwidth computed from the first contexts (Rahimi, Recht, NIPS 2007).
 
-    σ² = the median of ‖x − x'‖² over all pairs of the first 64 contexts observed (0 → 1)
+    σ² = the median of ‖x − x'‖² over all pairs of the first 64 contexts observed, or 1 if the median is 0
     z_j = √(2/m) cos(ω_jᵀx + β_j),  ω_j ~ N(0, I/σ²),  β_j ~ U[0, 2π),  j = 1..m
 
 The cosine is computed with a polynomial. 64 cosines take 0.1 µs, and the results are bitwise equal on every machine.
@@ -80,7 +80,7 @@ def waves(
 def median_of_distances(sample: FloatArray) -> float:
     """Return the median of ‖x − x'‖² over all pairs of rows, or 1 if it is 0 or NaN."""
     n = sample.shape[0]
-    distances = np.empty(n * (n - 1) // 2)  # kept in order, because numba's sort takes long to compile
+    distances = np.empty(n * (n - 1) // 2)  # kept in order, because numba's sort is slow to compile
     place = 0
     for a in range(n):
         for b in range(a):

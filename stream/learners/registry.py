@@ -77,7 +77,7 @@ def check_parameters(
         if any_right and parameter.any_right is not None and value != parameter.any_right:
             raise ParameterError(
                 f"{name}: parameter {parameter.name} must be {parameter.any_right:g} if several classes may be right, "
-                f"because a right answer then says nothing about the others; got {value:g}"
+                f"because a right answer then says nothing about the other classes; got {value:g}"
             )
     return checked
 

@@ -19,8 +19,8 @@ VERSIONS_MAX = 32
 """Maximum number of scales. The last scale is fixed after 2³⁵ contexts."""
 
 LIMIT = 10.0
-"""Limit on scaled values. A scale from few contexts can be far too small for later values, and a single very large
-value would dominate the model."""
+"""Limit on scaled values. A scale computed from few contexts can be far too small for later values, and a single very
+large value would dominate the model."""
 
 CONSTANT = 1e-9
 """A column is considered constant if its standard deviation is at most this fraction of its root mean square. A smaller
@@ -42,13 +42,13 @@ Counts = NDArray[np.int64]
 class RunningScale(Wrapper):
     """A learner whose features are scaled by the mean and deviation of the contexts that it has observed.
 
-        observe      n += 1, and count, mean and squared deviations of each x_i ≠ 0 (Welford 1962)
-        n = 2ᵏ ≥ 16  fix a scale from all n contexts, with the next version v = 1, 2, ...
-        predict      z_i = (x_i − c_i) / s_i with the newest scale, limited to ±10; the decision records v
-        update       z with the decision's own scale v, which is kept in the state
+        observe      n += 1; update the count, mean and squared deviations of each x_i ≠ 0 (Welford 1962)
+        n = 2ᵏ ≥ 16  fix a scale computed from all n contexts, with the next version v = 1, 2, ...
+        predict      compute z_i = (x_i − c_i) / s_i with the newest scale, limited to ±10; the decision records v
+        update       compute z with the decision's own scale v, which is kept in the state
 
     The formulas are the same as for a file with `--scale standard`. If most values in a column are 0, the column is not
-    centred, and s_i is the root mean square of the other values. Otherwise, c_i is the mean, and s_i the standard
+    centred, and s_i is the root mean square of the other values. Otherwise, c_i is the mean and s_i is the standard
     deviation. A value in a column without a scale is replaced by its sign, ±1. Columns have no scale before the first
     scale is fixed, if they are constant, or if they are new.
 
@@ -133,7 +133,7 @@ def scaled(
     rows: FloatArray,
     centred: IndexArray,
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the non-zero entries of the scaled x. Values are not scaled if their squares overflow; see `usable`."""
+    """Return the non-zero entries of the scaled x. Values outside ±VALUE_MAX are not scaled; see `usable`."""
     check_event(indices, values, rows.shape[1])
     if not 0.0 <= version <= counts[VERSIONS]:
         raise ValueError("decision: expected a scale that the model has fixed")

@@ -1,4 +1,4 @@
-"""Selectron, which explores if x is unfamiliar, and otherwise plays the greedy class. Right answers trigger a refit."""
+"""Selectron, which explores if x is unfamiliar and otherwise plays the greedy class. Right answers trigger a refit."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -25,8 +25,8 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 TOLERANCE = 1e-11
-"""Step length at which the logistic refit stops. The objective is 1/η-strongly convex. W is then within about η L ·
-1e-11 of the minimiser, where L is the smoothness constant.
+"""Step length at which the logistic refit stops. Because the objective is 1/η-strongly convex, W is then within about
+η L · 1e-11 of the minimiser, where L is the smoothness constant.
 """
 
 STEPS_MAX = 20_000
@@ -74,7 +74,7 @@ def predict(
     epsilon: float,
     *rest: Any,
 ) -> tuple[int, int, float]:
-    """Explore uniformly if x is unfamiliar, otherwise play the greedy class (lines 8-11).
+    """Explore uniformly if x is unfamiliar; otherwise, play the greedy class (lines 8-11).
 
     `rest` contains the other arguments of the update.
     """
@@ -149,7 +149,7 @@ def retract_quadratic(
     epsilon: float,
     alpha: float,
 ) -> bool:
-    """Add the example to the sums if the real reward is 1, otherwise remove it."""
+    """Add the example to the sums if the real reward is 1; otherwise, remove it."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or indices.size == 0:
         return False
     _shift(indices, values, action, float(reward - assumed_reward), W, inverses, alpha)
@@ -285,7 +285,7 @@ def update_logistic(
 
 @register
 class Selectron(KernelLearner):
-    """Explores if x is far from all right answers, otherwise plays the greedy class. Learns from right answers only.
+    """Explores if x is far from all right answers; otherwise, plays the greedy class. Learns from right answers only.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 5, with (13) or (15); after Agarwal, ICML 2013.
 
@@ -300,7 +300,7 @@ class Selectron(KernelLearner):
     η `eta`; α `alpha`, from the label model (12), in (-1, 1]; `radius` D in (14); ỹ the action.
 
     Delay: a late right answer is added to the same sums. M and the minimiser W do not depend on the order of the
-    answers. An update does not depend on whether the action was exploration.
+    answers. An update does not depend on whether the action was exploratory.
 
     Retraction: with the quadratic loss, M and W are functions of two sums over the right answers. Up to rounding and in
     any order, M and W are the same as if the original update had used the real bit. With the logistic loss, the learner

@@ -112,7 +112,7 @@ class SobaDiag(SobaLearner):
 
 BLOCK = 64
 """Number of rank-one terms that accumulate in V before one product subtracts them from P. BLAS applies 64 terms
-together in the time that two separate terms take, because P (100 MB at K·d = 3,600) is read only once."""
+together in the time it needs for two separate terms, because P (100 MB at K·d = 3,600) is read only once."""
 
 BLOCK_ROWS = 128
 """Rows of P per product, chosen so that the product stays in the cache."""
@@ -173,7 +173,7 @@ class Soba(SobaLearner):
 
     Departures from the paper: none. BLAS computes the product over a block, so results are bitwise reproducible only on
     the same machine with the same number of BLAS threads. On a busy machine, one thread (OPENBLAS_NUM_THREADS=1) is
-    also the fastest. An update at K·d = 3,600 then takes 0.7 ms, compared with 5 ms with two threads.
+    also fastest. An update at K·d = 3,600 then takes 0.7 ms, compared with 5 ms with two threads.
 
     >>> from stream.learners import create
     >>> learner = create("soba", n_classes=3, n_features=2, gamma=0.3)
@@ -226,8 +226,8 @@ class SobaAdaptive(SobaLearner):
     Everything else is as in soba (covariance=full) or soba-diag (covariance=diag). m is the number of classes eligible
     for the decision, by default K. `sums` contains Σ m_s, Σ ρ_s/(1+ρ_s) and t.
 
-    The sum grows with log det A, by up to 1 for each of the K·d weights at first, so γ_t remains 1 for about K²d
-    rounds. With large K·d, the learner explores for a long time.
+    The sum grows with log det A, at first by up to 1 for each of the K·d weights, so γ_t remains 1 for about K²d
+    rounds. If K·d is large, the learner explores for a long time.
 
     `observe` counts the rounds; t - 1 is the number of earlier decisions. With delay, the sum includes the updates made
     so far. Otherwise, delay and retraction are as in soba and soba-diag.

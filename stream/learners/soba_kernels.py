@@ -29,7 +29,7 @@ def explore(
     sums: FloatArray,
     gamma: float,
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ, otherwise play the greedy class.
+    """Explore uniformly with probability γ; otherwise, play the greedy class.
 
     soba-adaptive uses γ_t instead of γ. Only its `sums` contain a third value, the number of rounds.
     """
@@ -87,7 +87,7 @@ def update_diagonal(
     residual = 0.0  # zᵀA⁻¹z
     for j in range(indices.size):
         i = indices[j]
-        # 1/A_ȳ + 1/A_y with a single division, because divisions take half the time of an update.
+        # 1/A_ȳ + 1/A_y with a single division, because divisions account for half the time of an update.
         residual += values[j] * values[j] * ((A[rival, i] + A[action, i]) / (A[rival, i] * A[action, i]))
     residual /= propensity
     delta = scores[rival] - scores[action]

@@ -229,10 +229,10 @@ def update(
 
 @register
 class StackIgw(KernelLearner):
-    """Stacks logistic regressions with centroids of right and wrong examples, and plays using inverse-gap weighting.
+    """Stacks logistic regressions with centroids of right and wrong examples. Samples by inverse-gap weighting.
 
-    Developed for Onebit. Inverse-gap weighting after Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual
-    bandits with regression oracles", ICML 2020; stacking after Wolpert, "Stacked generalization", Neural Networks 5,
+    Developed for Onebit. Inverse-gap weighting follows Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual
+    bandits with regression oracles", ICML 2020; stacking follows Wolpert, "Stacked generalization", Neural Networks 5,
     1992.
 
         x ← x/‖x‖;  x_i ← x_i ln(1.2 (n+2)/(df_i+1));  x ← x/‖x‖;  for W a constant entry `bias` is appended
@@ -249,37 +249,37 @@ class StackIgw(KernelLearner):
                   p = σ(Wx);  right: e_a = p_a − 1, e_k = others p_k;  wrong: e_a = p_a only
                   where |e_k| ≥ 1e-4:  A_k += (e_k x)²;  W_k −= step · e_k x/√A_k;  settled += 1
 
-    `vectors` is the number of dimensions of feature vectors V: 32, 64, or 0 for none. The vectors are learned from the
-    co-occurrence of features (`word_vectors_kernels`). Learning them requires no bits, and they help most
-    when bits are late. e = Σ x_i V_i, ê = e/‖e‖:
+    `vectors` is the number of dimensions of the feature vectors V: 32, 64, or 0 for no vectors. The vectors are learned
+    from the co-occurrence of features (`word_vectors_kernels`). Learning them requires no bits, and they help most when
+    bits are late. With e = Σ x_i V_i and ê = e/‖e‖:
 
         decide    c'_k = ê·Ĉ_k/‖Ĉ_k‖;  t_k = b_k·(ê, .3);  both 0 before the 500th decision
         bit r     y = (ê, .3), z = R_a y, c = 1 + y·z:  b_a += z(r − b_a·y)/c,  R_a −= z zᵀ/c;  right: Ĉ_a += e
 
     Symbols: n decisions; df number of x that contain a feature; M the sum of all x, m their number; C and N [K, d] the
-    sums of the x that were right and wrong for a class, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`,
-    `misses`); pend (`waiting`) pending decisions; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the
-    stack, shared by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p.
-    Word vectors: `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated as needed; `words`
-    rows in use, number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram` GᵀG,
-    `overlap` GᵀV, `sketch` GᵀC; `centroids` Ĉ.
+    sums of the x for which a class was right and wrong, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`,
+    `misses`); pend (`waiting`) pending decisions; `df_log` ln(df+1); W and A [K, d+1]; v [13] and P [13, 13] of the
+    stack, shared by all classes (without vectors, 9 instead of 13); `totals` m, n and settled bits; π_a the propensity;
+    scores p. Word vectors: `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated as needed;
+    `words` rows in use, number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram`
+    GᵀG, `overlap` GᵀV, `sketch` GᵀC; `centroids` Ĉ.
 
-    The sums contain each x with the weights at the time of the event, while n and df continue to grow. An update
-    computes the weights of x again; n then excludes the decision itself, and df includes it.
+    The sums contain each x with its rarity weights at the time of the event, while n and df continue to grow. An update
+    computes the rarity weights of x again; n then excludes the decision itself, and df includes it.
 
     Assumes sparse x, such as words. With very many classes, about K² events are needed to discover every class, and no
     benefit has been measured.
 
-    Delay: an update uses the current model, and only the decision's action. The order of the bits matters, so an
-    update cannot be retracted.
+    Delay: an update uses the current model and the decision's action, but no other field of the decision. The order of
+    the bits matters, so an update cannot be retracted.
 
     Drift: a sustained drop in reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R for every class or for one
     class. `alarms` counts the resets, with one entry per class and a last entry for resets of all classes. An unstable
-    learner may raise an alarm on a stationary stream. This happened for one of six random orders of a review data set
+    learner may raise an alarm on a stationary stream. This happened in one of six random orders of a review data set
     with 7 classes and 13,000 rows, with a delay of 1,000 events.
 
-    Departures from the papers: the regression oracle is a stack of models; the gaps are differences in probability
-    times bonus; the schedule γ is not derived from a regret bound.
+    Departures from the papers: the regression oracle is a stack of models; the gaps are differences between q, the
+    probabilities times the bonuses; the schedule γ is not derived from a regret bound.
 
     >>> from stream.learners import create
     >>> learner = create("stack-igw", n_classes=3, n_features=2)

@@ -30,7 +30,7 @@ OF_WORDS = 4
 """Number of signals from the word vectors. Their weights in v start at 0."""
 
 SCORE_CLIP = 8.0
-"""Limit on a logistic regression's score. Beyond it, the probability hardly changes."""
+"""Limit on a logistic regression's score. Beyond this limit, the probability hardly changes."""
 
 CURVATURE_MIN = 0.01
 """Lower limit on ρ(1 − ρ), so that bits still have an effect when the stack is certain."""

@@ -19,8 +19,8 @@ SMALL = 192
 """Up to this size, P fits in the cache. Changing P at every decision is then faster than storing the changes."""
 
 BLOCK = 32
-"""Number of changes that are applied together if P is larger than SMALL, because memory bandwidth limits a pass over
-P."""
+"""Number of changes that are applied in one pass over P if P is larger than SMALL. The speed of a pass is limited by
+memory bandwidth."""
 
 BAND = 32
 """Number of rows in a band; see `variance`. A multiple of 8 keeps the parts of rows aligned."""
@@ -104,7 +104,7 @@ def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> Flo
 
 @inlined
 def product_of(places: IndexArray, x: FloatArray, z: FloatArray) -> float:
-    """Return zᵀx, as four independent sums for instruction-level parallelism."""
+    """Return zᵀx, computed as four independent sums for instruction-level parallelism."""
     s0 = s1 = s2 = s3 = 0.0
     a = 0
     while a + 3 < x.size:
@@ -121,7 +121,7 @@ def product_of(places: IndexArray, x: FloatArray, z: FloatArray) -> float:
 
 @inlined
 def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> float:
-    """Return xᵀ(P − VᵀV)x for a symmetric P, at least 0. `z` is scratch space of s entries.
+    """Return xᵀ(P − VᵀV)x for a symmetric P, or 0 if rounding makes it negative. `z` is scratch space of s entries.
 
     Only the upper triangle of P and its diagonal blocks are read. For a sparse x, individual entries are read. For a
     dense x, bands of rows are read; each band begins at the first column of its diagonal block.
@@ -160,7 +160,7 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
 
 @inlined
 def add_observation(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """Subtract zzᵀ/(1 + xᵀz), where z = P x, in P itself or as a row of V. Return the new P x, padded with zeros.
+    """Subtract zzᵀ/(1 + xᵀz), where z = P x, from P itself, or add a row to V. Return the new P x, padded with zeros.
 
     Mirrored entries are computed from the same product, so P remains exactly symmetric.
 

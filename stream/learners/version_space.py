@@ -2,9 +2,9 @@
 
 These learners serve as references for small problems, because an event costs hypotheses · K · nnz products.
 
-The Notes use a grid of γ^(-Kd) matrices or the whole space. These learners draw a sample of matrices W; the parameter
-`hypotheses` sets their number. The rows of W are uniformly distributed in a ball of the given radius. They are drawn
-once with numpy's PCG64 and the given seed.
+The Notes use a grid of γ^(-Kd) matrices or the whole space. These learners draw a sample of matrices W; their number is
+the parameter `hypotheses`. The rows of W are uniformly distributed in a ball of the given radius. They are drawn once
+with numpy's PCG64 and the given seed.
 """
 
 import zlib
@@ -94,7 +94,7 @@ def count_votes(
 def eliminate(
     indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
 ) -> bool:
-    """Remove the hypotheses that predict `action`, or the others if not `agreeing`, unless none would remain."""
+    """Remove the hypotheses that predict `action` (if `agreeing`) or those that do not, unless none would remain."""
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
@@ -131,7 +131,7 @@ def predict_majority(
     alive: NDArray[np.int8],
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Play the class of a clear majority, otherwise guess (Algorithm 8, lines 7-8 and 12)."""
+    """Play the class of a clear majority, or guess if there is none (Algorithm 8, lines 7-8 and 12)."""
     count_votes(indices, values, scores, H, alive)
     greedy = argmax(scores)
     if clear_majority(scores, alpha):
@@ -155,7 +155,7 @@ def update_majority(
     alive: NDArray[np.int8],
     alpha: float,
 ) -> bool:
-    """Remove the hypotheses that a wrong majority or a right guess refutes (Algorithm 8, lines 9-10 and 13-14)."""
+    """Remove the hypotheses refuted by a wrong majority or a right guess (Algorithm 8, lines 9-10 and 13-14)."""
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
     if clear_majority(scores, alpha):
@@ -213,7 +213,7 @@ class Halving(Sampled):
 
 @register
 class BiasedHalving(Sampled):
-    """Plays the class of a clear majority, otherwise guesses. Learns from wrong majorities and from right guesses.
+    """Plays the class of a clear majority; otherwise, guesses. Learns from wrong majorities and from right guesses.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 8.
 
@@ -246,7 +246,7 @@ class BiasedHalving(Sampled):
     """
 
     name: ClassVar[str] = "biased-halving"
-    summary: ClassVar[str] = "clear majority of sampled hypotheses, otherwise a guess; small problems"
+    summary: ClassVar[str] = "clear majority of sampled hypotheses, or a guess if there is none; small problems"
     paper: ClassVar[str] = "Notes, Alg. 8"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("alpha", 0.25, "maximum share of hypotheses outside a clear majority", 0.0, 1.0, True, True),

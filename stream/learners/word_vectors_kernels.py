@@ -1,6 +1,6 @@
 """Word vectors learned from the stream by an incremental factorisation of feature co-occurrence.
 
-    e = Σ x_i V_i over the features with a row; a feature gets a row at its third x, while rows are free
+    e = Σ x_i V_i over the features with a row; a feature gets a row at the third x with it, while rows are free
     observe                  G_i += x_i e
     after 125·2^j decisions  V' = G R⁻¹ with RᵀR = GᵀG;  G = 0;  T = [V'ᵀV, 0; 0, 1];  V = V'
     new rows of V            a fixed hash in (−½, ½) before 500 decisions, 0 from then on
@@ -10,7 +10,7 @@ A pass over all rows would take 0.1 s for 32,768 rows. A refresh needs no such p
     V = U B, B = R⁻¹, and U is the value of G before the refresh. A row consists of two slots that swap roles at each
     refresh. A row whose stamp is older than the refresh before the last one is 0. For rows added since the last
     refresh, U contains V itself.
-    GᵀG  += e hᵀ + h eᵀ,  h = Gᵀx + ‖x‖² e/2        over the rows of x, as are Gᵀx and C_kᵀx
+    GᵀG  += e hᵀ + h eᵀ,  h = Gᵀx + ‖x‖² e/2        summed over the rows of x, as are Gᵀx and C_kᵀx
     GᵀV  += e eᵀ                                     so that V'ᵀV = Bᵀ GᵀV
     GᵀC_k += e C_kᵀx;  where x is added to C_a: GᵀC_a += Gᵀx     so that VᵀC_k = Bᵀ GᵀC_k
 
@@ -105,7 +105,7 @@ def hashed(feature: int, column: int) -> float:
 
 @inlined
 def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, total: FloatArray) -> None:
-    """Add Σ x_i r_i to `total`, where r_i is the slot of row i that starts at `first`. Processes four rows per pass."""
+    """Add Σ x_i r_i to `total`, where r_i is the slot of row i that starts at `first`. Four rows are added per pass."""
     m = total.size
     a = 0
     while a + 3 < x.size:
@@ -173,7 +173,7 @@ def embedded(
 
 @inlined
 def from_basis(B: FloatArray, u: FloatArray) -> FloatArray:
-    """Return Bᵀu for an upper triangular B. Each row is read from a multiple of 16, where it has zeros."""
+    """Return Bᵀu for an upper triangular B. Each row is read from a multiple of 16 at or before its diagonal entry."""
     e = np.zeros(u.size)
     for j in range(0, u.size, 4):
         left = j // 16 * 16

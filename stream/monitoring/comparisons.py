@@ -18,7 +18,7 @@ CHALLENGERS = "challengers"
 
 
 class Comparison(Protocol):
-    """A comparison of the learner with a holdout or with challengers. Comparisons can be stored and added up."""
+    """A comparison of the learner with a holdout or with challengers. Comparisons can be stored and combined."""
 
     def value_of(self, prediction: Prediction) -> Any:
         """Return a JSON value to store with a pending decision, or None to ignore the decision."""

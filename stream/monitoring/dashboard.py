@@ -50,7 +50,7 @@ BEHIND_MAX = 20_000
 
 CAUGHT_UP = 2_000
 THINNER_MS, FULLER_MS = 2_000, 30_000
-"""Minimum times between changes to the sampling rate: for lowering it, and for raising it."""
+"""Minimum times between changes to the sampling rate: the first for lowering it, the second for raising it."""
 
 LEVEL_MAX = 10
 
@@ -339,7 +339,7 @@ class Dashboard:
         return sum(map(self._behind, self._outputs()))
 
     def _oldest_s(self, partition: int) -> float | None:
-        """Return the age of a task's oldest unsettled decision by the broker's clock, or None if it is unknown."""
+        """Return the age, by the broker's clock, of a task's oldest unsettled decision, or None if it is unknown."""
         ledger = self._last[partition].ledger
         if not ledger.pending + ledger.deferred:
             return 0.0

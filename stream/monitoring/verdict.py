@@ -4,12 +4,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 STUCK_MS = 2_000
-"""A learner with waiting records is considered stuck after this time without a step. Normally, a step ends every
-second."""
+"""A learner with waiting records is considered stuck if it completes no step for this long. Normally, it completes a
+step every second."""
 
 PENDING_MS = 3_000
-"""A learner with pending decisions is considered stuck after this time without a step. Normally, a tick is written
-every second."""
+"""A learner with pending decisions is considered stuck if it completes no step for this long. Normally, a tick is
+written every second."""
 
 ANSWERS_MS = 3_000
 """Time without a response from Kafka after which the condition is unknown."""

@@ -2,7 +2,7 @@
 
 An event's draw does not depend on the partition, the batch, the process or restarts, so a replay gives the same draw.
 The hash is BLAKE2b from the standard library, keyed with the seed and personalised with the purpose. A draw consists of
-the upper 53 of the 64 bits. A draw copies the keyed hash state and takes 0.6 to 1 µs.
+the upper 53 of the 64 bits. Computing a draw copies the keyed hash state and takes 0.6 to 1 µs.
 
 The sequences are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
 2014). The words from a state s are `mix(s + GAMMA)`, `mix(s + 2 GAMMA)`, ..., modulo 2⁶⁴. All are distinct.

@@ -130,8 +130,8 @@ class RunReport:
     warnings: tuple[str, ...] = ()  # reasons why the figures may be misleading
     drift_alarms: int = 0  # number of times that drift detection reset the model or a class
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
-    arms: "ArmComparison | None" = None  # comparison with the holdout; None without a holdout
-    challengers: "ChallengerComparison | None" = None  # the challengers' estimates; None without challengers
+    arms: "ArmComparison | None" = None  # comparison with the holdout; None if there is no holdout
+    challengers: "ChallengerComparison | None" = None  # the challengers' estimates; None if there are no challengers
     model: str = "own"  # `own` (one model per partition) or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
     model_behind: Behind | None = None  # for a shared model: percentiles over the steps that wrote to the log
@@ -161,7 +161,7 @@ class RunReport:
 
     @property
     def ledger_ok(self) -> bool:
-        """Whether the ledger balances, and the audit agrees with the learner's counts."""
+        """Whether the ledger balances and the audit agrees with the learner's counts."""
         return self.ledger.balances and self.audit_ok
 
     @property

@@ -32,8 +32,8 @@ RETRY_S = 1.0
 """Pause before reconnecting."""
 
 WRITE_S = 5.0
-"""Time to wait for a record to be acknowledged. It exceeds the timeout for requests to Kafka, whose expiry reveals
-an outage."""
+"""Time to wait for a record to be acknowledged. It exceeds the timeout for requests to Kafka, so that an outage
+is detected by that timeout first."""
 
 CLOSE_S = 5.0
 

@@ -24,7 +24,7 @@ _BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 
 
 def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document. Once the pipeline's settings are known, it includes the sizes."""
+    """Return the OpenAPI 3.1 document. It includes the numbers of classes and features once they are known."""
     context, feedback = schema_of("contexts")["properties"], schema_of("feedback")["properties"]
     context["eligible"] |= {"minItems": 1, "uniqueItems": True}  # checked even if the learner ignores the list
     if facts is not None:

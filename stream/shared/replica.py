@@ -2,8 +2,8 @@
 
     model at version n = the first n entries in the log, applied one by one in offset order
 
-Replicas at equal versions are bit-identical, in any process and with any number of records per read. The learner's
-kernels apply the entries in one compiled loop.
+Replicas at the same version are bit-identical, regardless of the process and of the number of records per read. The
+learner's kernels apply the entries in one compiled loop.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from stream.wire.updates import (
 
 
 class Place(NamedTuple):
-    """A task's position in the log, as read so far."""
+    """A task's position in the part of the log that has been read."""
 
     step: int = 0  # number of the task's last step in the log; 0 if the log has no step from the task
     parts: int = 0  # number of that step's records read so far

@@ -95,7 +95,7 @@ class View:
     """The Model of a task that uses a shared model: the replica, and the task's entries for the log."""
 
     def __init__(self, replica: Replica, partition: int) -> None:
-        """Create a view without decisions. The replica must have read all the task's earlier decisions from the log."""
+        """Create a view without decisions. The replica must have read all of the task's earlier decisions."""
         self._replica = replica
         self._partition = partition
         self._own: deque[tuple[Features, Decision]] = deque()  # the task's own decisions, from number `_first` on
@@ -191,7 +191,7 @@ class View:
 class Recall:
     """A Model that returns the published decisions when steps are reapplied in a task that uses a shared model.
 
-    A recovery therefore does not need the model versions that made the decisions. This class writes no
+    A recovery therefore does not need the model versions with which the decisions were made. This class writes no
     entries, because the log already contains them.
     """
 
@@ -218,7 +218,9 @@ class Recall:
         """
         yield []
         if self._decisions:
-            raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but the replayed step has none")
+            raise RecallError(
+                f"{self._decisions[0][0]!r} has a published decision, but the replayed step does not make one"
+            )
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
         """Return an event's published decision; u and the eligible classes are not used.
@@ -227,7 +229,7 @@ class Recall:
             RecallError: the event has no published decision.
         """
         if not self._decisions or self._decisions[0][0] != event_id:
-            raise RecallError(f"{event_id!r} has no published decision, but the replayed step has one")
+            raise RecallError(f"{event_id!r} has no published decision, but the replayed step makes one")
         return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:

@@ -154,11 +154,11 @@ def trace(schedule: Schedule) -> list[Happened]:
 
 
 def shrink(schedule: Schedule) -> list[int]:
-    """Find a small subset of a failing schedule's items with which a run still fails, and return the items' indices.
+    """Find a small subset of a failing schedule's items that still makes a run fail, and return the items' indices.
 
     The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
     It removes groups of items, first large groups and later single items, as long as a run with the remaining items
-    still fails. The subset's failure can differ from the schedule's.
+    still fails. The subset can fail in a different way than the whole schedule.
     """
     indices = list(range(len(schedule.items)))
     size = len(indices) // 2

@@ -1,7 +1,7 @@
 """Checks performed after each simulation run.
 
 Each check returns its findings as messages. A check compares the topics with the records that were sent and the
-transactions that were committed in the `World`. The only thing it uses from the learners is their final state.
+transactions that were committed in the `World`. From the learners, it uses only their final state.
 """
 
 import re

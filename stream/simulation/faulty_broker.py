@@ -127,7 +127,7 @@ class FaultyBroker:
         return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Answer this process's next `times` requests for a partition's end with the current end."""
+        """Return a partition's current end for this process's next `times` requests, even if the end advances."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:

@@ -71,7 +71,7 @@ class Partition:
 
 
 def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
-    """Return the first difference between two lists, as a message. None is past the end of the shorter list."""
+    """Return the first difference between two lists, as a message. The shorter list is padded with None."""
     for number, (one, other) in enumerate(zip_longest(expected, got)):
         if one != other:
             return [f"{what} {number}: expected {one}; got {other}"]

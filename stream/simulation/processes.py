@@ -61,7 +61,7 @@ class UnexpectedError(Exception):
 
 @dataclass(eq=False)
 class Processes:
-    """All learner processes in a run. This class calls their programs, and stops or restarts processes after errors."""
+    """All learner processes in a run. This class runs their programs, and stops or restarts processes after errors."""
 
     _schedule: Schedule
     _broker: EmbeddedBroker
@@ -98,7 +98,7 @@ class Processes:
         return tasks
 
     def committed(self) -> dict[tuple[TopicPartition, int], Transaction]:
-        """Return the committed transactions by their records' partitions and offsets."""
+        """Return the committed transactions, keyed by the partition and offset of each of their records."""
         return {
             place: transaction
             for transaction in self.transactions

@@ -383,7 +383,7 @@ ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), 
 def _with_deferrals(
     luck: Luck, task: TaskSettings, items: list[Item], *, timeless: bool
 ) -> tuple[TaskSettings, list[Item]]:
-    """Defer some decisions in 40% of the runs. Add shown records for some of these and a few others."""
+    """Defer some decisions in 40% of the runs. Add shown records for some of these decisions and for a few others."""
     if not luck.chance(40):
         return task, items
     limits = replace(task.join, activation_ms=luck.choice((None, 10, 40, 150)))

@@ -1,7 +1,7 @@
 """Checks on a shared model's log, replicas and decisions.
 
 The entries in the log are applied to one learner, one by one. At each version, the learner's state must equal the
-replicas' state, and the learner's decisions must equal the tasks' decisions at this version.
+replicas' state, and the learner's decisions must equal the tasks' decisions at that version.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
 
 
 def _log_differs(partition: Partition, log: Sequence[_Logged]) -> list[str]:
-    """Check that the log has a task's entries in order, and that the journal records each step's number of entries."""
+    """Check that the log has a task's entries in order, and that the number of entries per step matches the journal."""
     own = [logged for logged in log if logged.partition == partition.number]
     expected, counts = partition.reference.entries, Counter(logged.step for logged in own)
     return differences("entry in the log", [*map(_plain, expected)], [_plain(logged.entry) for logged in own]) + [

@@ -44,7 +44,7 @@ MODEL_KEYS = f"{MODEL_PARTITION}/model"
 """Key prefix for a shared model's snapshots."""
 
 Pulse = Callable[[], None]
-"""A callback that a long operation calls repeatedly. If it raises an exception, the operation ends."""
+"""A callback that a long operation calls repeatedly. If the callback raises an exception, the operation ends."""
 
 T = TypeVar("T")
 Parts = Generator[bool, None, T]
@@ -97,7 +97,7 @@ class ChunkWriter:
         self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
-        """Start a generation that replaces an earlier generation with `chunks_before` chunks in a slot."""
+        """Start a generation in a slot whose previous generation has `chunks_before` chunks."""
         self.slot = slot
         self.count = 0  # number of chunks returned so far
         self.done = False  # whether all chunks were returned
@@ -106,7 +106,7 @@ class ChunkWriter:
         self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
-        """Return the next messages, about `bytes_max` bytes in all. The last ones are tombstones for old chunks."""
+        """Return the next messages, about `bytes_max` bytes in all. The final call adds tombstones for old chunks."""
         messages: list[Message] = []
         size = 0
         while size < bytes_max:
@@ -235,7 +235,7 @@ class Stored:
         """Return the number of chunks in a slot. The next generation overwrites or deletes them.
 
         Only consecutive chunks count. If another program has written a chunk with a huge index, deleting all chunks up
-        to this index would take too long.
+        to that index would take too long.
         """
         return next(index for index in count() if index not in self._chunks[slot])
 

@@ -435,7 +435,7 @@ class Join:
         """Evict an entry because a collection exceeds its limit.
 
         The collection's oldest entry is evicted. Unsettled decisions share one limit: the oldest deferred decision
-        is evicted or, without deferred decisions, the decision that is due first.
+        is evicted or, if there is none, the decision that is due first.
         """
         if self.deferred and collection.others:
             collection = self._deferred

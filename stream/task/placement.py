@@ -1,6 +1,6 @@
-"""Counts misplaced records, whose partition does not match the key.
+"""Counts misplaced records: those whose partition does not match their key.
 
-This happens if the producer uses a different partitioner.
+Records are misplaced if their producer uses a different partitioner.
 """
 
 from collections.abc import Sequence

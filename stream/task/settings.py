@@ -51,7 +51,7 @@ class Unsuitable(Enum):
         "use one of {suitable}"
     )
     ONE_RIGHT_CLASS = (
-        "{learner} with these parameters requires exactly one right class, but reward is any; use one of {suitable}"
+        "{learner} with these parameters requires exactly one right class, but reward=any is set; use one of {suitable}"
     )
 
 

@@ -202,7 +202,10 @@ class Task:
 
     @property
     def version(self) -> int:
-        """For an own model, the number of updates; for a shared model, the number of log entries at the last step."""
+        """The model's version.
+
+        For a task's own model: the number of updates. For a shared model: the number of log entries at the last step.
+        """
         return self.model.version
 
     @property

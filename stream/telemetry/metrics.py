@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
 LEARNER, FEEDBACK, REPLAY, MONITOR, SERVE = "learner", "feedback", "replay", "monitor", "serve"
 _ALL = (LEARNER, FEEDBACK, REPLAY, MONITOR, SERVE)
-_PIPELINE = (LEARNER, MONITOR)  # the learner exports its own partitions, the monitor exports all
+_PIPELINE = (LEARNER, MONITOR)  # the learner exports only its own partitions; the monitor exports all
 
 BUILD_INFO = Metric(
     "onebit_build_info", Kind.GAUGE, _ALL, "Constant 1; the labels contain the version and the program.",
@@ -76,7 +76,7 @@ PENDING = Metric(
     "onebit_pending_decisions", Kind.GAUGE, _PIPELINE, "Decisions without feedback so far.", ("partition",)
 )
 DEFERRED = Metric(
-    "onebit_deferred_decisions", Kind.GAUGE, _PIPELINE, "Deferred decisions not shown so far.", ("partition",)
+    "onebit_deferred_decisions", Kind.GAUGE, _PIPELINE, "Deferred decisions not yet shown.", ("partition",)
 )
 OLDEST_PENDING = Metric(
     "onebit_oldest_pending_seconds", Kind.GAUGE, _PIPELINE,
@@ -96,7 +96,7 @@ CONFLICTS = Metric(
 )  # fmt: skip
 MISPLACED = Metric(
     "onebit_misplaced_total", Kind.COUNTER, _PIPELINE,
-    "Contexts and feedback in a partition that does not match the key.", ("partition", "input"),
+    "Contexts and feedback in a partition that does not match their key.", ("partition", "input"),
 )  # fmt: skip
 DEAD_LETTERS = Metric(
     "onebit_dead_letters_total", Kind.COUNTER, _PIPELINE, "Records written to the dead-letter topic.",

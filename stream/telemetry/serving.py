@@ -19,7 +19,7 @@ PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
 
 REQUEST_S = 10.0
-"""Time limit for a request, counted from the end of the previous request, and for writing a response."""
+"""Time limit for receiving a request, counted from the end of the previous one, and for writing a response."""
 
 CONNECTIONS_MAX = 64
 """Limit on open connections. Each connection has a thread. Connections above the limit are closed immediately."""
@@ -33,7 +33,7 @@ _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 
 
 
 class Page(NamedTuple):
-    """A file that the server provides."""
+    """A static file to serve."""
 
     content_type: str
     content: bytes

@@ -92,7 +92,7 @@ class KafkaPipeline(PipelineUnderTest):
         return f"{super().story()}\n{self.programs.said()}"
 
     def close(self) -> None:
-        """Kill running programs, and delete the topics unless Kafka itself is removed."""
+        """Kill the running programs. Delete the topics, unless the broker was started only for these tests."""
         self.programs.close()
         with suppress(BrokerError):
             super().close()

@@ -3,7 +3,7 @@
 The audit uses neither the learner's counters nor its join code. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
 
-    predictions    each context with a decision by the oracle has one prediction, and no other context has any
+    predictions    each context that must have a decision has one prediction, and no other context has any
     examples and dead letters    each step has the same records as the oracle, in the same order
     ledger         after each step, the journal's ledger equals the oracle's
     ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal
@@ -284,7 +284,7 @@ class _Audit:
     def _records_of(self, step: JournalStep) -> list[Record]:
         """Return a step's inputs, ordered by append time, then input (contexts before feedback), then offset.
 
-        If a record has an earlier append time than a previous record of its input, the later of the two times is used.
+        If a previous record in the same input has a later append time, the later of the two times is used.
         """
         placed = []
         for of_input, source, (first, end) in (

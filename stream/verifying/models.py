@@ -51,7 +51,7 @@ class TooEarlyError(ModelError):
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
         """Describe the journal, the given time, and the time of the journal's first step."""
-        super().__init__(f"{place}: the task had taken no step by {at_ms} ms; its first step was at {first_ms} ms")
+        super().__init__(f"{place}: the task had not taken a step by {at_ms} ms; its first step was at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
 
@@ -167,10 +167,10 @@ def _shared_model(
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """Return the number of the last step taken by a given broker time. `last` is the journal's current last step.
+    """Return the number of the last step at or before a given broker time. `last` is the journal's current last step.
 
     Raises:
-        TooEarlyError: no step had been taken by that time.
+        TooEarlyError: the first step was taken later.
         BrokerUnavailableError: the broker did not respond.
     """
     offset = offset_at(broker, journal, at_ms + 1)

@@ -51,7 +51,7 @@ class Letter(NamedTuple):
 
 
 Event = Decided | Example | Corrected | Promoted | Letter
-"""An event that the oracle expects. Its examples have neither a drift alarm nor an arm."""
+"""An event that the oracle expects. Expected examples have neither a drift alarm nor an arm."""
 
 
 class _Pending(NamedTuple):

@@ -115,7 +115,7 @@ class _Published:
             if (codec.step_of(record) or 0) <= step:
                 self.foreign = self.foreign.including(record)
         if self.foreign.records and not allows_foreign:
-            raise JournalError(f"{self.foreign.first}: this record was not published when the journal was reapplied")
+            raise JournalError(f"{self.foreign.first}: reapplying the journal does not produce this record")
 
     def _compare(self, records: Iterator[Record], step: int, event_id: str, expected: bytes) -> None:
         differing: Record | None = None
@@ -128,12 +128,10 @@ class _Published:
         if differing is None:
             skipped = f"; skipped {self.foreign.first}" if self.foreign.records else ""
             raise JournalError(
-                f"step {step}, when reapplied, publishes {event_id!r}, but the remaining records do not contain it"
-                f"{skipped}"
+                f"reapplying step {step} produces {event_id!r}, but the remaining records do not contain it{skipped}"
             )
         raise JournalError(
-            f"{place_of(differing)}: step {step}, when reapplied, publishes {expected!r:.200}; got "
-            f"{differing.value!r:.200}"
+            f"{place_of(differing)}: reapplying step {step} produces {expected!r:.200}; got {differing.value!r:.200}"
         )
 
 
@@ -168,7 +166,7 @@ class _LogAgain:
         self._snapshot = None if newest is None else decode_model(newest)
 
     def advance(self, task: Task, step: JournalStep) -> None:
-        """Set a task's model to the version that made a step's decisions.
+        """Set a task's model to the version with which a step made its decisions.
 
         Raises:
             JournalError: the log does not have this version, or the journal has a different digest for the replica.
@@ -255,7 +253,7 @@ class _LogAgain:
     def _compare(self, expected: str, owner: str) -> None:
         if (found := state_digest([self.replica.learner.state()])) != expected:
             raise JournalError(
-                f"the log up to version {self.replica.version:,} gives the model {found[:16]}; {owner} has "
+                f"the log up to version {self.replica.version:,} produces the model {found[:16]}; {owner} has "
                 f"{expected[:16]}; run this check with the same processor type and the same versions of Onebit, "
                 "Python and numpy as the learners"
             )

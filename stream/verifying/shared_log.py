@@ -1,7 +1,7 @@
 """The audit of a shared model. It compares the model's log with the journals, and compares the replicas' digests.
 
     log        each step has the number of entries stated in its journal record, and no step is missing
-    journals   no step made its decisions at a version later than its own record in the log, and every task knows the
+    journals   no step made its decisions at a version beyond its own record in the log, and every task knows the
                names of open classes in log order
     replicas   replicas at the same version are bit-identical
 
@@ -185,7 +185,9 @@ class _LogAudit:
             missing = [number for number in range(max(steps.seen + 1, steps.first), steps.last + 1)
                        if steps.entries[number - steps.first]]  # fmt: skip
             if missing and not is_held:
-                self._fault(f"step {missing[0]} of partition {partition} wrote to the log, but the log ends before it")
+                self._fault(
+                    f"step {missing[0]} of partition {partition} wrote to the log, but the log ends before that step"
+                )
 
     def _take(self, record: Record, update: Update) -> None:
         """Add a record. A duplicate written by a mirror is counted only once."""

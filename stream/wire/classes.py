@@ -87,7 +87,7 @@ class Classes:
             int32[m] in increasing order; None for all K classes.
 
         Raises:
-            ClassesError: the list is empty or lacks the action; or a class is unknown, repeated, or exceeds the limit.
+            ClassesError: the list is empty or lacks the action; a class is unknown, is repeated, or exceeds the limit.
             NewClassesError: the list is valid, but the log does not contain all of its names yet.
         """
         if given is None and not self.is_open:

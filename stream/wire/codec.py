@@ -61,8 +61,8 @@ VALUE_BYTES_MAX = 1_000_000
 """Maximum size of a value, close to Kafka's default limit for a record. Larger values are not parsed."""
 
 NUMBERS_MAX = (VALUE_BYTES_MAX - 16_384) // len("-2.2250738585072014e-308,")
-"""Maximum number of scores and logged values in a prediction, so that the prediction fits in a record. 16 KiB are left
-for the other fields: an id, a class name, and the challengers' names."""
+"""Maximum number of scores and logged values in a prediction, so that the prediction fits in a record. This leaves
+16 KiB for the other fields: an id, a class name, and the challengers' names."""
 
 UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
@@ -230,7 +230,9 @@ def _check_logged(logged: Logged, log: LogReading) -> None:
         if log.needs_propensity:
             raise MalformedError("logged.propensity: expected the probability of the logged action; got nothing")
     elif log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
-        expected = f"{1.0 / log.n_classes:.4g}, equal for all {log.n_classes} classes, because no propensity_min is set"
+        expected = (
+            f"{1.0 / log.n_classes:.4g} for each of the {log.n_classes} classes, because no propensity_min is set"
+        )
         raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
 
 

@@ -66,7 +66,7 @@ class Foreign(NamedTuple):
         """Return a warning about these records."""
         return (
             f"skipped {self.records:,} records in {where} that Onebit did not write; the first is {self.first}. "
-            "Find out which other program writes there"
+            "Find out which program wrote them"
         )
 
 

@@ -97,9 +97,11 @@ class Topics(NamedTuple):
             needs_all = needed_ms < 0 or name == self.updates
             kept_ms = found[name].retention_ms if name in found else -1
             if kept_ms >= 0 and (needs_all or kept_ms < needed_ms):
-                needs = "all records" if needs_all else format_duration(needed_ms)
+                needs = "all records" if needs_all else f"those from the last {format_duration(needed_ms)}"
                 remedy = "set its retention.ms to -1" if needs_all else f"raise its retention.ms to {needed_ms}"
-                warnings.append(f"{name} is kept for {format_duration(kept_ms)}; a recovery needs {needs}: {remedy}")
+                warnings.append(
+                    f"{name} keeps records for {format_duration(kept_ms)}; a recovery needs {needs}: {remedy}"
+                )
         return warnings
 
 

@@ -55,7 +55,7 @@ def onebit(capsys: pytest.CaptureFixture[str]) -> Onebit:
 
 @pytest.fixture
 def on_broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Broker], None]:
-    """Return a function that connects later commands to a broker in this process, with the prefix of tests.pipeline."""
+    """Return a function that makes later commands use an in-process broker and the topic prefix of tests.pipeline."""
     monkeypatch.setenv("ONEBIT_TOPIC_PREFIX", "test.")
     return lambda broker: monkeypatch.setattr(connection, "connect_to_kafka", lambda *_: broker)
 

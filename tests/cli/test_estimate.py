@@ -184,7 +184,7 @@ def test_text_output_has_a_table_and_flags(log: list[str], capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "shop: 1,200 events, 1,100 with an action and an outcome" in shown
     assert "clipped-ips" in shown
-    assert "feedback with logged delays, otherwise without delay" in shown
+    assert "feedback with logged delays, or without delay if none is logged" in shown
     assert "outcome-missing: 100 of 1,200 events have no outcome" in shown
 
 

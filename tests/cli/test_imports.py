@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 CLIENTS = {"kafka", "confluent_kafka"}
 HEAVY = {"numba", "scipy", "pyarrow", "matplotlib"} | CLIENTS
-"""Modules whose import requires tens of megabytes of memory or a tenth of a second."""
+"""Modules that take tens of megabytes of memory or a tenth of a second to import."""
 
 UNUSED_BY_HELP = HEAVY | {"numpy", "pydantic", "stream.app.settings", "stream.cli.console"}
 

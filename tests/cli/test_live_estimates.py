@@ -75,7 +75,7 @@ def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None =
 
 @pytest.fixture
 def learn_log(learn_on: Callable[..., CommandResult]) -> Callable[..., str]:
-    """Return a function that runs a learner for any rewards in this process and returns its log output."""
+    """Return a function that runs a learner with `--reward any` in this process and returns its log output."""
     task = ("--learner", "late-ucb", "--n-classes", "3", "--n-features", "4", "--reward", "any")
     return lambda broker, *flags, **given: " ".join(learn_on(broker, *task, *flags, **given).err.split())
 

@@ -46,7 +46,7 @@ def test_logged_actions_are_replayed_in_log_time() -> None:
     assert report.ledger_ok
     assert report.ledger == Ledger(contexts=400, decided=400, matched=360, expired=40, feedback=360)
     assert report.delays is not None
-    assert (report.delays.median_ms, report.delays.max_ms) == (8, 8), "500 ms, replayed 60 times as fast"
+    assert (report.delays.median_ms, report.delays.max_ms) == (8, 8), "500 ms, replayed at 60 times the speed"
     assert report.errors.events == 360, "the error rate excludes events without an outcome"
     assert report.errors.error_rate == pytest.approx(2 / 3, abs=0.08), "the log's policy is uniform"
     assert report.virtual_s == pytest.approx(399 / 60 + 600, abs=1.0)

@@ -166,5 +166,5 @@ def test_metrics_port_in_use_ends_the_program_with_one_line(onebit: Onebit) -> N
         ended = onebit("replay", "--metrics-port", str(port))
     assert ended.code == ExitCode.USAGE
     reported = " ".join(ended.err.split())
-    assert f"error: --metrics-port {port}: cannot listen at 127.0.0.1: Address already in use" in reported
+    assert f"error: --metrics-port {port}: cannot listen on 127.0.0.1: Address already in use" in reported
     assert monotonic_ms() - began_ms < 20_000  # the command fails without waiting for Kafka

@@ -72,7 +72,7 @@ def test_run_and_data_show_report_the_same_data_problems(tmp_path: Path, onebit:
     remarks = [line for line in lines(shown.out) if " skipped: " in line or line.startswith("log: ")]
     assert [remark.partition(" (")[0] for remark in remarks] == [
         "1 row of log skipped: row: expected UTF-8 text",
-        "log: empty cells, which have no entry: 'age' 1, 'device' 1",
+        "log: empty cells, for which no entries are created: 'age' 1, 'device' 1",
         "log: 'price': numbers with a decimal comma are read as text; use a decimal point, as in 3.5",
     ]
     assert remarks[2].endswith("(2 values)")
@@ -102,5 +102,5 @@ def test_scale_standard_is_rejected_for_an_encoder_with_scales(tmp_path: Path) -
     names = build({"price": (Kind.NUMERIC, None)}, None, scales={"price": Scale(1.0, 2.0)})
     (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(names)))
     given = {"scale": "standard", "n_classes": 3, "features": tmp_path / "own.json"}
-    with pytest.raises(SettingsError, match=r"already contains the scale of a log; .*onebit data show"):
+    with pytest.raises(SettingsError, match=r"already contains a scale computed from a log; .*onebit data show"):
         wanted_settings(given_settings(given), {}, "journal")

@@ -89,7 +89,7 @@ def test_jobs_on_kafka_are_rejected(onebit: Onebit) -> None:
 def test_worker_reports_invalid_settings_like_a_sequential_run(onebit: Onebit) -> None:
     one_by_one, at_once = (onebit(*SHORT, "--delay", "logged", "--jobs", jobs) for jobs in ("1", "2"))
     assert (one_by_one.code, at_once.code) == (ExitCode.USAGE, ExitCode.USAGE)
-    reported = [ended.err.splitlines()[-1] for ended in (one_by_one, at_once)]  # earlier lines may announce compilation
+    reported = [ended.err.splitlines()[-1] for ended in (one_by_one, at_once)]  # earlier lines may report compilation
     assert "has no feedback times" in reported[0]
     assert reported[0] == reported[1]
 

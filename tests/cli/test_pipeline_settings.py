@@ -215,5 +215,5 @@ def test_learner_changes_a_setting_of_its_pipeline_only_on_request(learn_on: Cal
     pipeline.clock.advance_to(3_000)
     pipeline.answer("nobody", 1)
     assert learn_on(pipeline.broker).code == ExitCode.OK
-    assert pipeline.ledger().expired == 3  # the change lasts after a restart
+    assert pipeline.ledger().expired == 3  # the change survives a restart
     assert replay_journal(pipeline.broker, TOPICS, 0).ok

@@ -54,7 +54,7 @@ OWN = {
     }.items()
     for flag in flags
 }
-"""Flags that have the name of a setting but belong to the command alone. The setting does not apply to them."""
+"""Flags that share a setting's name but belong only to the command. The setting does not affect them."""
 
 
 @pytest.mark.parametrize("program", Program)

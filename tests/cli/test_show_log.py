@@ -1,4 +1,4 @@
-"""`onebit data show` with logs of decisions."""
+"""`onebit data show` with decision logs."""
 
 import json
 from pathlib import Path

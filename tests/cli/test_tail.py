@@ -64,7 +64,7 @@ def test_newest_feedback_is_found_despite_many_later_ticks(onebit: Onebit, pipel
 @pytest.mark.parametrize("since", ["1200", "1970-01-01T00:00:01.2"])
 def test_records_since_a_time_are_printed(onebit: Onebit, pipeline: Pipeline, since: str) -> None:
     assert places(onebit("tail", "--since", since).out) == ["feedback/0@1", "examples/0@0"]
-    assert onebit("tail", "--since", "5m").out == ""  # the virtual clock of the pipeline is in 1970
+    assert onebit("tail", "--since", "5m").out == ""  # the pipeline's virtual clock is set to 1970
     assert datetime.now(UTC).year > 1970
 
 
@@ -109,11 +109,11 @@ def test_invalid_tail_arguments_are_rejected(
 def test_dead_letters_with_the_given_reason_are_requeued_after_a_dry_run(onebit: Onebit, pipeline: Pipeline) -> None:
     why = "dead-letter/0@0 contexts/0@2 malformed: value: expected JSON"
     none = onebit("dead-letters", "requeue", "--reason", "orphan")
-    assert none.out == "0 written to their topics again, 0 skipped\n"
+    assert none.out == "0 written back to their topics, 0 skipped\n"
     dry = onebit("dead-letters", "requeue", "--reason", "expected JSON", "--dry-run").out.splitlines()
     assert dry[0].startswith(why)
     assert dry[0].endswith(": would be written to its topic again")
-    assert dry[1] == "1 would be written to their topics again, 0 skipped"
+    assert dry[1] == "1 would be written back to their topics, 0 skipped"
     assert len(pipeline.records(TOPICS.contexts)) == 3
     for message, again in (("written to its topic again", 4), ("skipped: already written to its topic again", 4)):
         done = onebit("dead-letters", "requeue", "--reason", "malformed").out.splitlines()

@@ -24,7 +24,8 @@ def test_topics_with_retention_require_a_flag_and_cause_a_warning(
     assert onebit("topics", "create", "--retention", "24h").code == ExitCode.OK
     assert "warning" not in onebit("topics", "describe").out
     assert (
-        f"warning: {TOPICS.contexts} is kept for 24h" in onebit("topics", "describe", "--snapshot-interval", "12h").out
+        f"warning: {TOPICS.contexts} keeps records for 24h"
+        in onebit("topics", "describe", "--snapshot-interval", "12h").out
     )
     forbidden = onebit("topics", "create", "--retention", "0s")
     assert forbidden.code == ExitCode.USAGE

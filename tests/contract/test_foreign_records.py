@@ -70,7 +70,7 @@ def is_utf_8(name: str) -> bool:
 
 
 def drops_header_names(broker: Broker) -> bool:
-    """Return whether the broker's client can neither read nor write header names that are not UTF-8."""
+    """Return True if the broker's client supports only UTF-8 header names."""
     return isinstance(broker, ConfluentBroker)
 
 
@@ -99,7 +99,7 @@ def test_compressed_batches_of_other_clients_are_read(
 
 def test_batch_with_large_uncompressed_size_is_read(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
     tp = one_partition(adapted, prefix + "unpacked")
-    sent = 130  # 130 records of 900 kB exceed the default size limit of a response in librdkafka
+    sent = 130  # 130 records of 900 kB exceed librdkafka's default limit on the size of a response
     ours: Any = ConfluentProducer(
         {
             "bootstrap.servers": kafka.bootstrap, "compression.type": "zstd", "linger.ms": 3_000,

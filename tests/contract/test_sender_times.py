@@ -1,4 +1,7 @@
-"""Topics changed to CreateTime. While CreateTime is used, readers reject records with timestamps set by senders."""
+"""Topics that are switched to CreateTime.
+
+While a topic uses CreateTime, readers reject records with timestamps that were set by their senders.
+"""
 
 from collections.abc import Callable
 

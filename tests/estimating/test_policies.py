@@ -1,4 +1,4 @@
-"""The action probabilities that each policy assigns to log rows. A learner first applies all feedback that is due."""
+"""The action probabilities that each policy assigns to log rows. Before each row, learners apply all due feedback."""
 
 import numpy as np
 import pytest

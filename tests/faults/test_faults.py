@@ -50,8 +50,9 @@ def test_learner_that_is_killed_twenty_times_loses_and_repeats_nothing(
     pipelines.append(pipeline)
     pipeline.create_topics()
     draw = random.Random(SEED)
-    # Each kill follows shortly after a given number of decided contexts, and after the learner has decided at least one
-    # context since its last start. In about a quarter of cases, the learner is killed again during its recovery.
+    # Each kill occurs shortly after the number of decided contexts has reached a random value. By then, the learner has
+    # decided at least one context since its last start. In about a quarter of cases, the learner is killed again during
+    # its recovery.
     kills = ["learn"] * 20 + ["replay"] * 4 + ["feedback"] * 4
     moments = sorted((draw.randrange(500, events - 5_000), name) for name in kills)
     running = {name: start(pipeline, name) for name in ("learn", "feedback", "replay")}
@@ -154,7 +155,7 @@ def test_zombie_writes_nothing_after_its_replacement_has_started(
             time.sleep(max(0.0, frozen_s + 4 - time.monotonic()))  # the session lasts 3 s
             zombie.signal(signal.SIGCONT)
             assert zombie.wait() == 3, zombie.said()
-            assert "no uncommitted step was written" in zombie.said()
+            assert "any uncommitted step was discarded" in zombie.said()
         assert replay.wait(300) == 0, replay.said()
         pipeline.assert_every_context_is_decided_and_settled_once(events)
     assert learner.stop() == 0

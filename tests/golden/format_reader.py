@@ -1,6 +1,6 @@
 """A reader of Onebit's stored formats, written from docs/formats.md alone. The reader imports neither Onebit nor numpy.
 
-The reader tests that docs/formats.md is correct, and serves as an example for readers in other languages.
+The reader shows that docs/formats.md is correct, and serves as an example for readers in other languages.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""docs/formats.md is correct: a reader that was written from this page alone can read the golden files."""
+"""docs/formats.md is correct: a reader that was written from that page alone can read the golden files."""
 
 import ast
 import json

@@ -33,7 +33,7 @@ def rounds_of(X: FloatArray, labels: NDArray[np.int64], rng: np.random.Generator
 def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
     """Yield ("decide", t) and ("learn", t) in chronological order.
 
-    Feedback due in the same round is in the order of its decisions.
+    Feedback that is due in the same round is in the order of the decisions.
     """
     due: dict[int, list[int]] = {}
     for t in range(late.size):

@@ -28,7 +28,7 @@ LOOSE: dict[str, Any] = {"gamma": 0.1, "alpha": 0.3, "beta": 0.05, "radius": 30.
 def margin_cases(margin: str) -> "dict[str, Case]":
     """Return the learners with a `margin` parameter.
 
-    The parameter selects the scores that an update uses: those at decision time or those at feedback time.
+    The parameter determines whether an update uses the scores from decision time or from feedback time.
     """
     m = {"margin": margin}
     return {

@@ -92,7 +92,7 @@ def is_separable(classes: Sequence[int]) -> bool:
 
 
 def _following(weak: Sequence[int], n_classes: int) -> list[list[int]]:
-    """Return following[p][k], which is 1 + the first position from p on with label k.
+    """Return following[p][k], which is 1 + the first position at or after p that has label k.
 
     The value is N + 1 if there is no such position or if p = N + 1.
     """

@@ -1,4 +1,4 @@
-"""Logs of decisions as data sets: event ids, parts, replay timing, and available feedback."""
+"""Decision logs as data sets: event ids, parts, replay timing, and available feedback."""
 
 from collections.abc import Callable
 from typing import Any

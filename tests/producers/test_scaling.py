@@ -94,7 +94,7 @@ def test_numbers_of_a_log_are_scaled_and_empty_cells_are_omitted(tmp_path: Path,
     ]
     ages, incomes = np.array([20.0, 0.0, 50.0, 40.0]), np.array([6e4, 2e4, 9e4, 1e4])
 
-    assert log.remarks == ["empty cells, which have no entry: 'age' 1, 'income' 1"]
+    assert log.remarks == ["empty cells, for which no entries are created: 'age' 1, 'income' 1"]
     if scale == "none":
         assert found[2] == {1: 90_000.0, 2: 1.0}
         assert log.uneven.startswith("column 'income' varies ")

@@ -35,7 +35,7 @@ def test_own_service_gets_all_predictions_and_its_learner_improves(
             done = own_service(ONEBIT_BOOTSTRAP=kafka.bootstrap, ONEBIT_TOPIC_PREFIX=prefix)
             assert (done.returncode, done.stderr) == (0, "")
             assert re.fullmatch(r"own_service on .*: 300 visitors got a page; it was right for .*\n", done.stdout)
-        shares = [int(share) for share in re.findall(r"(\d+) %", done.stdout)]
+        shares = [int(share) for share in re.findall(r"(\d+)%", done.stdout)]
         assert shares[1] >= 45  # chance is 33%; the worst of 2,000 simulated services had 56%
         found = pipeline.verify("--wait-events", "600", "--timeout", "60s")
         assert [sum(one["learner"][name] for one in found["partitions"]) for name in ("matched", "expired")] == [600, 0]

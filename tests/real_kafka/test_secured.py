@@ -209,7 +209,7 @@ def started(users: Secured, outputs: list[str]) -> Secured:
 def needed_by(*users: str) -> list[Allowed]:
     """Return the ACLs that these users need.
 
-    The tests remove them one by one in this order, so that each program still has work that requires its ACL.
+    The tests remove them one by one in this order, so that each program still has work that requires the removed ACL.
     """
     later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
     needed = [one for one in documented_acls() if one.user in users and one not in later]
@@ -350,7 +350,7 @@ def assert_names(
     assert ended.code == ExitCode.USAGE, ended.output
     *_, line = ended.output.splitlines()
     assert line.startswith("error: "), ended.output
-    # If the ACL is for a prefix, the reported name begins with this prefix.
+    # If the ACL is for a prefix, the reported name begins with that prefix.
     assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line
     assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
 

@@ -1,4 +1,4 @@
-"""Three learner processes share a model across several partitions on a real Kafka broker. One of them is killed."""
+"""Three learner processes share a model across several partitions on a real Kafka broker. One learner is killed."""
 
 from collections.abc import Iterator
 from pathlib import Path

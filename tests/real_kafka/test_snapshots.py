@@ -47,7 +47,7 @@ def send_events(broker: Broker, topics: Topics, name: str, count: int) -> None:
 
 
 class Kill:
-    """Crashes a learner after the given step in a commit, if this commit writes the nth chunk of a snapshot."""
+    """Crashes a learner after the given step in a commit, if that commit writes the nth chunk of a snapshot."""
 
     def __init__(self, number: int, nth: int) -> None:
         self.number = number

@@ -31,7 +31,7 @@ def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
         assert 0 < len(rewards) < EVENTS  # assumed rewards of expired decisions do not count
         last_line = verify.said().splitlines()[-1]
         assert last_line.startswith("✓ the ledger adds up in 2 partitions; error ")
-        assert last_line.endswith(f"(reward 0 among the {len(rewards)} decisions with feedback in time)")
+        assert last_line.endswith(f"(decisions with reward 0, out of {len(rewards)} with feedback in time)")
         found = pipeline.verify()
         assert found["matched"] == len(rewards)
         assert found["error"] == pytest.approx(rewards.count(0) / len(rewards))

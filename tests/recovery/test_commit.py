@@ -92,7 +92,7 @@ def test_recovery_without_steps_starts_at_the_first_retained_record() -> None:
 def test_recovery_is_rejected_if_inputs_are_deleted(topic: str) -> None:
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_records(TopicPartition(topic, 0), 3)
-    with pytest.raises(JournalError, match=rf"{topic}/0 from offset 0; it begins at 3. .*retention.ms"):
+    with pytest.raises(JournalError, match=rf"{topic}/0 from offset 0; the partition begins at 3. .*retention.ms"):
         run_until_idle(pipeline.learner())
 
 
@@ -109,7 +109,7 @@ def test_recovery_is_rejected_if_an_input_topic_was_recreated(topic: str, applie
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_topics([topic])
     pipeline.broker.create_topics(TOPICS.specs(1))
-    with pytest.raises(JournalError, match=rf"{topic}/0 up to offset {applied}; it ends at 0"):
+    with pytest.raises(JournalError, match=rf"{topic}/0 up to offset {applied}; the partition ends at 0"):
         run_until_idle(pipeline.learner())
 
 

@@ -18,8 +18,8 @@ from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_t
 
 BEFORE = 63
 AFTER = {"global": 42, "off": 42, "class": 21}
-"""Number of events without a right class until each detector raises one alarm, after BEFORE events of class 0. The
-class detector raises its alarm before the global detector does."""
+"""For each value of `drift`, the number of events without a right class that follow BEFORE events of class 0. This is
+enough for each detector to raise one alarm. The class detector raises its alarm before the global detector does."""
 
 
 CASES = [

@@ -240,7 +240,7 @@ def test_recovery_needs_no_records_before_the_snapshot() -> None:
     ("topic", "expected_message"),
     [
         (TOPICS.journal, r"needs test.journal/0 from step \d+ on; "),
-        (TOPICS.feedback, r"needs test.feedback/0 from offset \d+; it begins at \d+. .*retention.ms"),
+        (TOPICS.feedback, r"needs test.feedback/0 from offset \d+; the partition begins at \d+. .*retention.ms"),
     ],
 )
 def test_recovery_is_rejected_if_records_after_the_snapshot_are_deleted(topic: str, expected_message: str) -> None:
@@ -259,7 +259,9 @@ def test_learner_rejects_deletion_of_unapplied_contexts() -> None:
     for number in range(5):
         pipeline.send(TOPICS.contexts, context_value(f"new-{number}"))
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), EVENTS + 2)
-    with pytest.raises(JournalError, match=rf"needs test.contexts/0 from offset {EVENTS}; it begins at {EVENTS + 2}"):
+    with pytest.raises(
+        JournalError, match=rf"needs test.contexts/0 from offset {EVENTS}; the partition begins at {EVENTS + 2}"
+    ):
         run_until_idle(pipeline.learner())
 
 
@@ -544,7 +546,7 @@ def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() ->
         pipeline.context(f"new-{number}")
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), applied + 2)
     assert rebuild(pipeline.broker, TOPICS, 0, None, until=0, snapshots=False).step.number == 0
-    with pytest.raises(JournalError, match=rf"needs test.contexts/0 from offset {applied}; it begins at"):
+    with pytest.raises(JournalError, match=rf"needs test.contexts/0 from offset {applied}; the partition begins at"):
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
 
 

@@ -283,7 +283,7 @@ DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
 
 @pytest.mark.parametrize("claim", DAMAGE)
 def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
-    # The change has no other effect, because no decision is pending for as long as the shorter window.
+    # The change has no other effect, because no decision stays pending for as long as the shorter window.
     pipeline = Pipeline(INITIAL)
     program = pipeline.learner()
     wanted = replace(INITIAL, join=replace(LIMITS, window_ms=900))
@@ -363,7 +363,7 @@ def test_pending_decisions_expire_by_the_new_window_in_the_first_step_after_the_
     task, inputs = task_with(by_context(), "a", "b", "c", stream_ms=1_200)
     task.change_settings(window(195))
     assert task.join.next_deadline_ms() == 1_195
-    # Both feedback records have the current stream time of 1,200 ms. The deadline of decision a is earlier.
+    # Both feedback records are appended at 1,200 ms, the current stream time. The deadline of decision a is earlier.
     effects = task.step([inputs.feedback("a", 1, 1_200), inputs.feedback("b", 1, 1_200)], 2)
     found = [(example.id, str(example.outcome), example.settled_at_ms) for example, _ in effects.examples]
     assert found == [("a", "expired", 1_200), ("b", "matched", 1_200)]

@@ -1,7 +1,7 @@
 """A model that several tasks share: decisions, crashes and recovery.
 
 The reference implementation in `tests.oracles.shared_model` recomputes every prediction in a run from the log, the
-prediction's model version and its task's earlier decisions.
+prediction's model version and the task's earlier decisions.
 """
 
 from dataclasses import replace

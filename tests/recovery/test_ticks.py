@@ -70,7 +70,7 @@ def test_unreplicated_feedback_in_time_is_matched_and_delays_expiry() -> None:
     pipeline.answer("a", 1)  # exactly at the deadline
     pipeline.wait(50 * WINDOW_MS)
     with pytest.raises(BrokerUnavailableError):
-        run_until_idle(learner)  # the learner's tick is also not replicated
+        run_until_idle(learner)  # the learner's tick is not replicated either
     assert pipeline.ledger().pending == 1
     parked = learner.park()
     learner.close()

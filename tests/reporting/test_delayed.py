@@ -92,8 +92,8 @@ def settings_with(**given: Any) -> Settings:
 DELAY = ";".join(f"{label}=fixed:{delay_ms}ms" for label, delay_ms in enumerate((15, 155, 555, 1_005, 4_005))) + (
     ";*=fixed:75ms"
 )
-"""Events arrive every 10 ms. With these delays, feedback never arrives at the same time as an event. Otherwise, River
-would order the two differently."""
+"""Events arrive every 10 ms. With these delays, feedback never arrives at the same time as an event. If it did, River
+and Onebit would process the two in different orders."""
 
 
 class Rounds:

@@ -309,7 +309,7 @@ ROWS = [
         Ledger(contexts=1, decided=1, unshown=1, feedback=1, mismatched=1),
     ),
     Row(
-        "deferred, context: duplicate, also if it is not deferred", "deferred a@0, context a@1, deferred a@2",
+        "deferred, context: duplicate, even if not deferred", "deferred a@0, context a@1, deferred a@2",
         ["context duplicate"] * 2, Ledger(contexts=3, decided=1, context_duplicates=2, deferred=1),
     ),
     Row(
@@ -351,7 +351,7 @@ ROWS = [
         Ledger(contexts=1, decided=1, unshown=1, feedback=1, orphans_waiting=1),
     ),
     Row(
-        "unseen, shown: waits for its context, which is then pending", "shown a@0, deferred a@10, time@110, time@111",
+        "unseen, shown: waits for its context, then is pending", "shown a@0, deferred a@10, time@110, time@111",
         ["expired a None"], Ledger(contexts=1, decided=1, expired=1, feedback=1, shown=1),
     ),
     Row(
@@ -367,7 +367,7 @@ ROWS = [
         Ledger(feedback=2, feedback_duplicates=1, orphans_dropped=1),
     ),
     Row(
-        "shown orphan, feedback: becomes an orphan with a new wait", "shown a@0, wrong a@40, time@90, deferred a@91",
+        "shown orphan, feedback: becomes an orphan, and waits anew", "shown a@0, wrong a@40, time@90, deferred a@91",
         ["matched a 0"], Ledger(contexts=1, decided=1, matched=1, feedback=2, shown=1),
     ),
     Row(

@@ -39,7 +39,7 @@ def timeline(topic: str, times: list[int]) -> deque[Record]:
         ([10], [], "feedback", ""),
         ([], [10], "contexts", ""),
         ([], [10], "feedback", "f10"),
-        ([10, 10, 11], [10, 10], "", "c10 c10 f10 f10 c11"),  # contexts precede feedback with the same time
+        ([10, 10, 11], [10, 10], "", "c10 c10 f10 f10 c11"),  # contexts come before feedback with the same time
         ([30, 20], [25], "", "f25 c30 c20"),  # contexts stay in offset order even if append times decrease
     ],
 )
@@ -442,7 +442,7 @@ def test_no_record_is_misplaced_with_one_partition() -> None:
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Record]:
-    """Generate records in the order of their append times. Contexts precede feedback with the same time."""
+    """Generate records in the order of their append times. If times are equal, contexts come before feedback."""
     ids = st.sampled_from("abcdefgh")
     inputs = Inputs()
     at_ms = 0

@@ -1,4 +1,4 @@
-"""The audit detects every change to a valid run's topics, and names the location of the change."""
+"""The audit detects every change to a valid run's topics, and reports where the change is."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -40,7 +40,7 @@ OTHER = (1, 2, 0)
 
 @pytest.fixture(scope="module")
 def mismatched() -> Pipeline:
-    """A run in which feedback names an action other than the decision's, for ids in every state."""
+    """A run in which some feedback names a different action than the decision's, for event ids in every state."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 

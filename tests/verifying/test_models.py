@@ -326,7 +326,7 @@ def test_replay_reports_deleted_inputs() -> None:
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert not replay.ok
-    assert "needs test.contexts/0 from offset 0; it begins at 3" in replay.fault
+    assert "needs test.contexts/0 from offset 0; the partition begins at 3" in replay.fault
     assert replay == Replay(0, 0, 0, "", "", "", replay.fault)
 
 

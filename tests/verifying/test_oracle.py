@@ -138,7 +138,7 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     "feedback before shown": (
         (*DEFERRED, ("feedback", "a", 1_100), ("shown", "a", 1_101)), {"matched": 1, "feedback_duplicates": 1},
     ),
-    "feedback of another action when deferred": (
+    "feedback for another action when deferred": (
         (*DEFERRED, ("feedback", "a", 1_100, 1, 2)), {"deferred": 1, "mismatched": 1},
     ),
     "shown before its context": ((("shown", "a", 800), *DEFERRED, ("tick", 0, 2_000)), {"pending": 1, "shown": 1}),
@@ -153,7 +153,7 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
         (("feedback", "a", 800), ("shown", "a", 801)), {"orphans_waiting": 1, "feedback_duplicates": 1},
     ),
     "orphan of a deferred decision": ((("feedback", "a", 800), *DEFERRED), {"matched": 1}),
-    "orphan of another action, deferred": (
+    "orphan for another action, deferred": (
         (("feedback", "a", 800, 1, 2), *DEFERRED), {"deferred": 1, "mismatched": 1},
     ),
     "deferred decision evicted at the limit": (
@@ -163,7 +163,7 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     "aside after shown": ((("shown", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
     "aside": ((*ASIDE, ("tick", 0, 9_000)), {"unmatched": 1}),
     "aside after an orphan": ((("feedback", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
-    "aside, then feedback of any action": (
+    "aside, then feedback for any action": (
         (*ASIDE, ("feedback", "a", 1_000, 1, 2)), {"unmatched": 1, "feedback_unmatched": 1},
     ),
 }  # fmt: skip

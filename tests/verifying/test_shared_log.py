@@ -64,7 +64,7 @@ def test_missing_log_record_is_reported(pipeline: Pipeline) -> None:
     assert any("the previous one in the log" in fault for fault in middle.faults)
     end = copied(pipeline, {TOPICS.updates: records[:-1]})
     assert len(end.faults) == 1
-    assert "but the log ends before it" in end.faults[0]
+    assert "but the log ends before that step" in end.faults[0]
 
 
 def test_duplicate_log_record_is_ignored_and_foreign_log_record_is_reported(pipeline: Pipeline) -> None:

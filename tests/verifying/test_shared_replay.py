@@ -208,7 +208,7 @@ def test_updates_in_the_log_that_differ_from_the_replayed_step_are_a_fault(pipel
     records = pipeline.records(TOPICS.updates)
     last = {update.partition: number for number, record in enumerate(records) if (update := decode_update(record))}
     value = records[last[0]].value or b""
-    x = np.float64(0.5).tobytes()  # a propensity that differs from that of the decision
+    x = np.float64(0.5).tobytes()  # a propensity that differs from the decision's
     update = decode_update(records[last[0]])
     assert update is not None
     was = update.entries.propensities[:1].tobytes()

@@ -37,7 +37,7 @@ BEYOND_A_SCHEMA = {
     "index too large", "index 9,999,999", "dense list is too short", "dense list is too long",
     "label 4", "label 3.0", "action 4", "action 3.0",
 }  # fmt: skip
-"""Invalid records that a schema accepts, because JSON Schema cannot express the rule or it depends on settings."""
+"""Invalid records that a schema accepts, because the rule depends on settings or cannot be expressed in JSON Schema."""
 
 
 GOLDEN_EVENTS = sorted(path for path in GOLDEN.glob("*.json") if path.name.partition(".")[0] in VALIDATORS)

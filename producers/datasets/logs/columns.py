@@ -66,7 +66,7 @@ def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
 
 
 def lists(column: Column, field: str, separator: str, problems: list[Problem]) -> Lists:
-    """Return the values as lists of strings. A string is split at the separator, and a number becomes one string."""
+    """Return the values as lists of strings. A string is split at the separator; a number becomes a single string."""
     found: list[tuple[str | None, ...] | None] = []
     for row, value in enumerate(_values(column)):
         names: tuple[str | None, ...] | None = None
@@ -90,7 +90,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
         unit: The unit of the numbers. None means that it is derived from their magnitude.
         problems: Receives a problem for each value that is not a time.
     """
-    expected = "a time in ISO 8601, or a number since 1970"
+    expected = "an ISO 8601 time, or a number of s, ms or µs since 1970"
     if isinstance(column, np.ndarray) and column.dtype.kind == "M":
         found = np.where(np.isnat(column), np.nan, column.astype("M8[ms]").astype(np.int64))
     elif (sizes := _finite(column)) is not None:

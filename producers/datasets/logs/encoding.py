@@ -44,7 +44,7 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
 
 
 HARMLESS = 1e290
-"""Any sum of numbers up to this limit within a row is finite."""
+"""If all numbers in a row are within this limit, every sum of them is finite."""
 
 
 def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:

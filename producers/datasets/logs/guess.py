@@ -90,7 +90,7 @@ def guess(table: Table) -> Guess:
     for name in [name for name in columns if _is_known_later(name)]:
         del columns[name]
         remarks.append(
-            f"{name!r} is omitted: its name suggests a value that is known only after the decision; if not, list it"
+            f"{name!r} is omitted: its name suggests a value known only after the decision; if that is wrong, list it"
         )
     features: dict[str, list[str]] = {str(kind): [] for kind in (Kind.NUMERIC, Kind.CATEGORICAL, Kind.TEXT)}
     for name, column in columns.items():
@@ -183,7 +183,9 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
     remarks = []
     if "delay" in fields and _plain(fields["delay"]) not in ROLE_NAMES["delay"]:
         named = repr(fields["delay"])
-        remarks.append(f"{named} is mapped as the outcome's delay; if known before the decision, list it as a feature")
+        remarks.append(
+            f"{named} is mapped as the outcome's delay; if it is known before the decision, list it as a feature"
+        )
     if "action" not in fields and "label" not in fields:
         remarks.append("no column looks like the played action or the right label: add action = or label =")
     if "action" not in fields:

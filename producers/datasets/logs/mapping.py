@@ -182,7 +182,8 @@ def _fields_of_pairs(text: str) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not (key and equals and value):
             raise DatasetError(
-                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. For other column names, use a file"
+                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. "
+                "If a column name contains a separator, use a mapping file"
             )
         within = fields["features"] if key in FeatureColumns.model_fields else fields
         if key in within:

@@ -15,8 +15,8 @@ from stream.wire.records import FloatArray
 _MISSING = -1
 
 ACTION_MAX = NUMBERS_MAX
-"""Largest action number in a Vowpal Wabbit log. The log has all classes up to its largest number, and a record has no
-room for the scores of more classes."""
+"""Largest action number in a Vowpal Wabbit log. The classes are all numbers up to the largest one in the log, and a
+record has no room for the scores of more classes."""
 
 
 def is_action(number: object) -> bool:

@@ -298,7 +298,7 @@ def open_log(
     reward_above: float | None = None,
     scale: Scaling = "none",
 ) -> LogFile:
-    """Open a log. The file is read once to find classes, vocabularies and scales that the mapping does not determine.
+    """Open a log. The file is read once to find classes, vocabularies and scales that the mapping does not specify.
 
     Args:
         path: The file, or "-" for standard input, which is copied to a temporary file.

@@ -15,7 +15,7 @@ run.
 
 
 def hashes_of(ids: Sequence[str]) -> NDArray[np.uint64]:
-    """Return 64-bit hashes of ids. Among ten million ids, a collision has a probability of 3e-6."""
+    """Return 64-bit hashes of ids. For ten million ids, the probability of a collision is 3e-6."""
     return np.array([xxhash.xxh3_64_intdigest(one.encode()) for one in ids], np.uint64)
 
 

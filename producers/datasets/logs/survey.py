@@ -153,7 +153,7 @@ class Remarks:
         lines = []
         if empty := +self._empty:
             counts = ", ".join(f"{name!r} {count:,}" for name, count in empty.items())
-            lines.append(f"empty cells, which have no entry: {counts}")
+            lines.append(f"empty cells, for which no entries are created: {counts}")
         lines += [f"{name!r}: {DECIMAL_COMMA} ({count:,} values)" for name, count in self._commas.items() if count]
         return lines
 

@@ -1,4 +1,4 @@
-"""VW dsjson, the log format of decision services that use Vowpal Wabbit. A line contains one decision.
+"""VW dsjson, the log format of decision services that use Vowpal Wabbit. Each line contains one decision.
 
     {"_label_cost": -1, "Timestamp": "2021-02-04T16:31:29.246Z", "EventId": "13118d", "a": [4, 2, 1, 3],
      "c": {"user": {"major": "engineering", "age": 21}, "_multi": [...]}, "p": [0.25, 0.25, 0.25, 0.25], ...}
@@ -109,7 +109,7 @@ class _Lines:
             try:
                 found.add_object(row, "", context)
             except RecursionError:
-                self._problems.append(Problem(row, "c: expected objects with fewer than 100 levels", "more levels"))
+                self._problems.append(Problem(row, "c: expected fewer than 100 levels of nesting", "more levels"))
         return found.columns()
 
     def _column(self, name: str) -> list[Any]:

@@ -4,6 +4,6 @@ connection   properties, access, error translation, and timeouts for calls that 
 headers      header names that the client cannot read or send
 producers    writing records and transactions
 consumers    reading records
-membership   consumer groups: rebalances, losses, fencing
+membership   consumer groups: rebalances, lost partitions, fencing
 broker       the implementation of Broker
 """

@@ -27,8 +27,8 @@ _TOKEN_S = 300.0  # assumed lifetime of a token without an expiry time
 _code: Any = KafkaError  # mypy does not know the attributes for the error codes
 
 RAISED = (KafkaException, SystemError)
-"""A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead, and
-the callback can clear the fatal error."""
+"""Exceptions that the client raises. If a call that runs a callback ends with a fatal error, Python raises SystemError
+instead of KafkaException, and the callback can clear the fatal error."""
 
 CLEARED = _code(_code._FATAL, "the client stopped, and a callback cleared the reason", True)
 

@@ -2,11 +2,11 @@
 
 Workarounds for librdkafka:
 
-- `consume` waits until it has as many records as requested, or until its timeout. `poll` therefore reads the available
-  records first. If there are none, it waits for one record.
+- `consume` waits until it has as many records as requested, or until it times out. `poll` therefore reads the
+  available records first. If there are none, it waits for one record.
 - librdkafka keeps the high watermark from the last fetch response, but not the last stable offset (`lag`).
-- The client's position does not advance past transaction markers and aborted records. Here, the event that reports the
-  end of a partition sets the position.
+- The client's position does not advance past transaction markers and aborted records. Here, the position is
+  set when an event reports the end of a partition.
 - A partition that is paused in the client loses its fetched records and, once resumed, waits for the pending fetch.
   Here, events from a paused partition are set aside instead. If there are too many, the partition is also paused in
   the client.
@@ -274,7 +274,7 @@ class Reader:
 
         Counts the offsets up to the high watermark, unless the client has reported the end of the partition. The client
         reports the end only after one more fetch, which the broker can delay (`fetch_wait_ms`). If a single offset
-        remains after all fetched records, this offset is a commit marker and is not counted. A record at this offset
+        remains after all fetched records, that offset is a commit marker and is not counted. A record at that offset
         would have been in the same response, because only a full response ends before the last stable offset.
         """
         position = self.position(tp)

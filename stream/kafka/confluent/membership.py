@@ -7,7 +7,7 @@ Workarounds for librdkafka:
   does after any outage.
 - A member loses its partitions if the group removes it, or if the group does not respond within the session timeout.
   The client then joins again automatically, and replaces any process that has taken the member's place. Here, the
-  client first waits until the group has reported which process has the place (`_settle_loss`).
+  client first waits until the group has reported which process has that place (`_settle_loss`).
 - The client may return metadata from an earlier or later membership, and the broker accepts it. The generation in the
   metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) does not leave its group when it is closed. `close` removes it.
@@ -288,10 +288,11 @@ class GroupConsumer(Reader):
             self._admin.leave(self.subscription, self._member_id)
 
     def _block_if_client_left(self) -> None:
-        """Block the thread of a callback that the client runs while it is closed without assigned partitions.
+        """Block the calling thread if the client is being closed and no partitions are assigned.
 
-        The client does not wait for this callback. It may have left the group, and then never returns from the call
-        that follows the callback. With assigned partitions, it does wait. The thread is `bounded`'s.
+        Called in callbacks. While it closes, a client without assigned partitions does not wait for its callbacks. It
+        may already have left the group, and the call that follows the callback would then never return. A client with
+        assigned partitions does wait. The blocked thread is the one in which `bounded` closes the client.
         """
         if self._client_is_closing and not self._positions:
             Event().wait()

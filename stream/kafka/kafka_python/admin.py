@@ -3,7 +3,7 @@
 - `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may create or delete the
   same topics, and kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
 - After a commit, the group's committed offsets are outdated until the commit marker is written. Here, a read-committed
-  consumer reads the offsets, because it sets `require_stable`. kafka-python's admin client does not.
+  consumer reads the offsets, because it sets `require_stable`. kafka-python's admin client does not set it.
 - A static member (`group_instance_id`) does not leave its group when it is closed. `leave` removes the member, so that
   the group reassigns its partitions before the session expires.
 """

@@ -5,9 +5,9 @@ Workarounds for kafka-python:
 - If a client's constructor cannot connect, the client's thread keeps running and its sockets stay open.
   `Connection.make` closes them, and `_Socket` closes the socket after each failed attempt. A client that is closed
   during a write also leaves its socket open.
-- A new consumer's first metadata request names no topics. It requests metadata for its topics only after the retry
-  interval, 100 ms by default. Readers have a shorter interval. `make_consumer` also sets it in the client's metadata
-  object, because the client does not pass it on.
+- A new consumer's first metadata request names no topics. The consumer requests metadata for its topics only after the
+  retry interval, which is 100 ms by default. Readers use a shorter interval. `make_consumer` also sets the interval in
+  the client's metadata object, because the client does not pass it on.
 - If a broker does not respond, kafka-python waits 10 s, and later 30 s, before it tries another broker. Here, the limit
   is lower.
 - Shortly after an outage, a partition has no leader, and the client sends a request to "broker -1". Such errors are

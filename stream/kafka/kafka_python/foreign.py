@@ -6,8 +6,8 @@
 - The value of a header can be null. The Broker interface has no null values, so null is read as an empty value.
 - A record may lack both a key and a value. kafka-python reads such records, but sends them only if its serializer
   returns null (`NULL`).
-- For batches compressed with zstd, kafka-python requires the zstandard package (24 MB). Here, it uses Python 3.14's
-  own module or the module's backport (0.5 MB).
+- For batches compressed with zstd, kafka-python requires the zstandard package (24 MB). Here, Python 3.14's
+  built-in module or its backport (0.5 MB) is used instead.
 - If a batch has a wrong checksum, or its codec is missing, kafka-python raises the codec's error without a position,
   and the next read never returns. `PartitionRecords` raises an error with the position on each read.
 """

@@ -71,15 +71,15 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class _Joins:
-    """Replaces the coordinator's join method. Keeps a join's result until a poll uses it.
+    """Replaces the coordinator's join method, and keeps a join's result until a poll uses it.
 
-    A poll that times out leaves its join in progress, and the next poll waits for this join. If the join completes
+    A poll that times out leaves its join in progress, and the next poll waits for that join. If the join completes
     between the two polls, however, the client starts another join and loses the first result.
 
     This class also replaces the coordinator's method that resets the membership. A reset after an error response about
-    an unknown member id shows that the group has removed the member. A member whose first join was interrupted by a
-    broker restart receives the same error, but was not removed. A completed join survives a broker restart. A member
-    that is too busy to poll resets its own membership, and joins again.
+    an unknown member id normally shows that the group has removed the member. However, a member whose first join was
+    interrupted by a broker restart receives the same error without having been removed. A completed join survives a
+    broker restart. A member that is too busy to poll resets its own membership, and joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -206,9 +206,9 @@ class GroupConsumer(Reader):
     def _raise_if_out(self) -> None:
         """Raise FencedError if a heartbeat has reported that this member was replaced or removed.
 
-        If another process has taken its place, the client only stops its heartbeats. The client starts heartbeats when
-        a join completes. If a member has joined and is neither rejoining nor closed, stopped heartbeats therefore mean
-        that another process has taken its place.
+        If another process has taken the member's place, the client only stops its heartbeats. The client starts
+        heartbeats when a join completes. If a member has joined and is neither rejoining nor closed, stopped heartbeats
+        therefore mean that another process has taken its place.
         """
         coordinator = self._client._coordinator
         is_joined = coordinator.stable() and not coordinator.rejoining

@@ -9,8 +9,8 @@ Workarounds for kafka-python:
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
   does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the broker responds to a producer's
   offsets with UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
-- When the broker does not authorise the offsets for a topic, the client refuses to abort the transaction, although the
-  broker would abort it. Other readers would be blocked until the transaction times out (`abort`).
+- If the broker refuses a topic's offsets because an ACL is missing, the client does not abort the transaction, although
+  the broker would allow this. Other readers would be blocked until the transaction times out (`abort`).
 - When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as
   it does after losing its sequence numbers. A client that receives a new epoch fences its successor. Here, the client
   does not request a new epoch.

@@ -3,7 +3,7 @@
 Workarounds for kafka-python:
 
 - If the broker rejects a password, or the broker's certificate is not trusted, the client retries until its timeout,
-  and does not report the reason. `Manager` keeps the error, and the next attempt raises this error.
+  and does not report the reason. `Manager` keeps the error, and raises it at the next attempt.
 - The client discards data that a broker sends just before closing the connection. The data can contain the reason for
   the refusal.
 - The client creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here, the

@@ -1,4 +1,4 @@
-// The monitor's page: displays the values of server-sent events; computes only the shapes of charts.
+// The monitor's page: displays the values from server-sent events, and computes only the shapes of charts.
 "use strict";
 
 const at = id => document.getElementById(id);
@@ -163,7 +163,7 @@ function show(picture) {
   const notes = [];
   if (picture.behind > 5000) notes.push(`Windows, delays and classes are ${count(picture.behind)} records behind; the counts are current.`);
   if (picture.sample > 1) notes.push(`High rate: the monitor samples one decision in ${count(picture.sample)}. The ledger counts all records.`);
-  if (picture.passed_over) notes.push(`Error, delays, latency and classes are from a sample; ${count(picture.passed_over)} records were skipped so far.`);
+  if (picture.passed_over) notes.push(`Error, delays, latency and classes are from a sample; ${count(picture.passed_over)} records have been skipped so far.`);
   if (picture.unreadable) notes.push(`${count(picture.unreadable)} records in the learner's output topics were not written by a learner.`);
   say(at("notes"), notes.join(" "));
 
