@@ -7,7 +7,7 @@ CPU time per event and the resident memory of each program for each tenth of the
 recomputes the ledger, and every event must be decided and settled.
 
 The learner must keep up with the rate. Otherwise, all contexts in a backlog become pending at the same time, because
-all of them are older than any of their feedback. Settled ids are retained for a minute, up to a limit of 100,000, so
+they all precede the first feedback for any of them. Settled ids are retained for a minute, up to a limit of 100,000, so
 that memory use levels off early.
 """
 

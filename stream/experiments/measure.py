@@ -267,7 +267,7 @@ def _row(job: Job, *, counts: NDArray[np.int64], **figures: Any) -> Row:
 
 
 def curve_points(size: int) -> NDArray[np.int64]:
-    """Return the numbers of events at which a run's curve has points, from 10 to the last.
+    """Return the event counts at which a run's curve has points, from 10 to the total.
 
     >>> curve_points(100).tolist()[:3], curve_points(100).tolist()[-1], curve_points(5).tolist()
     ([10, 11, 12], 100, [5])

@@ -28,7 +28,7 @@ Fact = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so that it can be a cache key
 class Loaded:
-    """A data set in memory. Generated data are specific to one seed."""
+    """A data set in memory. If the data are generated, this is the data set for one seed."""
 
     n_classes: int
     n_features: int

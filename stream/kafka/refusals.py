@@ -122,5 +122,5 @@ class Subscription(NamedTuple):
         )
 
     def not_joined(self) -> StaleMemberError:
-        """Return the error for a commit by a process that is currently not a member."""
-        return StaleMemberError(f"{self.member} is currently not a member of group {self.group}; poll to join again")
+        """Return the error for a commit by a process that is not currently a member."""
+        return StaleMemberError(f"{self.member} is not currently a member of group {self.group}; poll to join again")

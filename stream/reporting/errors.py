@@ -54,7 +54,7 @@ class Errors(NamedTuple):
 class ErrorCurve:
     """Collects a run's mistakes in the order of its decisions. Each decision takes one byte and about 0.1 µs.
 
-    Use it for finite runs only, because memory is unbounded.
+    Use it for finite runs only, because its memory grows without limit.
 
     >>> curve = ErrorCurve()
     >>> for mistake in (True, True, False, True, False):

@@ -53,7 +53,7 @@ class Kind(StrEnum):
     CRASH_IN_RECOVERY = "crash during recovery"
     CRASH_IN_SNAPSHOT = "crash during a snapshot"
     ZOMBIE = "zombie beside its replacement"
-    ZOMBIE_IN_COMMIT = "zombie replaced in a commit, after step"
+    ZOMBIE_IN_COMMIT = "zombie replaced during a commit, after step"
     EXPELLED = "session timeout"
     EXPELLED_IN_COMMIT = "session timeout in a commit, after step"
     JOIN = "member joins"

@@ -1,4 +1,4 @@
-"""Runs a schedule in virtual time and on a single thread, with other clients, learner processes and timeouts."""
+"""Runs a schedule in virtual time on a single thread, with simulated clients, learner processes and timeouts."""
 
 from collections import deque
 from sched import scheduler

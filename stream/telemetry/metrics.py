@@ -136,11 +136,11 @@ REWARD_RATIO = Metric(
 )  # fmt: skip
 ARM_DECISIONS = Metric(
     "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
-    "Decisions with a reward in the comparison with the holdout, since the start.", ("arm",),
+    "Decisions in the comparison with the holdout whose reward is known, since the start.", ("arm",),
 )  # fmt: skip
 ARM_REWARDS = Metric(
     "onebit_arm_rewards_total", Kind.COUNTER, (LEARNER,),
-    "Decisions with a reward of 1 in the comparison with the holdout, since the start.", ("arm",),
+    "Decisions in the comparison with the holdout whose reward is 1, since the start.", ("arm",),
 )  # fmt: skip
 HOLDOUT_DIFFERENCE = Metric(
     "onebit_holdout_difference_ratio", Kind.GAUGE, (LEARNER,),

@@ -362,7 +362,7 @@ class _Audit:
         names = () if found is None else (found.champion, *found.choices)
         if sorted(names) != sorted(members):
             self._fault(
-                f"{place}: expected the learners {', '.join(members) or 'none'}; got {', '.join(names) or 'none'}"
+                f"{place}: expected learners: {', '.join(members) or 'none'}; got: {', '.join(names) or 'none'}"
             )
         elif found is not None and oracle.settings.model == "own" and found.champion != oracle.champion:
             self._fault(f"{place}: expected the champion {oracle.champion}; got {found.champion}")

@@ -35,7 +35,7 @@ def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
         found = pipeline.verify()
         assert found["matched"] == len(rewards)
         assert found["error"] == pytest.approx(rewards.count(0) / len(rewards))
-        (shown,) = re.findall(r"; error ([0-9.]+) %, last fifth", last_line)
+        (shown,) = re.findall(r"; error ([0-9.]+)%, last fifth", last_line)
         assert float(shown) == pytest.approx(100 * found["error"], abs=0.06)
     finally:
         pipeline.close()

@@ -236,7 +236,7 @@ def _are_times(column: Texts) -> bool:
 
 
 def _numbers(column: Column) -> FloatArray | None:
-    """Return the values of a numeric column, or None if many are invalid. A few invalid values become NaN."""
+    """Return the values of a numeric column, with NaN for invalid values, or None if too many are invalid."""
     problems: list[Problem] = []
     found = numbers(column, "", "", problems)
     return np.where(np.isfinite(found), found, np.nan) if _are_few(problems, len(column)) else None

@@ -214,8 +214,8 @@ class GroupConsumer(Reader):
         """Return the member and generation under which offsets are committed.
 
         Raises:
-            FencedError: another process has taken this member's place, or it was removed and cannot join again.
-            StaleMemberError: this process is currently not a member.
+            FencedError: this member was replaced by another process, or was removed and cannot rejoin.
+            StaleMemberError: this process is not currently a member.
         """
         self._raise_if_out()
         metadata: bytes = self._client.consumer_group_metadata()
