@@ -141,7 +141,7 @@ def plain_encoder(*names: str) -> dict[str, Any]:
     [
         (
             {"class_names": ["a", "c", "b", "d"]},
-            "class 1 is 'c' in the model, but in shop it is 'b'; list the classes",
+            "class 1 is 'c' in the model, but in shop it is 'b'",
         ),
         (
             {"features": plain_encoder("x0", "x1", "x2", "x4", "x3")},

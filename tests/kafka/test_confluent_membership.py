@@ -1,4 +1,4 @@
-"""A confluent-kafka member that its group no longer recognizes after a pause or a broker outage."""
+"""A confluent-kafka member that its group no longer recognises after a pause or a broker outage."""
 
 import threading
 import time

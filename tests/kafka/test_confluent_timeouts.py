@@ -1,11 +1,13 @@
 """Calls to confluent-kafka that do not return, or that fail without giving a reason."""
 
+import sys
 import time
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from stream.kafka.confluent.connection import ConfluentConnection, bounded
 from stream.kafka.confluent.membership import GroupConsumer
@@ -57,6 +59,24 @@ def test_cleared_fatal_error_means_fenced_only_with_transactions(monkeypatch: py
     admin: Any = None
     with pytest.raises(BrokerUnavailableError):
         ConfluentSink(connection, admin).settle()
+
+
+def test_delivery_callbacks_run_no_python_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    callbacks: list[Any] = []
+    client = SimpleNamespace(
+        produce=lambda *record, on_delivery, headers: callbacks.append(on_delivery), flush=lambda seconds: 0
+    )
+    monkeypatch.setattr("confluent_kafka.Producer", lambda properties: client)
+    admin: Any = SimpleNamespace(partitions_of=lambda topic: 1)
+    sink = ConfluentSink(ConfluentConnection(ConnectionSettings("127.0.0.1:1")), admin)
+    sink.send("contexts", 0, None, None, ())
+    message = SimpleNamespace(timestamp=lambda: (TIMESTAMP_LOG_APPEND_TIME, 7))
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, argument: called.append(event))
+    callbacks[0](None, message)
+    sys.setprofile(None)
+    assert "call" not in called
+    assert sink.settle() == {TopicPartition("contexts", 0): 7}
 
 
 def test_timeout_in_send_offsets_makes_the_producer_unusable(monkeypatch: pytest.MonkeyPatch) -> None:

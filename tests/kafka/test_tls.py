@@ -90,7 +90,7 @@ def tls(ca: str | None = None, **more: str) -> ClientConfig:
         (EXPIRED, "certificate has expired; renew"),
         (trustme.CA().issue_cert("127.0.0.1"), "certificate is not trusted: it is not signed by the authority in"),
         (AUTHORITY.issue_cert("kafka.example.com"), "certificate is for a different name"),
-        (None, "no TLS on this port; check the port"),
+        (None, "the broker does not use TLS on this port"),
     ],
     ids=["expired", "untrusted", "wrong name", "no TLS"],
 )  # fmt: skip

@@ -304,7 +304,7 @@ def test_replay_detects_a_prediction_that_differs_from_the_journal() -> None:
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert not replay.ok
     assert "test.predictions/0 offset 40: " in replay.fault
-    assert "reapplied" in replay.fault
+    assert "reapplying step" in replay.fault
 
 
 @pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples])

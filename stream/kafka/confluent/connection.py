@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -97,11 +96,9 @@ class ConfluentConnection(Connection):
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
-            # librdkafka logs errors that it retries; final errors are raised. It also logs while its fatal error is
-            # set as Python's current exception. The `logging` module would clear this exception, because it raises and
-            # catches others.
+            # librdkafka logs errors that it retries; final errors are raised. Nothing reads its queue of log lines.
             "log_level": 0,
-            "logger": SimpleNamespace(log=lambda *message: None),
+            "log.queue": True,
             "error_cb": self._on_error,
             "socket.timeout.ms": self.request_timeout_ms,
             "socket.connection.setup.timeout.ms": max(1_000, self.setup_timeout_ms),

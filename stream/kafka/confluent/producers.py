@@ -6,7 +6,9 @@ Workarounds for librdkafka:
   first record is sent to a topic, `_look_up` therefore reads the number of partitions. It uses kafka-python, because a
   request from a librdkafka producer makes the broker create the topic.
 - Only delivery callbacks report whether all records in a flush were written, and when. Reading each message in the
-  callback would take 3 µs per record, so the callback keeps only each partition's last message.
+  callback would take 3 µs per record, so the callback keeps only each partition's last message. It contains no Python
+  code, because the client runs it while its fatal error is set as Python's current exception, and the interpreter may
+  clear this exception.
 - If a transaction begins before the previous one's markers are written, librdkafka retries after 20 ms, regardless of
   the settings. `begin` therefore waits briefly (`_MARKERS_S`).
 - If no response to a commit arrives, its outcome is unknown, and the producer can no longer be used.
@@ -21,12 +23,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import setitem
 from typing import Any, NoReturn
 
 import confluent_kafka
 
 from stream.kafka.confluent.connection import (
-    CLEARED,
     FENCED,
     RAISED,
     ConfluentConnection,
@@ -64,9 +66,8 @@ class ConfluentSink:
         # The last record's headers, both as passed to `send` and in the form that the client expects.
         self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []
         self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # one callback per partition, by topic
-        self._delivered: dict[TopicPartition, Any] = {}  # each partition's last message
-        self._errors: list[Any] = []
-        self._refused: set[str] = set()  # topics for which the broker refused writes
+        # For each partition, the last message that was written (None) and the last that failed with each error.
+        self._reports: dict[TopicPartition, dict[Any, Any]] = {}
         message_timeout_ms = connection.request_timeout_ms + _LINGER_MS
         limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # no request may outlive its transaction
         with connection.translating("create a producer"):
@@ -116,19 +117,10 @@ class ConfluentSink:
                 f"could not send a record to {topic}/{partition} at {self._connection.bootstrap}: "
                 f"the topic has {partitions} partitions"
             )
-        self._callbacks[topic] = [self._callback(TopicPartition(topic, number)) for number in range(partitions)]
+        reports: list[dict[Any, Any]] = [{} for _ in range(partitions)]
+        self._reports |= {TopicPartition(topic, number): report for number, report in enumerate(reports)}
+        self._callbacks[topic] = [partial(setitem, report) for report in reports]
         return self._callbacks[topic]
-
-    def _callback(self, tp: TopicPartition) -> Callable[[Any, Any], None]:
-        def on_delivery(error: Any, message: Any) -> None:
-            if error is None:
-                self._delivered[tp] = message
-            else:
-                self._errors.append(error)
-                if is_refusal(error):
-                    self._refused.add(tp.topic)
-
-        return on_delivery
 
     def settle(self) -> dict[TopicPartition, int]:
         """See Sink."""
@@ -137,11 +129,13 @@ class ConfluentSink:
         except RAISED as raised:
             self._raise_cause(error_of(raised))
             self._connection.refuse("write records", raised, self.needs())
-        delivered, errors, needs = self._delivered, self._errors, self.needs()
+        delivered = {tp: report[None] for tp, report in self._reports.items() if None in report}
+        errors, needs = [error for _, error in self._failures()], self.needs()
         self.drop()
         if errors:
-            self._raise_cause(errors[0])
-            self._connection.refuse(f"write {len(errors)} records", _kafka.KafkaException(errors[0]), needs)
+            error = min(errors, key=lambda error: error.code() in _IN_VAIN)
+            self._raise_cause(error)
+            self._connection.refuse("write records", _kafka.KafkaException(error), needs)
         if left:
             raise self._connection.unanswered(f"write {left} records")
         appended_ms = {}
@@ -153,11 +147,16 @@ class ConfluentSink:
 
     def needs(self) -> list[Acl]:
         """Return the ACLs for the topics to which the broker refused writes, or for all topics if it refused none."""
-        return [Acl("topic", topic, "Write") for topic in sorted(self._refused or self._callbacks)]
+        refused = {tp.topic for tp, error in self._failures() if is_refusal(error)}
+        return [Acl("topic", topic, "Write") for topic in sorted(refused or self._callbacks)]
+
+    def _failures(self) -> Iterator[tuple[TopicPartition, Any]]:
+        return ((tp, error) for tp, report in self._reports.items() for error in report if error is not None)
 
     def drop(self) -> None:
         """Discard the acknowledgements and errors collected so far."""
-        self._delivered, self._errors, self._refused = {}, [], set()
+        for report in self._reports.values():
+            report.clear()
 
     def release(self) -> None:
         """See Sink."""
@@ -170,7 +169,10 @@ class ConfluentSink:
 
     def _raise_cause(self, error: Any) -> None:
         """Raise a different error if the client's error is not the cause."""
-        if error is CLEARED:  # without transactions, no other process can take over; a new client reports the reason
+        if error.code() == _kafka.KafkaError._FATAL:
+            with self._connection.translating("write records", self.needs()):
+                self._client.poll(0)  # raises the reason, unless the client has already reported it
+            # Without transactions, no other process can take over. A new client reports the reason.
             raise BrokerUnavailableError(f"could not write records at {self._connection.bootstrap}: {error.str()}")
 
 
