@@ -130,7 +130,8 @@ class ConfluentSink:
             self._raise_cause(error_of(raised))
             self._connection.refuse("write records", raised, self.needs())
         delivered = {tp: report[None] for tp, report in self._reports.items() if None in report}
-        errors, needs = [error for _, error in self._failures()], self.needs()
+        errors = [error for _, error in self._failures()]
+        needs = self.needs() if errors else []
         self.drop()
         if errors:
             error = min(errors, key=lambda error: error.code() in _IN_VAIN)
