@@ -37,7 +37,7 @@ SHOWN_MS, FEEDBACK_MS = 2_000, 5_000  # mean time until a decision is shown, and
 
 
 def error(kind: str, name: str, learner: str, seed: int) -> float:
-    """Return the error on the shown decisions in percent."""
+    """Return the error on the shown decisions, in percent."""
     dataset = load(name, seed=seed)
     luck = np.random.default_rng(seed)
     settings: dict[str, Any] = {"seed": seed, "on_expiry": "negative", "retain": "1m"}

@@ -9,8 +9,8 @@ For each set and delay, Vowpal Wabbit's squarecb, softmax and epsilon-greedy are
 The grid combines exploration settings, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of
 x, with the default learning rate. Other learning rates are then tried with the best of these settings. The setting with
 the smallest error is also measured on the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb
-on all pairwise products of features with Vowpal Wabbit using `-q ff`. `--times` measures the time per event instead, in
-microseconds, for calls from Python without delayed bits, in a single run.
+on all pairwise products of features with Vowpal Wabbit using `-q ff`. `--times` instead measures the time per event in
+microseconds, in a single run with calls from Python and immediate bits.
 
 Every row is stored in benchmarks/results/ as soon as it is measured. Stored rows are not measured again.
 """
@@ -64,7 +64,7 @@ Row = dict[str, Any]
 
 
 class Results:
-    """The rows in a result file, identified by their runs' parameters."""
+    """The rows in a result file. The parameters of a run identify its row."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -88,7 +88,7 @@ def error_of_vw(data: Loaded, stream: Stream, setting: Setting, *, quadratic: bo
 
 
 def tuned(data: Loaded, stream: Stream, family: str, *, quadratic: bool) -> tuple[float, Setting]:
-    """Return an exploration family's smallest error on a stream, and the setting that achieves it."""
+    """Return the smallest error of an exploration algorithm on a stream, and the setting that achieves it."""
 
     def best(settings: Iterable[Setting]) -> tuple[float, Setting]:
         return min(
@@ -138,7 +138,7 @@ def compare(name: str, data: Loaded, delay: int | str, arguments: argparse.Names
 
 
 def compare_times(name: str, data: Loaded, results: Results) -> None:
-    """Measure the time per event for the chosen learner, for igw-logistic if stack-igw is chosen, and for squarecb."""
+    """Measure the time per event for the chosen learner and squarecb, and for igw-logistic if stack-igw is chosen."""
     run: Row = {"set": name, "what": "µs per event"}
     if results.has(run):
         return

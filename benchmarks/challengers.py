@@ -1,10 +1,11 @@
-"""Measure false promotions when the champion and the challenger are identical, and a challenger's CPU time.
+"""Count false promotions when the champion and the challenger are identical, and measure a challenger's CPU time.
 
     python -m benchmarks.challengers
 
-*A/A.* In each stream, the champion and the challenger are igw-logistic with equal parameters and a floor. The
-challenger's estimate is checked after every tenth decision. A stream is counted if the challenger is ever reported as
-better. The error probability of the interval's lower limit is 2.5%; the goal is at most 5%.
+*A/A.* In each stream, the champion and the challenger are both igw-logistic, with the same parameters and exploration
+floor. The challenger's estimate is checked after every tenth decision. A stream counts as a false promotion if the
+challenger is ever reported as better. The error probability of the interval's lower limit is 2.5%; the goal is at most
+5% of the streams.
 
 *CPU.* The extra time per decision and update with a challenger is reported relative to the time taken by the
 challenger's learner alone. All times are measured in one process, in seven turns; each reported time is the shortest

@@ -1,11 +1,11 @@
-"""Check that decisions are eligible, and measure how fast a class that appears halfway through is learned.
+"""Check that every decision is an eligible class, and measure how fast a class that appears halfway through is learned.
 
     python benchmarks/eligible.py DATA_FOLDER [--decisions 1000000] [--write]
 
-1. A task with open classes decides on contexts with random eligible classes: 2 to 30 of 50 names. Every decision must
-   be one of the context's eligible classes.
-2. Each class of letter and 20news is omitted from the first half of the rows, where it is not eligible. The same class
-   is also measured in a run in which it is eligible from the start. In both runs, the benchmark counts the class's rows
+1. A task with open classes makes decisions for contexts in which 2 to 30 of 50 names, chosen at random, are eligible.
+   Every decision must be one of the context's eligible classes.
+2. For each class of letter and 20news, one run omits the class from the first half of the rows, where it is not
+   eligible. In a second run, the class is eligible from the start. In both runs, the benchmark counts the class's rows
    until the accuracy on its last 50 rows reaches 90% of the steady accuracy. The steady accuracy is the mean over the
    last quarter of the class's rows.
 """
@@ -36,7 +36,7 @@ WINDOW, REACHED = 50, 0.9
 
 
 def outside(decisions: int) -> int:
-    """Return the number of decisions outside their eligible classes."""
+    """Return the number of decisions whose class was not eligible."""
     rng = np.random.default_rng(1)
     names = [f"class-{k}" for k in range(N_NAMES)]
     task = Task(TaskSettings("late-ucb", N_NAMES, N_FEATURES, open_classes=True), "contexts")
@@ -55,7 +55,7 @@ def outside(decisions: int) -> int:
 
 
 class Reached(NamedTuple):
-    """The number of rows after which one class was learned, and its steady accuracy."""
+    """The number of rows needed to learn a class, and the steady accuracy for that class."""
 
     rows: int | None  # None if the required accuracy was not reached
     steady: float

@@ -63,7 +63,7 @@ def measure(learner: str, folder: Path) -> Row:
 
 
 def picture(rows: list[Row]) -> str:
-    """Return the figure, which has one panel per learner, ordered by error under delay."""
+    """Return the figure. It has one panel per learner, sorted by the learners' errors with delayed bits."""
     ordered = sorted(rows, key=lambda row: sum(sum(errors[2:]) for errors in row["error %"].values()))
     width = COLUMNS * PANEL_PX
     height = TOP_PX + -(-len(ordered) // COLUMNS) * PANEL_HIGH_PX

@@ -97,7 +97,7 @@ def population_of(name: str) -> Population:
 
 
 def taught(dataset: Dataset, start: int, name: str, floor: float = 0.0, **parameters: float) -> Learner:
-    """Return a learner with an exploration floor, trained on the bits of LEARNED rows, starting at row `start`."""
+    """Return a learner with an exploration floor, trained on the bits of LEARNED rows from row `start` onwards."""
     bare = create(name, dataset.n_classes, dataset.n_features, **parameters)
     assert isinstance(bare, KernelLearner)
     learner = Mixture(bare, floor)

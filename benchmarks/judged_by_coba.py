@@ -1,4 +1,4 @@
-"""Compare Onebit's default learner with those from coba, Vowpal Wabbit and bayesianbandits in coba's evaluator.
+"""Use coba's evaluator to compare Onebit's default learner with learners from coba, Vowpal Wabbit and bayesianbandits.
 
     pip install coba==8.1.0 vowpalwabbit==9.11.9 bayesianbandits==1.5.0
     python benchmarks/judged_by_coba.py DATA_FOLDER [--sets vowel r8] [--orders 3] [--rows-max 2000]
@@ -68,7 +68,7 @@ LINUCB = "coba LinUCB"
 
 
 class Bayesian:
-    """One Bayesian linear regression of the reward per class, from bayesianbandits."""
+    """A learner from bayesianbandits that predicts the reward of each class with its own Bayesian linear regression."""
 
     def __init__(self, policy: Any, noise: float) -> None:
         """Set the policy and the noise precision; the prior precision is 1."""

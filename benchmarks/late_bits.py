@@ -1,4 +1,4 @@
-"""Measure the default learners' error on each data set, with immediate and late bits.
+"""Measure the default learners' errors on each data set, with immediate and late bits.
 
     python benchmarks/late_bits.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000] [--orders 3] [--drift] [--write]
                                    [--learner igw-logistic] [--param scale=100]
@@ -82,7 +82,7 @@ class Loaded(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A data set in one order, with its random draws."""
+    """A data set in a given order, with its random draws."""
 
     examples: Examples
     u: FloatArray  # float64[n]

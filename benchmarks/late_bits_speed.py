@@ -3,9 +3,10 @@
     python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--write]
     python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
 
-Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio of the two is
-more reliable than the absolute times. Each time is the CPU time in the fastest of five parts of the events, after a
-warm-up part. `--write` stores the rows, with the machine's load, in benchmarks/results/late_bits_speed.json.
+Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio of a learner's
+time to the perceptron's is more reliable than the absolute times. The events are divided into a warm-up part and five
+other parts; each time is the CPU time per event in the fastest of these five. `--write` stores the rows, with the
+machine's load, in benchmarks/results/late_bits_speed.json.
 """
 
 import argparse
@@ -103,7 +104,7 @@ def looped_per_s(data: Loaded, learner_name: str, parameters: dict[str, Any]) ->
 
 
 def inverse_error(d: int, events: int) -> tuple[float, float]:
-    """Return the largest errors in late-ucb's inverses and in W after N events, compared with a direct solution."""
+    """Return the largest errors in late-ucb's inverse matrices and in W after N events, against a direct solution."""
     rng = np.random.default_rng(3)
     K = 4
     X = rng.normal(size=(events, d))
@@ -164,7 +165,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", nargs="+", default=[*ROWS, "pendigits"], choices=[*ROWS, "pendigits"])
     parser.add_argument("--write", action="store_true", help="store the measurements in the results")
-    parser.add_argument("--inverses", type=int, metavar="EVENTS", help="measure only the error of late-ucb's inverses")
+    parser.add_argument("--inverses", type=int, metavar="EVENTS", help="measure only the errors of late-ucb's inverses")
     arguments = parser.parse_args()
     if arguments.inverses:
         for d in (12, 64, 200):

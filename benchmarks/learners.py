@@ -1,4 +1,4 @@
-"""Measure the learners' and Vowpal Wabbit's time per event, and the compile time.
+"""Measure the time per event of the learners and Vowpal Wabbit, and the learners' compile time.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/learners.py [--drift] [--json FILE]
 
@@ -47,7 +47,7 @@ OFFLINE = {name: PER_EVENT[name] for name in ("perceptron", "arow", "banditron",
 
 
 def events(size: int, seed: int) -> list[tuple[Features, int, float]]:
-    """Return events with 25 non-zero features whose class is determined by linear functions of x."""
+    """Return events that have 25 non-zero features each, with classes determined by linear functions of x."""
     rng = np.random.default_rng(seed)
     U = rng.normal(size=(K, D))
     drawn = []
@@ -104,7 +104,7 @@ def offline() -> dict[str, float]:
 
 
 def full_soba(updates: int, *, check: bool) -> dict[str, float]:
-    """Return milliseconds per update at K·d = 3,600, and the error in W compared with a direct solution."""
+    """Return the milliseconds per update at K·d = 3,600, and the error in W compared with a direct solution."""
     learner = create("soba", n_classes=K, n_features=D, gamma=0.5)
     A, theta = np.eye(K * D) if check else np.zeros((0, 0)), np.zeros(K * D)
     rng = np.random.default_rng(3)
@@ -161,7 +161,7 @@ def compile_s() -> dict[str, float]:
 
 
 def vowpal_wabbit(ours_us: float) -> dict[str, float]:
-    """Return Vowpal Wabbit's microseconds per event for text examples in memory, and the ratio to soba-diag."""
+    """Return Vowpal Wabbit's microseconds per event for text examples in memory, and the ratio to soba-diag's time."""
     try:
         vw = importlib.import_module("vowpalwabbit")
     except ImportError:

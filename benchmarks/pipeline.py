@@ -3,8 +3,8 @@
     python benchmarks/pipeline.py [--events 10000 100000 1000000] [--pending 1000000]
 
 The pipeline includes the codec, the join, transactions and the journal, in one process. It runs soba-diag on SynSep
-with 1,000 events per second of virtual time and feedback after 5 s. Rates are given per second of wall time and of CPU
-time, because other programs may run on the machine.
+with 1,000 events per second of virtual time and feedback after 5 s. Rates are given both per second of wall time and
+per second of CPU time, because other programs may run on the machine.
 """
 
 import argparse

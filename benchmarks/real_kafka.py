@@ -100,7 +100,7 @@ class Process:
 
 
 def python(*arguments: str, profile: Path | None = None) -> list[str]:
-    """Return a Python command, which runs under the profiler if requested."""
+    """Return a command that runs Python, under the profiler if requested."""
     return [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else []), *arguments]
 
 
@@ -192,7 +192,7 @@ class Measured:
         return row
 
     def faust(self, events: int) -> Row:
-        """Run a Faust agent instead of the learner on existing contexts, with the feedback program, and measure it."""
+        """Measure a Faust agent that replaces the learner, on existing contexts and with the feedback program."""
         rival = Process(self.settings, python(str(RIVALS), "faust", str(events)))
         with running(self.settings, onebit("feedback")):
             while not (done := self.end(self.topics.feedback)) and rival.runs():
@@ -211,7 +211,7 @@ class Examples:
         self.settled = self.wrong = 0
 
     def read_until(self, settled: int, processes: Iterable[Process]) -> None:
-        """Read until this many decisions are settled. Exit if a process fails."""
+        """Read until the given number of decisions are settled. Exit if a process fails."""
         while self.settled < settled:
             for process in processes:
                 process.look()
@@ -315,7 +315,7 @@ def main() -> None:
     parser.add_argument(
         "--warm-up", type=int, default=20_000, help="number of events to settle before measurement starts"
     )
-    parser.add_argument("--seconds", type=int, default=20, help="duration at 1,000 events/s; 0 skips this part")
+    parser.add_argument("--seconds", type=int, default=20, help="time to run at 1,000 events/s; 0 skips this part")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--clients", nargs="+", default=list(ADAPTERS))
     parser.add_argument("--data", nargs="+", default=[data for data, _ in CASES])

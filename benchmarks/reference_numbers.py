@@ -108,7 +108,7 @@ def by_run(row: Row, dataset: Dataset, events: int, seed: int) -> Figures:
 
 
 def measure(row: Row, by: str, events: int, seeds: range) -> dict[str, Any]:
-    """Return a row's mean error over the seeds, and other figures."""
+    """Return a row's mean error over the seeds, and other statistics."""
     outcomes = []
     for seed in seeds:
         dataset = DATA[row.data](seed=seed)

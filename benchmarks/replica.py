@@ -33,7 +33,7 @@ def fresh(name: str, n_classes: int, n_features: int) -> Replica:
 
 
 def log_of(name: str, events: int, step: int) -> tuple[list[Record], int, int, float]:
-    """Return the log of one task's steps, the numbers of classes and features, and the seconds spent on decisions."""
+    """Return a log of one task's steps, the number of classes, the number of features, and the decision time in s."""
     data = load(DATA)
     size = data.rows
     replica = fresh(name, data.n_classes, data.n_features)

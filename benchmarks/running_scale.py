@@ -33,7 +33,7 @@ def learner_of(data: Loaded, *, is_scaled: bool) -> Learner:
 
 
 def in_another_unit(data: Loaded) -> Loaded:
-    """Return the data set with one column multiplied by `UNIT`: the first of those with the most entries."""
+    """Return the data set with its most frequent column (the first, if there are several) multiplied by `UNIT`."""
     examples = data.examples
     column = int(np.bincount(examples.indices).argmax())
     values = np.where(examples.indices == column, UNIT * examples.values, examples.values)

@@ -3,8 +3,8 @@
     python benchmarks/scaling.py [--events N] [--learner NAME ...]
 
 The embedded pipeline includes the codec, the join, transactions and the journal. Each process has one partition. There
-are 10,000 events per second, feedback after 1 s, and a step every 20 ms. Times are the total CPU time of all learners'
-steps.
+are 10,000 events per second, feedback arrives after 1 s, and each learner runs a step every 20 ms. Times are the total
+CPU time of all learners' steps.
 
 With a shared model, a process handles its own events and applies all processes' log entries. With c µs per event, e log
 entries per event and r µs per entry, n processes handle at most n / (c + n e r) events per µs. The limit for large n is

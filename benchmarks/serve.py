@@ -1,4 +1,4 @@
-"""Measure the latency of decisions over HTTP and directly through the topics, against a Kafka broker.
+"""Measure the latency of decisions requested over HTTP, and directly through the topics of a Kafka broker.
 
     python benchmarks/serve.py [--rates 300 1000] [--seconds 10] [--turns 5] [--results FILE.json]
 
@@ -219,7 +219,7 @@ async def measure(row: Row, bootstrap: str, topics: Topics, arguments: argparse.
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
-    """Return the medians over the turns for each rate: for each way, and for the difference between the ways."""
+    """For each rate, return the medians over the turns, for both ways and for the difference between them."""
     names = [name for name in rows[0] if name not in ("turn", "rate", "way")]
     found = []
     for rate in dict.fromkeys(row["rate"] for row in rows):

@@ -1,4 +1,4 @@
-"""Measure snapshots on a Kafka broker: their cost, the delay in decisions, and the speed of recovery.
+"""Measure snapshots on a Kafka broker: their cost, the delay that they add to decisions, and the speed of recovery.
 
     python benchmarks/snapshots.py [--bootstrap HOST:PORT] [--events 40000] [--large-events 12000]
 

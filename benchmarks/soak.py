@@ -2,10 +2,10 @@
 
     python benchmarks/soak.py [--events 10000000] [--learner soba-diag] [--results FILE.json]
 
-The data are SynSep at 1,000 events/s of virtual time. Feedback has a log-normal delay with a median of ten seconds;
-some is lost or duplicated. The complete topics from such a run would need 20 GB of memory. Records that all programs
-have read are therefore counted and then deleted, as they would be under a broker's retention. At the end, the
-learner's ledger is compared with these counts.
+The data set is SynSep, at 1,000 events/s of virtual time. Feedback has a log-normal delay with a median of ten
+seconds; some of it is lost or duplicated. The complete topics from such a run would need 20 GB of memory. Records that
+all programs have read are therefore counted and then deleted, as a broker would delete them after the retention time.
+At the end, the learner's ledger is compared with these counts.
 """
 
 import argparse
@@ -40,7 +40,7 @@ FRESH_EVENTS = 10_000
 
 
 def fresh_us(learner: str) -> float:
-    """Return the CPU time per event for a short run in a new pipeline, in microseconds."""
+    """Return the CPU time per event, in microseconds, for a short run in a new pipeline."""
     pipeline = prepare_embedded(resolve_run(soak_settings(FRESH_EVENTS), learner, synsep(1)))
     started_s = time.process_time()
     pipeline.run_to_end()

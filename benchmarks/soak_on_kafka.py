@@ -4,7 +4,7 @@
 
 Starts a single-node Kafka broker, and runs the replay, the learner and the feedback program as processes. Prints the
 CPU time per event and the resident memory of each program for each tenth of the events. At the end, `onebit verify`
-recomputes the ledger, and every event must be decided and settled.
+recomputes the ledger, which must show that every event was decided and settled.
 
 The learner must keep up with the rate. Otherwise, all contexts in a backlog become pending at the same time, because
 they all precede the first feedback for any of them. Settled ids are retained for a minute, up to a limit of 100,000, so

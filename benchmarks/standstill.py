@@ -1,4 +1,4 @@
-"""Measure the gaps between a partition's decisions when a learner joins or leaves, or the broker pauses.
+"""Measure the gaps between a partition's decisions when a learner joins or leaves, or when the broker pauses.
 
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 

@@ -80,7 +80,7 @@ class MadeTopics:
         return max(0, min(self.steps, step - self.window_steps)) * (PER_STEP - len(self.fed)) + of_last
 
     def feedback_end(self, step: int) -> int:
-        """Return the feedback offset at the end of a step, after the bits and the tick from the previous step."""
+        """Return the feedback end offset after a step, which includes the bits and tick from the previous step."""
         answered = min(step, self.steps) - 1
         return answered * (len(self.fed) + 1) + (step > self.steps) * (1 + step - self.steps)
 

@@ -112,8 +112,8 @@ def serve(service: Service, timeout_s: float) -> str:
         shown = service.actions(set(wanted), timeout_s)
         if len(shown) < len(wanted):
             raise ServiceError(
-                f"got {len(shown)} of {len(wanted)} predictions within {timeout_s:g} s. Check that a learner runs "
-                f"on these topics with --n-classes {PAGES} and --n-features {PAGES + 1}"
+                f"got {len(shown)} of {len(wanted)} predictions within {timeout_s:g} s. Check that a learner is "
+                f"running on these topics with --n-classes {PAGES} and --n-features {PAGES + 1}"
             )
         for event_id, action in shown.items():
             service.tell(event_id, right=action == wanted[event_id])

@@ -18,7 +18,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * A learner in Kafka Streams with exactly-once; benchmarks/real_kafka.py starts it.
+ * A learner in Kafka Streams with exactly-once processing; benchmarks/real_kafka.py starts it.
  *
  * <p>Decisions wait for feedback in a store with a changelog. The model is in memory. Its changed rows are in a cached
  * store, which writes each of them to its changelog once per commit. Feedback without a pending decision is dropped.

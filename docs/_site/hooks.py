@@ -1,4 +1,4 @@
-"""mkdocs hooks that add files from outside docs/ and the references of commands, modules and learners to the site.
+"""mkdocs hooks that add files from outside docs/ and generated references (commands, modules, learners) to the site.
 
 mkdocs calls the `on_` functions (https://www.mkdocs.org/user-guide/configuration/#hooks). Links in the documents point
 to repository files; `on_page_markdown` replaces them with the addresses of the same files in the site.
@@ -23,7 +23,7 @@ from stream.learners import Learner, registered
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
-"""Pages from outside docs/, with their names in the site."""
+"""Pages from outside docs/, with their names on the site."""
 
 LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)\s#]+)")
 MARKUP = re.compile(r"\[/?(?:bold|cyan|dim)?\]")
@@ -58,7 +58,7 @@ def linked_outside(documents: Iterable[str]) -> set[str]:
 
 
 def command_reference() -> str:
-    """Return the reference of all commands and flags as Markdown, generated from the code."""
+    """Return a Markdown reference for all commands and flags, generated from the code."""
     command = get_command(app)
     text = get_docs_for_click(obj=command, ctx=Context(command), name="onebit", title="Commands")
     return MARKUP.sub("", text)

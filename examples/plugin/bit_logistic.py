@@ -67,7 +67,7 @@ class BitLogistic(onebit.KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> onebit.Cost:
-        """Return the operations and memory per event, which `onebit learners` prints."""
+        """Return the operation count and memory per event, which `onebit learners` prints."""
         return onebit.Cost(2 * nnz * (n_classes + 1), 8 * nnz * (n_classes + 1), 8 * n_classes * n_features)
 
 

@@ -1,4 +1,4 @@
-"""Tests for the service that use Onebit's pytest fixtures. Run them with `pytest examples/tested_service`."""
+"""Tests for the service, using Onebit's pytest fixtures. Run them with `pytest examples/tested_service`."""
 
 from collections.abc import Callable
 
