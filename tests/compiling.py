@@ -15,7 +15,7 @@ def compile_once() -> None:
     """Compile each kernel in one process only. Other processes wait, and then load the kernel from the cache.
 
     Without a lock, each process would compile every kernel that is not in the cache yet. A process that is waiting for
-    a kernel has locked only kernels that call that kernel, so deadlocks are impossible.
+    a kernel holds locks only on kernels that call that kernel, so deadlocks are impossible.
     """
     if not CACHE_DIRECTORY:
         return

@@ -113,7 +113,7 @@ def _parameters(item: pytest.Item) -> dict[str, str]:
 def frozen_modules() -> Iterator[None]:
     """Exclude the imported modules from garbage collection during the whole test run.
 
-    Otherwise, each tested command would unfreeze the modules of all tests and collect them, which would account for
+    Otherwise, each tested command would unfreeze the modules of all tests and scan them for garbage, which would take
     a quarter of the command tests' running time. `tests/cli/test_garbage_collection.py` tests the freezing itself.
     """
     gc.collect()
@@ -169,19 +169,19 @@ def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
 
 @pytest.fixture
 def prefix() -> str:
-    """A prefix for topics, groups and transactional ids that no other test uses."""
+    """A prefix that no other test uses, for topics, groups and transactional ids."""
     return f"test{os.getpid()}.{next(_numbers)}."
 
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
-    """The name of a Kafka client. Each test runs with one client, or with all if it has the `each_client` mark."""
+    """A Kafka client's name. A test with the `each_client` mark runs with every client; other tests run with one."""
     return str(request.param)
 
 
 @pytest.fixture(params=["embedded", *ADAPTERS])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """The embedded broker, then a real Kafka broker through each client."""
+    """The embedded broker, then a real Kafka broker accessed through each client in turn."""
     if request.param == "embedded":
         yield EmbeddedBroker(VirtualClock(1_000))
         return
@@ -193,7 +193,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture(params=ADAPTERS)
 def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
-    """A real Kafka broker through each client."""
+    """A real Kafka broker accessed through each client in turn."""
     made = connect(kafka.bootstrap, client=request.param)
     yield made
     made.close()

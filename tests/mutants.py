@@ -98,7 +98,7 @@ def mutants(only: str) -> dict[str, Change]:
 def drawn(changes: Mapping[str, Change], seed: int, size: int) -> list[str]:
     """The names of a random sample of mutants. Excludes mutants that change only messages.
 
-    A hash of the names determines the order. If some functions change, the other mutants in the sample stay the same.
+    A hash of the names determines the order. If a function changes, the sample keeps the mutants of other functions.
     """
     by_chance = sorted(changes, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
     return list(islice((name for name in by_chance if not is_of_text(changes[name].before, changes[name].after)), size))

@@ -227,7 +227,7 @@ class Pipeline:
         return numbers
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The high watermark of every partition. Records in open transactions have lower offsets."""
+        """The high watermark of every partition, which is above the offsets of records in open transactions."""
         tps = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(self.partitions)]
         return {tp: end.high_watermark for tp, end in self.broker.ends(tps).items()}
 

@@ -203,7 +203,7 @@ class Watch:
         return {name.removeprefix("learner-"): partitions for name, partitions in held.items()}
 
     def open_transactions(self) -> list[TopicPartition]:
-        """The partitions that contain records in a learner's open transaction."""
+        """The partitions that contain records from a learner's open transaction."""
         topics = self._topics
         written = (topics.predictions, topics.examples, topics.dead_letter, topics.journal, topics.snapshots)
         tps = [TopicPartition(topic, number) for topic in written for number in range(self._partitions)]

@@ -10,7 +10,7 @@ INTERVAL_S = 60.0
 
 
 class Progress:
-    """Reports on the tests from all xdist workers. Runs in the process that starts the workers."""
+    """Reports on the tests of all xdist workers. Runs in the process that starts the workers."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter

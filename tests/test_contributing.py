@@ -67,7 +67,7 @@ def functions_of(path: Path) -> tuple[str, ...]:
 
 
 def cited_tests(document: str) -> Iterator[tuple[Path, str]]:
-    """Each test that a document names, with the test file that was named most recently before it."""
+    """Each test that a document names, with the last test file that the document names before that test."""
     path = None
     for name in quoted(document):
         if re.fullmatch(r"[\w/]+\.py", name) and Path(name).name.startswith("test_"):

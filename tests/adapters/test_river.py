@@ -52,8 +52,8 @@ def test_delayed_validation_in_river_equals_the_compiled_loop(learner: str, dela
         np.array([uniform(3, purpose, str(number)) for number in range(size)])
         for purpose in (Purpose.ACTION, Purpose.UPDATE)
     )
-    # In each round, River reveals the due labels before it requests the prediction. The loop reveals these labels after
-    # the decision, so the delays of the loop are one round shorter.
+    # In each round, River reveals the labels that are due before it requests the prediction. The loop reveals these
+    # labels after the decision, so the loop's delays are one round shorter.
     delays = np.full(size, max((delay or 0) - 1, 0))
     assert predicted == run(create(learner, N_CLASSES, N_FEATURES), examples(x, labels), u, v, delays).actions.tolist()
 

@@ -62,7 +62,7 @@ def on_broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Broker], None]:
 
 @pytest.fixture
 def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CommandResult]:
-    """Return a function that runs `onebit learn` for some steps on a broker in this process.
+    """Return a function that runs a few steps of `onebit learn` on a broker in this process.
 
     If `meanwhile` is given, the learner runs twice, and `meanwhile` is called between the two runs. This simulates a
     broker outage.

@@ -12,7 +12,7 @@ from tests.cli.conftest import Onebit
 WITHOUT_RESULT = {
     "learn", "feedback", "replay", "serve", "monitor", "kafka logs", "kafka down", "experiment run", "experiment report"
 }  # fmt: skip
-"""Commands without a result. They run until the user stops them, write files, or print a log."""
+"""Commands without a result: they write files, print a log, or run until the user stops them."""
 
 
 def commands() -> Iterator[tuple[str, Any]]:

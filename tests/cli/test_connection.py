@@ -1,4 +1,4 @@
-"""Programs without a broker, and programs that reconnect after a broker outage."""
+"""Programs that cannot connect to a broker, and programs that reconnect after a broker outage."""
 
 import time
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def recreated(broker: Broker) -> Broker:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]:
-    """Run a program against several brokers that fail one after another. Return each broker's partition count."""
+    """Run a program on a sequence of brokers, each of which fails. Return each broker's partition count."""
     reported: list[int] = []
 
     def next_one(settings: Settings, stop: object) -> Broker:

@@ -1,4 +1,4 @@
-"""Every error results in a message and an exit code. The exit code for an internal error is 70, never 1."""
+"""Every error produces a message and an exit code. The exit code for an internal error is 70, never 1."""
 
 import orjson
 import pytest

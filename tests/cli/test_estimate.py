@@ -29,7 +29,7 @@ numeric = ["x0", "x1", "x2", "x3", "x4"]
 
 @pytest.fixture
 def log(tmp_path: Path) -> list[str]:
-    """Write a log of 1,200 decisions, the last 100 without an outcome. Return the command that evaluates the log."""
+    """Write a log of 1,200 decisions, of which the last 100 have no outcome. Return the command that evaluates it."""
     rows = a_log(1_200)
     lines = ["id,time,played,clicked,chance,delay_ms," + ",".join(f"x{i}" for i in range(N_FEATURES))]
     x = rows.values.reshape(-1, N_FEATURES)

@@ -9,7 +9,7 @@ import pytest
 from stream.app.process import NEW_OBJECTS, freeze_gc, gc_disabled, tune_gc
 
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
-"""Python's original functions, which the `frozen_modules` fixture replaces."""
+"""The original functions of the `gc` module, which the `frozen_modules` fixture replaces."""
 
 
 @pytest.fixture(autouse=True)

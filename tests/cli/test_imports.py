@@ -30,7 +30,7 @@ for command in commands:
 
 
 def assert_unloaded(names: set[str], *commands: str) -> None:
-    """Run commands in one process. After each command, check that none of these modules is imported."""
+    """Run commands in one process. After each command, check that none of these modules has been imported."""
     command = [sys.executable, "-c", LOADED, ",".join(names), *commands]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`--estimate`: `onebit run` and `onebit learn` print the estimated reward of the learner's own policy."""
+"""With `--estimate`, `onebit run` and `onebit learn` print the estimated reward of the learner's own policy."""
 
 import shutil
 from collections.abc import Callable

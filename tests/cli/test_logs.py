@@ -77,7 +77,7 @@ def test_late_ucb_learns_the_right_classes_from_a_uniform_log() -> None:
 
 
 def among_two() -> Dataset:
-    """Return a log from a uniform policy in which two of the three classes are eligible for each decision."""
+    """Return a log of a uniform policy's decisions. Two of the three classes are eligible for each decision."""
     data, rng, outcomes = clicks(ROWS), np.random.default_rng(3), []
     for row in range(ROWS):
         among = np.sort(np.array([row % 3, (row + 1) % 3], np.int32))

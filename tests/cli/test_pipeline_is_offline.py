@@ -37,7 +37,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "negative": {"on_expiry": "negative"},
     "drop": {"on_expiry": "drop"},
 }
-"""Policies for expired decisions, the most demanding policy first."""
+"""Policies for expired decisions, from most to least demanding."""
 
 LATE = {"delay": f"lognormal:{WINDOW // 2}ms,1.0", "loss": 0.1, "window": f"{WINDOW}ms", "retain": "1h"}
 

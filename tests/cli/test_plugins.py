@@ -24,7 +24,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Return a function that installs a one-module package as pip does: it writes the module and its metadata."""
+    """Return a function that installs a one-module package as pip does, by writing the module and its metadata."""
     folder = tmp_path / "site-packages"
     monkeypatch.syspath_prepend(str(folder))
     modules = []

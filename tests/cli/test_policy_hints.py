@@ -1,4 +1,4 @@
-"""If a learner does not support a policy, the core reports the reason and the command line adds a remedy."""
+"""If a learner does not support a policy, the core reports the reason, and the command line suggests a remedy."""
 
 import sys
 

@@ -14,7 +14,7 @@ from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
 def pipeline_of(on_broker: Callable[[Broker], None], **task: Any) -> Pipeline:
-    """Run a pipeline in which class 2 is always right."""
+    """Run a pipeline in which class 2 is always the right class."""
     made = Pipeline(small_task("banditron", **task))
     learner = made.learner()
     for t in range(300):

@@ -1,4 +1,4 @@
-"""Settings: their definitions, their three sources (flags, variables and files), and their documentation."""
+"""Settings: their definitions, their sources (flags, environment variables and files), and their documentation."""
 
 from pathlib import Path
 

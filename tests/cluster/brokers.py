@@ -21,7 +21,7 @@ from tests.processes import free_port, freeze
 
 NODES = (1, 2, 3)
 SESSION_S = 8
-"""A broker's session timeout. After a follower is killed, the high watermark does not advance for this long."""
+"""A broker's session timeout. If a follower is killed, the high watermark does not advance until the timeout."""
 
 
 class Cluster:
@@ -84,7 +84,7 @@ class Cluster:
             local_kafka.stop(self._home(node))
 
     def create_topics(self, topics: Topics, feedback_on: list[int]) -> None:
-        """Create a pipeline's topics. The first node in `feedback_on` leads `feedback`; node 1 hosts the rest."""
+        """Create a pipeline's topics. Node 1 leads all topics except `feedback`, which `feedback_on[0]` leads."""
         new = [
             NewTopic(
                 spec.name, 1, replica_assignment=[feedback_on if spec.name == topics.feedback else [1]],

@@ -92,7 +92,8 @@ def test_feedback_is_matched_only_if_appended_by_its_deadline(
     ]
     print(
         f"{len(late_ms)} answered, {sum(ms <= 0 for ms in late_ms)} in time, {sum(abs(ms) <= 10 for ms in late_ms)} "
-        f"within 10 ms of the deadline; in time during failures: {at_stake}; deciles {late_ms[:: len(late_ms) // 10]}"
+        f"within 10 ms of the deadline; in time during failures: {at_stake}; "
+        f"deciles of the lateness in ms: {late_ms[:: len(late_ms) // 10]}"
     )
     assert judged.wrong() == {}
     # A killed leader loses the feedback that the follower has not stored yet.

@@ -1,6 +1,6 @@
 """Helpers for the contract tests: topics, records, and polling until a condition is met.
 
-A broker may apply changes such as commit markers and rebalances after a delay.
+Polling is necessary because a broker may apply changes such as commit markers and rebalances after a delay.
 """
 
 import time
@@ -39,7 +39,7 @@ def until(claim: Callable[[], bool]) -> None:
 
 
 def set_config(admin: Any, topic: str, name: str, value: str) -> None:
-    """Change a topic's setting on a Kafka broker, with confluent-kafka's admin client."""
+    """Change a setting of a topic on a Kafka broker, using confluent-kafka's admin client."""
     entry = confluent.ConfigEntry(name, value, incremental_operation=confluent.AlterConfigOpType.SET)
     resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topic, incremental_configs=[entry])
     for done in admin.incremental_alter_configs([resource]).values():

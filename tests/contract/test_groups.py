@@ -1,4 +1,4 @@
-"""Contract tests for the Broker interface, run on every implementation: consumer groups, rebalances and membership."""
+"""Contract tests for consumer groups, rebalances and membership, run on every implementation of Broker."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Contract tests for Broker: the number of offsets from a consumer's position to the last stable offset."""
+"""Contract tests for lag, which is the number of offsets from a consumer's position to the last stable offset."""
 
 from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition

@@ -1,6 +1,6 @@
 """Topics that are switched to CreateTime.
 
-While a topic uses CreateTime, readers reject records with timestamps that were set by their senders.
+While a topic uses CreateTime, readers reject records whose timestamps were set by the sender.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def set_times(kafka: LocalKafka, topic: str, kind: str) -> None:
 
 
 def write(kafka: LocalKafka, topic: str, value: bytes) -> None:
-    """Write a record with an old timestamp, set by the sender."""
+    """Write a record whose sender sets an old timestamp."""
     producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, value, b"key", 0, timestamp=OLD_MS)
     assert producer.flush(30) == 0

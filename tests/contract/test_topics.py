@@ -1,4 +1,4 @@
-"""Contract tests for the Broker interface, run on every implementation: topics, records and reading."""
+"""Contract tests for topics, records and reading, run on every implementation of Broker."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Contract tests for the Broker interface, run on every implementation: transactions and fencing."""
+"""Contract tests for transactions and fencing, run on every implementation of Broker."""
 
 import pytest
 

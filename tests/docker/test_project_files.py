@@ -1,4 +1,4 @@
-"""Pinned versions, Compose files, alerts and docs are complete."""
+"""Checks that the pinned versions, Compose files, alerts and docs are complete."""
 
 import re
 import runpy

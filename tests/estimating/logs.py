@@ -70,7 +70,7 @@ class World(NamedTuple):
         return played
 
     def value(self, policy: str, n: int = 400_000) -> float:
-        """The true value of `uniform`, `logged`, or a policy that plays one class; the error is below 0.001."""
+        """The true value of `uniform`, `logged`, or a policy that plays one class, with an error below 0.001."""
         x = np.random.default_rng(99).normal(size=(n, N_FEATURES))
         chances = self.rewards(x)
         if policy == "logged":

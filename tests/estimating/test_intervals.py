@@ -22,7 +22,7 @@ def all_lows(side: LowerSequence, terms: FloatArray) -> FloatArray:
 
 
 def weighted_bits(seeds: int, n: int, weight_max: float, value: float) -> tuple[FloatArray, FloatArray]:
-    """Terms w·r and w·(1 − r). Each weight w is 0 or `weight_max`, with mean 1. Each bit r has mean `value`."""
+    """Terms w·r and w·(1 − r). The weights w are 0 or `weight_max` and have mean 1. The bits r have mean `value`."""
     rng = np.random.default_rng(5)
     weights = np.where(rng.random((seeds, n)) < 1.0 / weight_max, weight_max, 0.0)
     rewards = (rng.random((seeds, n)) < value).astype(np.float64)

@@ -104,7 +104,7 @@ def test_equal_ids_in_different_partitions_are_different_decisions() -> None:
     assert (live.now().n, live.now().logged) == (2, 0.5)
 
 
-@pytest.mark.parametrize("how", ["gone", "processed elsewhere for a step"])
+@pytest.mark.parametrize("how", ["gone", "processed elsewhere for one step"])
 def test_reassigned_partition_does_not_block_estimates(how: str) -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a", "quick"), [matched("quick", 1)])

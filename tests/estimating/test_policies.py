@@ -1,4 +1,4 @@
-"""The action probabilities that each policy assigns to log rows. Before each row, learners apply all due feedback."""
+"""Each policy's action probabilities for a log's rows. Before each row, learners apply all feedback that is due."""
 
 import numpy as np
 import pytest

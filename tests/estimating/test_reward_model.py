@@ -16,7 +16,7 @@ def one_chunk(n: int) -> Chunk:
 
 
 def best_ridge(z: FloatArray, chunk: Chunk, fold: NDArray[np.int64], f: int) -> float:
-    """The ridge parameter with the smallest squared error on fold f + 1 after training on all folds but f and f + 1."""
+    """The ridge parameter with the smallest squared error on fold f + 1, after training without folds f and f + 1."""
     held = (f + 1) % 5
     known = (fold != f) & (fold != held)
     mean = chunk.rewards[known].mean()

@@ -26,7 +26,7 @@ def flags_of(rows: LogBatch) -> list[str]:
 
 
 def with_some(rows: LogBatch, column: str, value: float, every: int = 10) -> LogBatch:
-    """A copy of the log with `value` in every nth entry of a column, where n is `every`."""
+    """A copy of the log in which every nth entry of a column is replaced by `value`, where n is `every`."""
     changed = getattr(rows, column).copy()
     changed[::every] = value
     return rows._replace(**{column: changed})

@@ -37,7 +37,7 @@ class Tool:
         self.process.wait(WAIT_S)
 
     def output_lines(self) -> Iterator[dict[str, object]]:
-        """The JSON lines in the output, without an incomplete last line."""
+        """The JSON lines in the output, except an incomplete last line."""
         for line in self.log.read_text().splitlines(keepends=True):
             if line.startswith("{") and line.endswith("}\n"):
                 yield json.loads(line)

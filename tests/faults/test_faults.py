@@ -1,8 +1,8 @@
 """Long runs with dozens of faults on a real Kafka broker: `make test-faults`. Short runs are in tests/real_kafka.
 
 Each run ends with the same checks: the audit passes, every context is decided and settled once, and a replay of the
-whole journal results in the same model. A seed determines the times of the faults. What each process is doing
-at these times varies from run to run.
+whole journal produces the same model. A seed determines when the faults occur, but not what each process is doing
+when they occur.
 """
 
 import random
@@ -163,7 +163,7 @@ def test_zombie_writes_nothing_after_its_replacement_has_started(
 
 
 def kill_unless_expelled(learner: Program) -> None:
-    """Kill a learner. If the learner has already exited, check that the reason was a session timeout."""
+    """Kill a learner. If it has already exited, check that it did so because of a session timeout."""
     if learner.process.poll() is None:
         learner.kill()
     else:

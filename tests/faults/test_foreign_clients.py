@@ -39,7 +39,7 @@ class Clients:
         self.copiers = {partition: self.copy(partition) for partition in PARTITIONS}
 
     def produce(self) -> Tool:
-        """Start a producer of numbers. Each producer has its own prefix, so all values are distinct."""
+        """Start a producer that writes numbers. Each producer has its own prefix, so all values are distinct."""
         return self._start(
             "VerifiableProducer", "--bootstrap-server", self._bootstrap, "--topic", f"{RAW}contexts",
             "--throughput", "100", "--max-messages", str(NUMBERS_PER_LIFE), "--value-prefix", str(len(self.started)),
@@ -61,9 +61,10 @@ class Clients:
                 self.copiers[partition] = self.copy(partition)
 
     def finish(self) -> None:
-        """Wait until the producer is done and all records are copied.
+        """Wait until the producer is done and all records have been copied.
 
-        A copier copies only the records that exist when it starts. The last copiers start after the producer is done.
+        A copier copies only the records that exist when it starts. Therefore, the last copiers start after the producer
+        is done.
         """
         assert self.producer.process.wait(WAIT_S) == 0
         for partition, copier in self.copiers.items():

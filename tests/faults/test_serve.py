@@ -32,7 +32,7 @@ CLIENTS = 8
 
 
 class Clients:
-    """Clients that retry each request until it succeeds. A retry has the same id, but can go to either gateway."""
+    """Clients that retry each request until it succeeds. A retry has the same id, but can be sent to either gateway."""
 
     def __init__(self, gateways: dict[str, Gateway]) -> None:
         self.gateways = gateways

@@ -35,7 +35,7 @@ SETTINGS = (
 """The names of a task's settings, without the learner's parameters."""
 
 FORMAT = 1
-"""The version of all formats that this module reads."""
+"""The version of every format that this module reads. All formats have the same version."""
 
 CODES = {"<f8": "d", "<i8": "q", "<i4": "i", "|i1": "b", "|u1": "B", "|b1": "?"}
 """The type codes for array entries, with the equivalent format characters from Python's struct module."""
@@ -287,7 +287,7 @@ def sections(payload: bytes) -> Iterator[Section]:
 
 
 Entry = dict[str, Any]
-"""An entry in a block as a flat dict: nested fields are also keys."""
+"""An entry in a block, as a flat dict whose keys include the names of nested fields."""
 
 DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace")
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")

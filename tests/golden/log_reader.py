@@ -10,7 +10,7 @@ NEEDED = object()
 
 
 class UpdateColumn(NamedTuple):
-    """A column of update records: the function that reads it, and the value for all entries if the column is absent."""
+    """A column of update records: its read function, and the value that every entry has if the column is absent."""
 
     read: Callable[[Array], list[Any]]
     absent: Any = NEEDED

@@ -1,4 +1,4 @@
-"""Validation of client properties, and protection of the secrets in them."""
+"""Client properties: validation, and protection of the secrets among them."""
 
 from dataclasses import asdict
 from pathlib import Path

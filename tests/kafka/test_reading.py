@@ -59,7 +59,7 @@ def test_reading_interrupted_by_an_outage_is_an_error() -> None:
 
 @pytest.fixture
 def offset_reader() -> RecordsAt:
-    """Reads the contexts e0, e1, ... by offset. The first and last contexts are too far apart for one pass."""
+    """Reads the contexts e0, e1, ... by offset. The first and last are too far apart to be read in one pass."""
     pipeline = Pipeline(small_task())
     for number in range(RUN_GAP_MAX + 10):
         pipeline.context(f"e{number}")

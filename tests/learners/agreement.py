@@ -12,7 +12,7 @@ from tests.oracles.logged import LabelledOracle, LimitedOracle, Logged, Observin
 
 
 def delays(rounds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return geometric delays with mean 5, in rounds, from each decision to its feedback. Many delays are 0."""
+    """Return the delay from each decision to its feedback: geometric with a mean of 5 rounds. Many delays are 0."""
     return rng.geometric(1 / 6, rounds) - 1
 
 
@@ -33,7 +33,7 @@ def rounds_of(X: FloatArray, labels: NDArray[np.int64], rng: np.random.Generator
 def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
     """Yield ("decide", t) and ("learn", t) in chronological order.
 
-    Feedback that is due in the same round is in the order of the decisions.
+    If several feedback records are due in the same round, they are yielded in the order of their decisions.
     """
     due: dict[int, list[int]] = {}
     for t in range(late.size):

@@ -1,4 +1,4 @@
-"""A champion with challengers. Each learner learns as it would on its own from a log of the decisions."""
+"""A champion with challengers. Each learner learns exactly as if it learned alone from a log of the decisions."""
 
 import copy
 from typing import Any
@@ -59,7 +59,7 @@ TOGETHER = {
 
 
 def as_logged(learner: KernelLearner, x: Features, decision: Decision) -> Decision:
-    """Return another learner's decision as `learner` reads it from a log. The scores in it do not depend on u."""
+    """Return another learner's decision as `learner` reads it from a log. Its scores do not depend on u."""
     return learner.as_played(x, learner.predict(x, 0.5), decision.action, decision.propensity)
 
 

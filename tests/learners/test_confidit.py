@@ -19,8 +19,8 @@ K, D, ROUNDS = 5, 12, 260
 def artificial(rng: np.random.Generator) -> tuple[FloatArray, NDArray[np.int64], float]:
     """Return the artificial data from section 5.2 of the paper, and the squared norm of the models that label it.
 
-    Five of the nine features determine the class. There are five classes. The paper does not specify the distribution
-    of these features. This function draws them uniformly from [-1, 1].
+    There are five classes and nine features. Five of the features determine the class. The paper does not specify the
+    distribution of these five features. This function draws them uniformly from [-1, 1].
     """
     X = rng.normal(size=(1_000, 9))
     X[:, :5] = rng.uniform(-1, 1, size=(1_000, 5))

@@ -1,4 +1,4 @@
-"""Classes for a row of points, each with a weak label: one class that the point does not have.
+"""Finds classes for a row of points. Each point has a weak label, which is a class that the point does not have.
 
 See "Bandit Multiclass Classification" (the Notes), section 11. There are N points in a row and K classes. The class of
 point i is not weak[i]. Classes c_1..c_N are separable if the points of each class are contiguous: c_i = c_j implies
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 CLASSES_MAX = 20
-"""The maximum number of classes. The algorithm needs 2^K K steps and stores 2^K numbers: 2·10⁷ steps for 20 classes."""
+"""The maximum number of classes. The algorithm needs 2^K K steps (2·10⁷ for 20 classes) and stores 2^K numbers."""
 
 
 def missing_permutation(weak: Sequence[int], n_classes: int) -> tuple[int, ...] | None:
@@ -75,7 +75,7 @@ def separable_classes(weak: Sequence[int], n_classes: int) -> list[int] | None:
 
 
 def classes_along(permutation: Sequence[int], weak: Sequence[int]) -> list[int]:
-    """Assign the classes of a permutation in order. A weak label equal to the current class starts the next class."""
+    """Assign the classes of a permutation in order. If a weak label equals the current class, the next class begins."""
     place = 0
     classes = []
     for label in weak:

@@ -26,7 +26,7 @@ class Monitored:
         self.dashboard = Dashboard(TOPICS, 1, lambda: self.ms)
 
     def update(self, after_ms: int, contexts: int, step: JournalStep | None, feedback: int = 0) -> tuple[str, str]:
-        """Advance the clock, update the inputs' end offsets and the last step, and return the condition and reason."""
+        """Advance the clock, set the inputs' end offsets and the last step, and return the condition and its reason."""
         self.ms += after_ms
         tps = {TopicPartition(TOPICS.contexts, 0): contexts, TopicPartition(TOPICS.feedback, 0): feedback}
         ends = {tp: Ends(end, end) for tp, end in tps.items()}

@@ -23,7 +23,7 @@ class Decided(NamedTuple):
         return Prediction(str(self.number), Decision(self.action, 1, self.propensity, np.zeros(4)), 0)
 
     def weights(self) -> tuple[float, ...]:
-        """The weights under the greedy policy, the uniform policy and, only in log replays, the learner's policy."""
+        """The weights under the greedy, uniform and learner's policies. The last is NaN except in log replays."""
         return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
 
     def add_to(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:
@@ -96,7 +96,7 @@ def test_outcome_without_a_decision_is_forgotten_after_a_time_limit() -> None:
 
 
 def weighed(one: Decided, *named: float) -> tuple[float, ...]:
-    """The decision's weights under the standard policies, followed by the weights `named`."""
+    """The decision's weights under the standard policies, followed by the weights in `named`."""
     return (*one.weights(), *named)
 
 

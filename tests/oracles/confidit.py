@@ -1,4 +1,4 @@
-"""Confidit as in Fig. 1 of the paper. Solves linear systems with full matrices; projects by bisection."""
+"""Confidit as in Fig. 1 of the paper. Solves linear systems with full matrices, and projects by bisection."""
 
 import numpy as np
 

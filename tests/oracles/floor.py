@@ -5,7 +5,7 @@ from stream.wire.records import Decision, Features
 
 
 class FloorOracle:
-    """A learner with an exploration floor. If `is_sound`, the learner can learn from another policy's decisions."""
+    """A learner with an exploration floor. `is_sound` is True if the learner can learn from another policy."""
 
     def __init__(self, learner: Learner, floor: float, *, is_sound: bool) -> None:
         self.learner, self.floor, self.is_sound = learner, floor, is_sound

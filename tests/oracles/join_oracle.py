@@ -73,7 +73,7 @@ class JoinOracle:
             event_id: the context's id.
             decided_at_ms: the time of the decision.
             action: the decided action.
-            aside: whether the log lacks a bit for this decision.
+            aside: whether the log has no bit for this decision.
             deferred: whether the decision waits for its shown record.
         """
         self.contexts += 1

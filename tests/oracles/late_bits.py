@@ -263,7 +263,7 @@ def hashed(feature: int, column: int) -> float:
 
 
 class NaiveWordVectors:
-    """The word vectors of stack-igw. Each feature with a row has a word vector. A refresh recomputes all vectors."""
+    """The word vectors of stack-igw. Only features with `has_row` have a vector. A refresh recomputes all vectors."""
 
     def __init__(self, K: int, d: int, m: int) -> None:
         self.K, self.m = K, m

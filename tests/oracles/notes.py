@@ -303,7 +303,7 @@ class NaiveExp4:
 
 
 class NaiveHypothesisExhaustion:
-    """A learner from section 2 of the Notes. Uses one hypothesis until its first mistake, then the next one."""
+    """A learner from section 2 of the Notes. Uses each hypothesis until it makes a mistake, then uses the next one."""
 
     def __init__(self, hypotheses: FloatArray) -> None:
         self.H, self.j = hypotheses, 0

@@ -12,7 +12,7 @@ from stream.wire.records import Features
 
 @dataclass
 class MemoryLog(LogRows):
-    """Rows with one feature each, and with the given outcomes."""
+    """Rows that have one feature each, and the given outcomes."""
 
     outcomes: Sequence[LoggedOutcome]
     n_features: int = 4

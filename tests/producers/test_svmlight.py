@@ -1,4 +1,4 @@
-"""The svmlight reader accepts valid files, and reports the line number of an error."""
+"""The svmlight reader accepts valid files, and reports errors with their line numbers."""
 
 import gzip
 import re

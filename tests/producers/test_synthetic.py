@@ -21,7 +21,7 @@ from producers.datasets.synthetic import (
 )
 
 FALSE_ALARM = 1e-6
-"""False-alarm rate of the statistical tests. The seeds are fixed, so results change only if a generator changes."""
+"""False-alarm rate of the statistical tests. The seeds are fixed, so the results change only if a generator changes."""
 
 N = 50_000
 SEED = 3

@@ -30,7 +30,7 @@ from stream.randomness.delays import (
 LARGEST_U = 1.0 - 2.0**-53
 UNIFORMS = st.integers(0, 2**53 - 1).map(lambda bits: bits * 2.0**-53)
 FALSE_ALARM = 1e-6
-"""False-alarm rate of a statistical test. The seeds are fixed, so unchanged code always has the same result."""
+"""False-alarm rate of a statistical test. The seeds are fixed, so the result changes only if the code changes."""
 
 EVENT_IDS = [f"synsep-0-{row:06}" for row in range(20_000)]
 

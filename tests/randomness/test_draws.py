@@ -15,7 +15,7 @@ from stream.randomness.draws import GAMMA, SEED_MAX, Draws, Purpose, mix, unifor
 from stream.wire.records import FloatArray
 
 FALSE_ALARM = 1e-6
-"""False-alarm rate of a statistical test. The seeds are fixed, so unchanged code always has the same result."""
+"""False-alarm rate of a statistical test. The seeds are fixed, so the result changes only if the code changes."""
 
 EVENT_IDS = [f"optdigits-0-{row:06}" for row in range(20_000)]
 SEEDS = (0, 1, 2, 12345)

@@ -134,14 +134,14 @@ def test_fenced_producer_requests_no_new_epoch(clients: dict[str, Any]) -> None:
 
 def test_kafka_python_uses_the_adapters_sockets() -> None:
     assert type(KafkaNetSocket("direct://")) is connection._Socket, (
-        "this version of kafka-python does not select a socket class by the scheme of proxy_url; the adapter needs this"
+        "the adapter requires the scheme of proxy_url to select the socket class; this kafka-python version ignores it"
     )
 
 
 def test_kafka_python_transport_has_its_socket() -> None:
     with socket.socket() as sock:
         assert KafkaTCPTransport(None, sock)._sock is sock, (
-            "the transports of this version of kafka-python have no _sock, which the adapter needs for handshakes"
+            "in this version of kafka-python, transports have no _sock, which the adapter needs for handshakes"
         )
     assert issubclass(KafkaSSLTransport, KafkaTCPTransport)
 

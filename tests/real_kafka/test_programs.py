@@ -1,4 +1,7 @@
-"""Onebit's programs on a real Kafka broker, each in its own process: stopped, killed, frozen, and without a broker."""
+"""Onebit's programs, each in its own process, on a real Kafka broker.
+
+The tests stop, kill and freeze the programs, and stop the broker.
+"""
 
 import json
 import os
@@ -326,7 +329,7 @@ def test_resumed_learner_with_timed_out_session_is_fenced_and_writes_nothing(
         frozen_s = time.monotonic()
         ours.start("learn")
         watch.wait_until_decided(EVENTS * 3 // 4)
-        wait_for(lambda: time.monotonic() - frozen_s > 4, "the session of 3 s is over")
+        wait_for(lambda: time.monotonic() - frozen_s > 4, "the 3-second session has timed out")
         zombie.signal(signal.SIGCONT)
         assert zombie.wait() == 3, zombie.said()
     assert "was replaced by a newer process" in zombie.said()

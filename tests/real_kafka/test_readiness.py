@@ -28,12 +28,12 @@ def test_ready_file_is_fresh_only_while_the_learner_processes_partitions(
     try:
         pipeline.create_topics()
         learner = pipeline.start("learn")
-        wait_for(lambda: not path.exists(), "the file of the earlier process is removed")
+        wait_for(lambda: not path.exists(), "the earlier process's file is removed")
         wait_for(lambda: age_s(path) < STALE_S, "the learner is ready")
         touched_s = path.stat().st_mtime
         wait_for(lambda: path.stat().st_mtime > touched_s, "the file is touched again")
         learner.signal(signal.SIGSTOP)
-        wait_for(lambda: age_s(path) > STALE_S, "the file of the frozen learner is stale")
+        wait_for(lambda: age_s(path) > STALE_S, "the frozen learner's file is stale")
         learner.signal(signal.SIGCONT)  # the session of 3 s has ended, so the learner is fenced
         assert learner.wait() == 3, learner.said()
         assert not path.exists()

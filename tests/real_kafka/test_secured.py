@@ -1,7 +1,7 @@
 """Onebit on a Kafka broker with TLS, SASL and ACLs: authentication, its errors, and the ACLs that each program needs.
 
-The commands in docs/security.md add the ACLs. With all ACLs, every program works. If an ACL is missing, the program
-that needs the ACL reports it.
+The commands in docs/security.md add the ACLs. With all ACLs, every program works. If a program lacks an ACL that it
+needs, it reports the missing ACL.
 """
 
 import base64
@@ -56,7 +56,7 @@ OF_SHARED_MODELS = [
     Allowed("learner", operation, "topic", name, prefixed=False)
     for operation, name in (("Write", "onebit.updates"), ("Read", "onebit.updates"), ("Read", "onebit.predictions"))
 ]
-"""ACLs that only a learner with a shared model needs. The learner writes to these topics before it reads them."""
+"""ACLs that only a learner with a shared model needs. Such a learner writes to these topics before it reads them."""
 COMMITS_FIRST = ("onebit.snapshots", "Write")  # without this ACL, a learner fails only after its first step
 
 
@@ -209,7 +209,7 @@ def started(users: Secured, outputs: list[str]) -> Secured:
 def needed_by(*users: str) -> list[Allowed]:
     """Return the ACLs that these users need.
 
-    The tests remove them one by one in this order, so that each program still has work that requires the removed ACL.
+    The tests remove the ACLs one by one. In this order, each program still has work that requires the removed ACL.
     """
     later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
     needed = [one for one in documented_acls() if one.user in users and one not in later]
@@ -267,7 +267,7 @@ def open_transactions(users: Secured) -> list[str]:
 
 
 class SeparateTopics:
-    """Topics for a single test, on which the users have the ACLs in docs/security.md."""
+    """Topics for a single test, for which the users have the ACLs in docs/security.md."""
 
     def __init__(self, users: Secured, prefix: str, client: str, *arguments: str) -> None:
         self.topics = Topics.with_prefix(prefix)
@@ -279,7 +279,7 @@ class SeparateTopics:
         assert created.code == ExitCode.OK, created.output
 
     def among(self, one: Allowed) -> Allowed:
-        """Return the same ACL for these topics' prefix."""
+        """Return the same ACL, but with these topics' prefix."""
         return one._replace(name=one.name.replace("onebit.", self._prefix, 1))
 
     def write(self, *, contexts: Iterable[str] = (), feedback: Iterable[str] = ()) -> None:
@@ -396,7 +396,7 @@ def test_documented_acls_suffice_and_no_secret_is_printed(
 
 
 def http_status(port: int, operation: str, body: object) -> int:
-    """Return the HTTP status of a request to the gateway, or 0 if it is not listening yet."""
+    """Return the HTTP status of a request, or 0 if the gateway is not listening yet."""
     with suppress(OSError, HTTPException), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("POST", f"/v1/{operation}", json.dumps(body), {"Content-Type": "application/json"})
         return connection.getresponse().status

@@ -21,7 +21,7 @@ from stream.wire.topics import Topics
 from tests.pipeline import CrashError
 
 TASK = TaskSettings("soba", 2, 400)
-"""Full SOBA with 800 weights. The learner's state is 5.5 MB in twelve chunks."""
+"""Full SOBA with 800 weights. The learner's state is 5.5 MB in size, and is split into twelve chunks."""
 
 
 @pytest.fixture

@@ -18,15 +18,16 @@ from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_t
 
 BEFORE = 63
 AFTER = {"global": 42, "off": 42, "class": 21}
-"""For each value of `drift`, the number of events without a right class that follow BEFORE events of class 0. This is
-enough for each detector to raise one alarm. The class detector raises its alarm before the global detector does."""
+"""For each value of `drift`, the number of events without a right class. They follow the first BEFORE events, whose
+right class is 0. This number is enough for each detector to raise one alarm. The class detector raises its alarm
+earlier than the global detector."""
 
 
 CASES = [
     ("late-ucb", "global"), ("late-ucb", "class"), ("igw-logistic", "global"), ("stack-igw", "global"),
 ]  # fmt: skip
-"""Only late-ucb has a case with class detectors. Other learners stop choosing a class before the class detector raises
-an alarm."""
+"""Only late-ucb has a case with class detectors. Other learners stop choosing a class before the detector for that
+class raises an alarm."""
 
 PLAIN: dict[str, dict[str, Any]] = {"late-ucb": {"expand": "none"}, "igw-logistic": {}, "stack-igw": {"vectors": 0}}
 

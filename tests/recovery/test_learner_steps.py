@@ -190,7 +190,7 @@ def test_steps_create_no_reference_cycles_and_dropped_tasks_are_freed(model: str
         for numbers in (range(2, 26), range(26, 50)):
             apply(numbers)
             found.append(gc.collect())
-        assert 0 in found, found  # steps would create cycles both times, another thread or a lazy import only once
+        assert 0 in found, found  # steps would create cycles both times; another thread or a lazy import, only once
         join = weakref.ref(learner.tasks[0].join)
         assert len(learner.tasks[0].join.retained) == 50
         learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)}))

@@ -1,4 +1,4 @@
-"""Recovery with snapshots gives exactly the same state as recovery without them, wherever a learner dies."""
+"""Recovery with snapshots gives exactly the same state as recovery without them, no matter when a learner dies."""
 
 from collections.abc import Callable
 from itertools import count, pairwise
@@ -94,7 +94,7 @@ CHUNKS = 7
 
 
 def large_task() -> TaskSettings:
-    """Full SOBA with 600 weights. The learner's state is 3.2 MB in seven chunks."""
+    """Full SOBA with 600 weights. The learner's state is 3.2 MB in size, and is split into seven chunks."""
     return TaskSettings("soba", 3, 200)
 
 

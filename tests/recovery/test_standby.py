@@ -70,7 +70,7 @@ PART_MS = 500
 
 
 def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """Return a pipeline whose snapshot has one section per pending decision, in small chunks."""
+    """Return a pipeline whose snapshot has one section per pending decision, and is split into small chunks."""
     monkeypatch.setattr("stream.snapshots.state.BLOCK_ENTRIES", 1)
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=50, snapshot_chunk_bytes=150)

@@ -26,7 +26,7 @@ def outcomes(pipeline: Pipeline) -> list[tuple[str, str, int | None]]:
 
 
 def decided(**options: Any) -> tuple[Pipeline, LearnerProgram]:
-    """Return a pipeline and a learner that has decided event a, but has not read this decision's tick."""
+    """Return a pipeline and a learner that has decided event a, but has not read that decision's tick."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0, **options)
     pipeline.context("a")

@@ -140,7 +140,7 @@ def test_page_describes_runs_without_delay_and_with_unknown_delay() -> None:
 def test_page_names_the_best_learner_among_those_with_one_bit_feedback() -> None:
     text = Reader(page(THREE_REPORTS)).text
     assert "has the smallest error of the learners with one-bit feedback" in text
-    assert "perceptron , which learns from the class, has an error of" in text
+    assert "perceptron , which learns from the true class, has an error of" in text
     assert "perceptron learns from the true class, as a baseline" in text
 
 

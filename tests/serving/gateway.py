@@ -1,4 +1,4 @@
-"""A gateway with its HTTP server on the embedded broker. A learner decides each context immediately."""
+"""A gateway and its HTTP server, connected to the embedded broker. A learner decides each context immediately."""
 
 import json
 import ssl
@@ -154,7 +154,7 @@ def served(
     learns: bool = True,
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
 ) -> Iterator[GatewayClient]:
-    """Run a gateway for a pipeline on a free port. Yield a client when it is ready. On exit, stop the gateway."""
+    """Run a pipeline's gateway on a free port. Yield a client when the gateway is ready. Stop the gateway on exit."""
     broker, stopped, messages = LearningBroker(pipeline), Event(), list[str]()
     broker.learns = learns
 

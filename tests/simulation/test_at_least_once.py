@@ -59,7 +59,7 @@ def once() -> Published:
 
 
 def run_to(pipeline: Pipeline, until_ms: int, *programs: Program) -> None:
-    """Run the programs until `until_ms`. Schedules their steps in the same way as `run_until_settled`."""
+    """Run the programs until `until_ms`. Schedule their steps in the same way as `run_until_settled` does."""
     while pipeline.now_ms() < until_ms:
         run_until_idle(*programs)
         dues = [due_ms for program in programs if (due_ms := program.next_due_ms()) is not None]

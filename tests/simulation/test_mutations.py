@@ -1,6 +1,7 @@
 """The simulation detects each of the following bugs within 2,000 seeds.
 
-Each mutation inserts one bug into the running code. The simulation must fail, but its message need not name the bug.
+Each mutation inserts one bug into the running code. The simulation must fail, but its failure message need not name
+the bug.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -460,7 +461,7 @@ def passes_unchanged(seed: int, model: Sharing) -> bool:
 
 
 def first_detection(mutation: Mutation) -> tuple[int, str] | None:
-    """Return the first seed that detects a mutation, with its first message; None if no seed detects the mutation."""
+    """Return the first seed that detects a mutation, and the first message from that seed; None if no seed does."""
     with mutation.make():
         for seed in (FIRST_SEEDS.get(mutation.name, 0), *range(SEEDS_MAX)):
             wrong = run_seed(seed, model=mutation.model).wrong

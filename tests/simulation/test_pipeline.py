@@ -346,7 +346,7 @@ class Chaos:
 
 @dataclass
 class Learners:
-    """All learners in a `Chaos` object as a single program."""
+    """All learners in a `Chaos` object, combined into a single program."""
 
     chaos: Chaos
 

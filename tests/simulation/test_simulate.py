@@ -1,4 +1,4 @@
-"""The simulation itself: seeds are reproducible, and no seed in a campaign fails."""
+"""The simulation itself: a seed always produces the same run, and no seed in a campaign fails."""
 
 import os
 import subprocess

@@ -36,7 +36,7 @@ def model_of(task: TaskSettings, seed: int = 1) -> Frozen:
 
 
 def write_frozen(path: Path, task: TaskSettings, seed: int = 1) -> str:
-    """Write a model file as `onebit model export` does, and return the value of the setting."""
+    """Write a model file as `onebit model export` does. Return the setting's value, which names the file."""
     state = learner_of(task, seed).state()
     meta = {"format": FILE_FORMAT, **identity(asdict(task)), "position": {}, "digest": state_digest([state])}
     write_model(path, Model(meta, state))

@@ -84,8 +84,8 @@ class Driver:
     def run(self, script: str) -> list[str]:
         """Apply inputs such as `context a@0`, `aside a@0`, `deferred a@0`, `shown a@5`, `right 2 a@5`, `time@9`.
 
-        The optional number after `context` is the decided action, by default 0. The optional number after `right` or
-        `wrong` is the `action` field of the feedback.
+        The optional number after `context`, `aside` or `deferred` is the decided action (0 by default). The optional
+        number after `right` or `wrong` is the `action` field of the feedback.
         """
         happened: list[str] = []
         for line in script.split(","):
@@ -318,7 +318,7 @@ ROWS = [
         Ledger(contexts=1, decided=1, matched=1, feedback=3, shown=1, feedback_duplicates=1),
     ),
     Row(
-        "shown again: duplicate, and the window does not begin again",
+        "shown again: duplicate, and the window does not restart",
         "deferred a@0, shown a@10, shown a@20, time@111", ["feedback duplicate", "expired a None"],
         Ledger(contexts=1, decided=1, expired=1, feedback=2, shown=1, feedback_duplicates=1),
     ),
@@ -333,7 +333,7 @@ ROWS = [
         Ledger(contexts=1, decided=1, matched=1, feedback=3, shown=1, mismatched=1),
     ),
     Row(
-        "pending, shown: duplicate of a decision that is not deferred", "context a@0, shown a@50, time@101",
+        "pending, shown: duplicate, because the decision is not deferred", "context a@0, shown a@50, time@101",
         ["feedback duplicate", "expired a None"],
         Ledger(contexts=1, decided=1, expired=1, feedback=1, feedback_duplicates=1),
     ),
@@ -367,7 +367,7 @@ ROWS = [
         Ledger(feedback=2, feedback_duplicates=1, orphans_dropped=1),
     ),
     Row(
-        "shown orphan, feedback: becomes an orphan, and waits anew", "shown a@0, wrong a@40, time@90, deferred a@91",
+        "shown orphan, feedback: becomes an orphan; the wait restarts", "shown a@0, wrong a@40, time@90, deferred a@91",
         ["matched a 0"], Ledger(contexts=1, decided=1, matched=1, feedback=2, shown=1),
     ),
     Row(

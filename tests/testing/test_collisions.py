@@ -36,7 +36,7 @@ def test_package_that_another_distribution_has_overwritten_is_reported(monkeypat
     monkeypatch.setattr(onebit, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
     with pytest.raises(CollisionError) as raised:
         check_packages()
-    assert "it lacks gone.py. kafka-producers also installs a package of this name; " in str(raised.value)
+    assert "it lacks gone.py. kafka-producers also installs a package with this name; " in str(raised.value)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ OTHER = (1, 2, 0)
 
 @pytest.fixture(scope="module")
 def mismatched() -> Pipeline:
-    """A run in which some feedback names a different action than the decision's, for event ids in every state."""
+    """A run in which some feedback names an action other than the decided one, for event ids in every state."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 
@@ -89,7 +89,7 @@ def test_feedback_that_names_another_action_is_counted_in_every_state(mismatched
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.parametrize("names", ["another action", "no action"])
 def test_audit_detects_a_changed_action_in_feedback(mismatched: Pipeline, offset: int, names: str) -> None:
-    """Change the action in feedback, or remove the action. Accepted feedback without an action remains valid."""
+    """Change or remove the action in feedback. Accepted feedback without an action remains valid."""
     actions = {value["id"]: value["action"] for value in mismatched.values(TOPICS.predictions)}
     sent = orjson.loads(mismatched.records(TOPICS.feedback)[offset].value or b"")
     decided = actions[sent["id"]]

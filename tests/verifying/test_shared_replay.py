@@ -1,4 +1,4 @@
-"""Replay checks a shared model: each decision against its model version, and reported replicas against the log."""
+"""A replay checks a shared model's decisions against their model versions, and reported replicas against the log."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ LEARNERS = {
 
 
 def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = (), step: int = 3) -> Pipeline:
-    """Run two learners, and restart both halfway. `forged` contains records from another program that name a step."""
+    """Run two learners, and restart both halfway. `forged`: another program's records, with a step in their headers."""
     pipeline = Pipeline(LEARNERS[learner], PARTITIONS)
     producer = pipeline.broker.producer()
     for topic, value in forged:

@@ -26,7 +26,7 @@ def test_dead_letter_identifies_its_record(topic: str, partition: int, offset: i
 
 
 def letter_of(wrong: Record, kind: str = "malformed", reason: str = "why") -> Record:
-    """Return the dead letter for a record in the form that a consumer reads."""
+    """Return a record's dead letter, in the form in which a consumer reads it."""
     key, value, headers = encode_dead_letter(wrong, kind, reason)
     return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
 

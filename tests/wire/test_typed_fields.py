@@ -31,7 +31,7 @@ IDS = st.sampled_from(
 
 
 def objects(**fields: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Generate JSON objects with these fields. An object can lack one field, and can have an unknown field."""
+    """Generate JSON objects with these fields. An object may lack one field, and may contain an unknown field."""
     known = st.tuples(*(st.tuples(st.just(name.encode()), values) for name, values in fields.items()))
     further = st.lists(st.tuples(st.just(b"unknown"), LITERALS), max_size=1)
     left_out = st.one_of(st.just(-1), st.integers(0, len(fields) - 1))

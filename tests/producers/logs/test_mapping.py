@@ -146,7 +146,8 @@ def test_guess_excludes_outcome_columns_and_tolerates_bad_rows(tmp_path: Path) -
     assert guessed.remarks == (
         "'minutes_to_buy' is mapped as the outcome's delay; if it is known before the decision, list it as a feature",
         "not all propensities are in (0, 1]: rows with other values are invalid",
-        "'bought' is omitted: its name suggests a value known only after the decision; if that is wrong, list it",
+        "'bought' is omitted: its name suggests a value known only after the decision; "
+        "if that is wrong, list it as a feature",
     )
     assert to_toml(guessed).endswith(
         "\n# do not list values that are known only after the decision\n[features]\n"

@@ -1,4 +1,4 @@
-"""All table formats give the same rows, and invalid rows are reported or counted."""
+"""All table formats produce the same rows, and invalid rows are reported or counted."""
 
 import gzip
 import io
