@@ -100,13 +100,13 @@ class CollisionError(ImportError):
 
 
 def check_packages() -> None:
-    """Check that Python finds Onebit's own packages, whose names are common.
+    """Check that Python finds Onebit's own packages, and not other packages with the same generic names.
 
     This module does not import these packages until the check has run, so that it can report a different package
     with the same name.
 
     Raises:
-        CollisionError: Python finds another package with the same name, or none.
+        CollisionError: Python finds a different package with the same name, or no package.
     """
     home = Path(__file__).resolve().parent.parent
     for name in _FILES:
@@ -125,7 +125,7 @@ def check_packages() -> None:
         if missing:
             raise CollisionError(
                 f"{home / name} is not a complete copy of Onebit's package {name}: it lacks {missing[0]}. "
-                + (f"{', '.join(others)} also installs a package of this name; " if others else "")
+                + (f"{', '.join(others)} also installs a package with this name; " if others else "")
                 + "reinstall Onebit in its own environment"
             )
 

@@ -98,9 +98,10 @@ def estimate(
             `NAME` or `NAME:PARAMETER=VALUE,...`.
         mapping: Column mapping for a tabular log: a TOML file, or `action=item,reward=click,...`.
         reward_above: Rewards above this value are converted to 1, all other rewards to 0.
-        on_bad_row: Whether to stop at an invalid row, or skip it.
-        delay: Delay to assume for feedback without a logged delay, such as `exponential:5s`; by default none.
-        reward: `exclusive` if exactly one class is correct in each context, or `any` if any number may be.
+        on_bad_row: Whether to stop at an invalid row or skip it.
+        delay: Delay to assume for feedback that has no logged delay, such as `exponential:5s`. The default is no delay.
+        reward: `exclusive` if exactly one class is correct in each context, or `any` if any number of classes may be
+            correct.
         propensity_min: Smallest probability that the logging policy assigns to any class; by default, the smallest
             propensity in the log.
         clip: Maximum weight in clipped-ips; √n by default.

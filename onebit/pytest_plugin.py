@@ -22,7 +22,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning raised by importing kafka-python, so that the import works even if warnings are errors."""
+    """Ignore a warning that importing kafka-python raises, so that the import succeeds even if warnings are errors."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -70,8 +70,8 @@ def onebit_pipeline(
 ) -> "Iterator[Callable[..., KafkaPipeline]]":
     """Create pipelines on the session's broker, as in `onebit_pipeline(n_classes=3, n_features=4)`.
 
-    Any setting can be passed by name. Each pipeline has its own topics and a ready learner. At the end of the test,
-    the learner is stopped, and its ledger is verified.
+    Any setting can be passed by name. Each pipeline has its own topics, and its learner is ready. At the end of the
+    test, the learner is stopped, and its ledger is verified.
     """
     from stream.testing.on_kafka import KafkaPipeline
 

@@ -202,7 +202,8 @@ def run(
         learners: A learner, several learners, or learners with parameters; `auto` chooses based on the data.
         seed: Seed for all random draws.
         seeds: Number of runs per learner, with consecutive seeds.
-        jobs: Number of parallel runs, each in its own process. None means one run per core, if that is faster.
+        jobs: Number of parallel runs, each in its own process. None means one run per core, or one at a time for short
+            runs and logs.
         kafka: Whether to run on the Kafka cluster at `bootstrap`, with each program in its own process.
         progress: Called with the progress of each run, up to ten times per second.
         settings: Other settings from docs/settings.md, by name, such as `delay="lognormal:10s,1.0"`, `loss=0.02` or

@@ -26,7 +26,7 @@ class VerifyReport:
 
     @property
     def error(self) -> float:
-        """The fraction of decisions with a reward of 0 among those with feedback in time; nan if there are none."""
+        """The fraction of decisions with a reward of 0 among those that received feedback in time; nan if none did."""
         return self.found.error.error_rate
 
     @property

@@ -166,7 +166,7 @@ class FeedbackProgram:
         return sent
 
     def _pace(self) -> None:
-        """Pause the predictions while too much feedback is scheduled.
+        """Pause the consumption of predictions while too much feedback is scheduled.
 
         Polling continues, so that the process stays in the group.
         """

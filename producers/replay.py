@@ -48,7 +48,7 @@ class Slip:
 
 @dataclass(slots=True)
 class Timetable:
-    """The start of a replay's schedule, and its late events. A restarted program continues with the same timetable."""
+    """The start of a replay's schedule, and statistics on late events. A restarted program keeps the same timetable."""
 
     started_ms: int
     position: int  # position of the event that was due at `started_ms`

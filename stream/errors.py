@@ -18,7 +18,10 @@ class ExitCode(IntEnum):
     OK = 0, "The command succeeded. If it was asked to stop, it first committed its open transaction."
     DIFFERS = 1, "A check failed: a ledger or a model differs, or a topic or the broker is missing."
     USAGE = 2, "A setting, a file or a command line is invalid, or the broker refused the request."
-    FENCED = 3, "Another process replaced the program, or the group removed it. Restart the program to continue."
+    FENCED = (
+        3,
+        "Another process replaced the program, or the consumer group removed it. Restart the program to continue.",
+    )
     UNAVAILABLE = 4, "No broker responded."
     CRASHED = 70, "An internal error occurred, or a process was killed. Please report internal errors."
     INTERRUPTED = 130, "Ctrl-C interrupted the command."

@@ -3,8 +3,8 @@
 Rounds, deadlines and feedback are as in `stream.offline`. Each event is decided by its partition's task. For each
 round, the model's log contains the decision (if decisions change the model), and then the updates. All tasks read to
 the end of the log every `lag` rounds. Between two reads, a task's decisions use the model from the last read and the
-task's own later decisions. A decision therefore lacks the updates from at most `lag - 1` rounds, and from half as
-many rounds on average.
+decisions that the task itself has made since then. A decision therefore lacks the updates from at most `lag - 1`
+rounds, and from half as many rounds on average.
 
     round      0    1    2    3    4    5      lag 3, partitions 0, 1
     decides    a0   b1   a2   b3   b4   a5

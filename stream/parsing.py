@@ -89,7 +89,7 @@ def parse_speed(text: str) -> float:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Format a duration in the largest unit that divides it. `parse_duration` is the inverse.
+    """Format a duration in the largest unit that divides it evenly. `parse_duration` is the inverse.
 
     >>> format_duration(90_000), format_duration(7_200_000), format_duration(0)
     ('90s', '2h', '0ms')

@@ -18,7 +18,7 @@ from stream.wire.records import Decision, Features
 
 
 class Learner:
-    """An Onebit learner for coba. All interactions must have the same actions. Rewards must be 0 or 1.
+    """A Onebit learner for coba. All interactions must have the same actions. Rewards must be 0 or 1.
 
     coba calls `learn` with the decision that `predict` returned. For a logged action, `learn` uses the logged
     probability. A context is None, a number, a string, a sequence, or a mapping from names to values. String values

@@ -75,7 +75,7 @@ def _entry(name: Hashable, value: object) -> tuple[Hashable, float]:
 
 
 def make_learner(name: str, n_classes: int, n_features: int, parameters: Mapping[str, float | int | str]) -> Learner:
-    """Create a learner by name, or the default learner for these sizes.
+    """Create a learner by name, or the default learner for the given numbers of classes and features.
 
     Raises:
         ParameterError: see `create`.

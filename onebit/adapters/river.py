@@ -29,11 +29,11 @@ class Pending(NamedTuple):
 
 
 class Classifier(base.Classifier):
-    """An Onebit learner as a River classifier. It learns only whether its predicted class was right.
+    """A Onebit learner as a River classifier. It learns only whether its predicted class was right.
 
-    `predict_one` makes a decision and stores it. `learn_one` applies this bit, after any delay, to the oldest stored
-    decision for the same x. `river.evaluate` with a `delay` therefore measures learning from late bits. If no decision
-    for x is stored, `learn_one` first makes a decision.
+    `predict_one` makes a decision and stores it. `learn_one` applies the bit (right or wrong), after any delay, to the
+    oldest stored decision for the same x. `river.evaluate` with a `delay` therefore measures learning from late bits.
+    If no decision for x is stored, `learn_one` first makes a decision.
 
     Transformers in a pipeline, such as StandardScaler, may change x between the two calls. In that case, give each
     event an id by using rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision

@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows [start, stop) in compressed form: row j consists of the entries offsets[j] to offsets[j+1] - 1."""
+    """Rows [start, stop) as a CSR matrix: row j consists of the entries offsets[j] to offsets[j+1] - 1."""
 
     offsets: OffsetArray  # int64[n + 1], from 0
     indices: IndexArray  # int32[nnz]
@@ -65,7 +65,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """All rows in compressed form: row i consists of the entries offsets[i] to offsets[i+1] - 1."""
+    """All rows as a CSR matrix: row i consists of the entries offsets[i] to offsets[i+1] - 1."""
 
     offsets: OffsetArray  # int64[n + 1]
     indices: IndexArray  # int32[nnz]
@@ -101,7 +101,7 @@ class Known(NamedTuple):
     delay_ms: int | None = None  # the feedback delay in the log
 
     def bit(self, action: int) -> int | None:
-        """Return 1 if an action is right, 0 if it is wrong, or None if unknown.
+        """Return 1 if an action is right, 0 if it is wrong, or None if this is unknown.
 
         >>> Known(label=2).bit(1), Known(action=1, reward=1).bit(1), Known(action=1, reward=1).bit(2)
         (0, 1, None)
@@ -214,7 +214,7 @@ class Dataset:
         return []
 
     def part(self, from_ms: int | None, to_ms: int | None, limit: int | None) -> "Dataset":
-        """Return the rows in a log whose decision times are in a range, up to `limit` rows.
+        """Return up to `limit` rows of a log, namely those whose decision times are in a range.
 
         The log must be in time order.
 
@@ -224,7 +224,7 @@ class Dataset:
         raise DatasetError(f"{self.name} is not a log of decisions; a time range requires a log")
 
     def order(self, epoch: int, shuffle_seed: int | None = None) -> Sequence[int]:
-        """Return an epoch's rows in replay order: in row order, or shuffled differently in each epoch.
+        """Return an epoch's rows in replay order: unshuffled, or shuffled differently in each epoch.
 
         Shuffling sorts the rows by a hash of (seed, epoch, row). The order does not depend on a library's random
         generator, so a replay can be resumed with a different version of that library.

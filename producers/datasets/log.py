@@ -26,7 +26,7 @@ from stream.wire.records import IndexArray, Logged
 MISSING = -1
 
 OnBadRow = Literal["stop", "skip"]
-"""Handling of an invalid row: stop with an error, or skip and count the row."""
+"""How to handle an invalid row: stop with an error, or skip the row and count it."""
 
 
 class LoggedOutcome(NamedTuple):

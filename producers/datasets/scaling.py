@@ -35,7 +35,7 @@ class Moments(NamedTuple):
     squares: float = 0.0  # Σ (value - mean)²
 
     def including(self, values: FloatArray) -> "Moments":
-        """Return the moments with finite values added (Chan, Golub, LeVeque 1983).
+        """Return the moments after adding finite values (Chan, Golub, LeVeque 1983).
 
         >>> Moments().including(np.array([0.0, 4.0])).including(np.array([2.0]))
         Moments(n=3, zeros=1, mean=2.0, squares=8.0)

@@ -69,7 +69,7 @@ def read(
 
 
 def name_of(path: Path) -> str:
-    """Return the data set name for a file name, restricted to characters that are safe in event ids.
+    """Return a data set name derived from a file name. It contains only characters that are safe in event ids.
 
     >>> name_of(Path("data/my letters.scale.svm.gz"))
     'my_letters.scale'

@@ -228,7 +228,7 @@ def synsep(seed: int = 0, rows: int = ROWS) -> Dataset:
 
 
 def synnonsep(seed: int = 0, rows: int = ROWS) -> Dataset:
-    """Create SynNonSep, with SynSep's features for the same seed and 5% wrong labels."""
+    """Create SynNonSep, which has SynSep's features (for the same seed) and 5% wrong labels."""
     return _synthetic("synnonsep", seed, rows, noise=LABEL_NOISE)
 
 

@@ -94,7 +94,7 @@ def by_client(settings: KafkaSettings) -> str:
 
 
 def _start_hint(settings: KafkaSettings) -> str:
-    """Return a hint for starting a local Kafka broker on this port; empty for a remote host or the default port."""
+    """Return a hint for starting a local Kafka broker on this port; "" for a remote host or the default port."""
     host, _, port = settings.bootstrap.rpartition(":")
     if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
         return ""

@@ -225,12 +225,12 @@ def check_given(settings: Settings) -> None:
 
 
 RENEWAL_MS = 1_000
-"""Interval between updates to the ready file. Health checks should accept a file up to ten times this old, because a
-step may be slow."""
+"""Interval between updates to the ready file. Health checks should accept a file whose age is up to ten times this
+interval, because a step may be slow."""
 
 
 class ReadyFile:
-    """Maintains the file for health checks (`--ready-file`). Does nothing without a path."""
+    """Maintains the file for health checks (`--ready-file`). Does nothing if no path is set."""
 
     def __init__(self, path: Path | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
         """Remove the file left by an earlier process.
@@ -252,7 +252,7 @@ class ReadyFile:
             raise SettingsError(f"--ready-file {path}: cannot remove the existing file: {error}") from error
 
     def show(self, ready: bool) -> None:
-        """Touch the file if the learner is ready, otherwise remove it. It is cheap enough to call at every step.
+        """Touch the file if the learner is ready; otherwise, remove it. A call is cheap enough for every step.
 
         A full disk does not stop the learner: the error is logged once, and the file becomes stale.
         """

@@ -41,12 +41,12 @@ def first_events(dataset: Dataset) -> list[Event]:
 
 
 def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] = time.process_time) -> float:
-    """Return the time per event in microseconds for predict, observe and update, called from Python.
+    """Return the time per event, in microseconds, that predict, observe and update take when called from Python.
 
     Args:
         learner: The learner to measure. It learns from the events, so do not use the learner afterwards.
         events: The events, repeated as often as necessary.
-        clock: Returns seconds; CPU time by default, to reduce the influence of other programs.
+        clock: Returns a time in seconds. The default is CPU time, which reduces the influence of other programs.
     """
     _learn(learner, events, 0, 1)  # compiles the kernels, which can take several seconds
     done, size = 1, 1

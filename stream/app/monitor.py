@@ -227,7 +227,7 @@ class _Names:
         self._asked_s = -NAMES_S
 
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
-        """Return the learner, window and instances; None before the first step or without a settings record."""
+        """Return the learner, window and instances; None before the first step or if there is no settings record."""
         if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
             self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first), key
         if not self._settings:

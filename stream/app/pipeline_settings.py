@@ -109,8 +109,8 @@ def wanted_settings(
 def _is_without_data(settings: Settings, begun: Mapping[str, Any]) -> bool:
     """Return whether contexts come from a service.
 
-    This is the case if the user set the number of classes or named features, or the pipeline already has a running
-    scale.
+    This is the case if the user set the number of classes or a file of named features, or if the pipeline already has a
+    running scale.
     """
     is_scaled = begun.get("scale", "none") != "none" and "data" not in settings.given
     return is_scaled or _n_classes_of(settings) is not None or settings.features is not None
@@ -140,7 +140,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
-    """Return the user's sizes. Sizes that the user did not set come from the pipeline or the data set."""
+    """Return the sizes that the user set. Other sizes come from the pipeline or the data set."""
     n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
     if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]

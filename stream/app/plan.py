@@ -41,7 +41,7 @@ def dataset_of_seed(source: SourceSettings, seed: int, dataset: Dataset) -> Data
 
 
 def uneven_warning(uneven: str) -> str:
-    """Add the remedy to a warning about a column that varies much more than the others."""
+    """Add a remedy to a warning about a column that varies much more than the others."""
     return f"{uneven}. Use --scale standard" if uneven else ""
 
 
@@ -74,8 +74,8 @@ def check_play(play: str, dataset: Dataset) -> None:
     """Check that the data contain feedback for the played actions.
 
     Raises:
-        SettingsError: the learner plays its own actions, but the log has rewards for logged actions only; or it plays
-            logged actions, but the data have none.
+        SettingsError: the learner plays its own actions, but the log has rewards for logged actions only; or the
+            learner plays logged actions, but the data contain none.
     """
     if play == "own" and not dataset.has_labels():
         raise SettingsError(

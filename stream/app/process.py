@@ -170,7 +170,7 @@ class TimeToGo:
 
 
 class Meter:
-    """Measures a run and reports its progress to a callback."""
+    """Measures a run's progress, and reports it to a callback."""
 
     def __init__(
         self, name: str, events: int, show: ShowProgress = ignore, now_s: Callable[[], float] = time.monotonic
@@ -192,7 +192,7 @@ class Meter:
         self._show(self.progress(decided, error_rate, pending, to_come))
 
     def progress(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> Progress:
-        """Return the progress with the speed and the remaining time, and restart the interval to the next report."""
+        """Return the progress with the speed and the remaining time, and restart the interval until the next report."""
         now_s = self._shown_s = self._now_s()
         per_s = decided / max(now_s - self._started_s, 1e-9)
         left_s = self._time_to_go.estimate_s(decided, pending, now_s)
@@ -229,7 +229,7 @@ def freeze_gc() -> None:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable garbage collection during a run. A run creates many records, but no cycles.
+    """Disable garbage collection during a run. A run creates many records, but no reference cycles.
 
     At the end, all objects are frozen until the next run. With garbage collection, reading the topics for the report
     takes 1.5 times as long.

@@ -66,7 +66,7 @@ def write_promotion(broker: Broker, topics: Topics, partitions: int, name: str) 
 
 
 def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) -> tuple[str, ...]:
-    """Return the names of the champion and the challengers. With `waits`, wait for the pipeline's first step."""
+    """Return the names of the champion and the challengers. If `waits` is True, wait for the pipeline's first step."""
     broker, topics, partitions = connection
     is_announced = False
     while "seed" not in (begun := pipeline_settings(broker, topics, partitions)):  # none before the first step

@@ -118,7 +118,7 @@ def records_max(task: TaskSettings, nnz: int, most: int) -> int:
 
 
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
-    """Replace the learner `auto`. Return the settings and the reason for the choice, which is empty without `auto`.
+    """Replace the learner `auto`. Return the settings and the reason for the choice (empty if `auto` was not used).
 
     If the data are known to be sparse, late-ucb does not use random features, even if the user selected late-ucb.
 
@@ -220,7 +220,7 @@ def challengers_of(settings: LearnerSettings) -> dict[str, dict[str, str]]:
 
 
 def named_features(settings: LearnerSettings) -> dict[str, Any] | None:
-    """Return the stored mapping of feature names to indices; None without named features.
+    """Return the stored mapping of feature names to indices, or None if there are no named features.
 
     Raises:
         SettingsError: the file is invalid.

@@ -39,7 +39,8 @@ def run_all_embedded(
     Args:
         settings: The settings for the runs, including the first seed.
         seeds: Number of runs per learner.
-        jobs: Number of parallel runs, each in its own process. None means one run per core, if that is faster.
+        jobs: Number of parallel runs, each in its own process. None means one run per core, or one at a time for short
+            runs and logs.
         command: The command line, for the reports.
         show: Called at intervals with the progress of each run.
 

@@ -246,7 +246,7 @@ class LearnerSettings(Group):
         Setting(
             _LEARN,
             "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several, written as "
-            "a,b or repeated; all use the same events and draws",
+            "a,b or repeated; all use the same events and random draws",
             "NAME",
         ),
     ] = [AUTO]
@@ -324,8 +324,8 @@ class LearnerSettings(Group):
         Field(ge=0.0, le=1.0),
         Setting(
             _LEARN,
-            "With --play logged, smaller logged propensities are raised to this value. With --play match, the smallest "
-            "propensity in the log, or 0 for a uniform log",
+            "With --play logged, smaller logged propensities are raised to this value. With --play match, specify the "
+            "smallest propensity in the log, or 0 for a uniform log",
             "P",
         ),
     ] = 0.0
@@ -495,8 +495,8 @@ class KafkaSettings(AccessSettings):
         Field(ge=1, le=500),
         Setting(
             _LEARN,
-            "Maximum duration of a step, 1ms to 500ms; lower if the window is shorter than 10s. Shorter steps reduce "
-            "latency, and longer steps put more records in each transaction",
+            "Maximum duration of a step, 1ms to 500ms. Use a lower value if the window is shorter than 10s. Shorter "
+            "steps reduce latency, and longer steps put more records in each transaction",
         ),
     ] = 500
     partitions: Annotated[
@@ -514,8 +514,8 @@ class KafkaSettings(AccessSettings):
         Retention,
         Setting(
             frozenset((Program.CREATE,)),
-            "Retention of contexts, feedback, predictions, examples and dead letters; journal and snapshots are never "
-            "deleted",
+            "Retention of contexts, feedback, predictions, examples and dead letters; the journal and the snapshots "
+            "are never deleted",
             f"DURATION|{FOR_EVER}",
         ),
     ] = -1

@@ -57,7 +57,7 @@ class Tally:
         return f"unknown values ignored since this program started: {counts}"
 
     def warning(self) -> str:
-        """Return a warning if there are many dead letters since the last report, otherwise an empty string."""
+        """Return a warning if there have been many dead letters since the last report, otherwise an empty string."""
         records, dead, last = self._records, self._dead, self._last_dead
         self._records, self._dead, self._last_dead = 0, 0, None
         if last is None or dead <= DEAD_SHARE_MAX * records:
@@ -77,7 +77,7 @@ class Tally:
 
 
 def drift_warnings(commits: Sequence[Commit]) -> list[str]:
-    """Return a warning for each drift alarm in committed transactions: partition, step, time and reset classes."""
+    """Return a warning for each drift alarm in committed transactions, with partition, step, time and reset classes."""
     return [
         f"partition {partition}, step {step.number}, {_utc(example.settled_at_ms)}: drift: the reward rate has "
         f"dropped (detected at example {example.id!r}); "

@@ -60,7 +60,7 @@ def describe_topics(settings: Settings) -> Described:
 
 @contextmanager
 def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
-    """Yield the names of the existing topics, and a broker that can delete them."""
+    """Yield the names of the existing topics, and the `Broker` through which to delete them."""
     with closing(connect(settings)) as broker:
         yield list(broker.describe_topics(settings.topics.all_of(shares_model=True))), broker
 

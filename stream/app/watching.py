@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """Publishes a program's health and metrics. Does nothing without a port."""
+    """Publishes a program's health and metrics. Does nothing if no port is set."""
 
     def __init__(self, heartbeat: Heartbeat | None) -> None:
         self._heartbeat = heartbeat

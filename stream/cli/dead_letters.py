@@ -35,7 +35,7 @@ def requeue_letters(
             help="Only dead letters of this kind (malformed, orphan or mismatched), or with this text in the reason",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the dead letters without writing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the dead letters, but write nothing")] = False,
     json: Json = False,
 ) -> None:
     """Write dead letters back to their original topics, as the original records.

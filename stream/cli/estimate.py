@@ -67,7 +67,7 @@ def estimate_policies(
         float | None, typer.Option(metavar="W", show_default="√n", help="Maximum weight in clipped-ips")
     ] = None,
     interval: Annotated[
-        IntervalKind, typer.Option(help="Kind of interval in the fields low and high of --json")
+        IntervalKind, typer.Option(help="Kind of interval in the fields low and high of the --json output")
     ] = IntervalKind.BOOTSTRAP,
     confidence: Annotated[float, typer.Option(help="Confidence level")] = 0.95,
     resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Number of bootstrap samples")] = 500,

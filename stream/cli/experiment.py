@@ -114,7 +114,7 @@ def _print(written: Written) -> None:
 
 
 def _tell(refused: list[Refused]) -> None:
-    """Log each reason for skipped runs once."""
+    """Log each reason why runs were skipped, once per reason."""
     reasons = dict.fromkeys((one.job.sweep, one.job.data, one.job.title, one.reason) for one in refused)
     for sweep, data, learner, reason in reasons:
         warn(f"{sweep}: {learner} on {data} was not run: {reason}")

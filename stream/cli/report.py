@@ -42,7 +42,7 @@ def report(
     """Compare saved runs on one page.
 
     The page contains error curves, the settings that differ, and a table. Runs with different seeds and the same
-    settings are combined into means with bands. With --json, the saved runs are printed instead.
+    settings are averaged, and bands show 95% intervals. With --json, the saved runs are printed instead.
     """
     from stream.reporting.run_report import read_runs, runs_json
     from stream.reporting.tables import comparison

@@ -49,7 +49,7 @@ class Runs(NamedTuple):
         return draw_schedule(seed, self.events, self.model)
 
     def replay(self, seed: int, only: str | None = None) -> str:
-        """Return the command that shows the run for a seed, with all items in the schedule or only those selected."""
+        """Return the command that shows the run for a seed, with all items in its schedule or only those in `only`."""
         command = f"onebit simulate --seed {seed} --trace"
         if self.events != EVENTS:
             command += f" --events {self.events}"

@@ -97,7 +97,7 @@ def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[T
 def _starts(
     broker: Broker, tps: list[TopicPartition], since: str | None, last: int | None
 ) -> dict[TopicPartition, int]:
-    """Return each partition's start offset: the one at time `since`, or one that covers the newest `last` records."""
+    """Return each partition's start offset: the offset at time `since`, or one before the newest `last` records."""
     if since is not None:
         since_ms = _since_ms(since)
         return {tp: offset_at(broker, tp, since_ms) for tp in tps}
@@ -132,7 +132,7 @@ def _since_ms(since: str) -> int:
 
 
 def _noting(records: Iterable[Record], starts: dict[TopicPartition, int]) -> Iterator[Record]:
-    """Yield the records. Set `starts` to the offset after each record, so that a later call continues there."""
+    """Yield the records. Advance `starts` past each record, so that a later call continues there."""
     for record in records:
         starts[TopicPartition(record.topic, record.partition)] = record.offset + 1
         yield record

@@ -41,8 +41,9 @@ def _cache_folder() -> Path:
 class Java(NamedTuple):
     """Builds the commands that run Kafka's classes for a home directory.
 
-    Only Java's fast compiler is used. A broker with the optimising compiler needs up to 50% more CPU in its first
-    minute, and about the same amount afterwards. It also stores more classes, which take longer to read.
+    Only Java's fast compiler is used. With the optimising compiler, a broker needs up to 50% more CPU time in its first
+    minute, and about as much as with the fast compiler afterwards. It also stores more classes, which take longer to
+    read.
     """
 
     home: Path

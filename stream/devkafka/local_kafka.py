@@ -232,7 +232,7 @@ def _require_packages(*more: str) -> None:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker in the state file if it is still running. Its pid may have been reused by another process."""
+    """Return the broker in the state file if it is still running, after checking that its pid has not been reused."""
     import psutil
 
     try:
@@ -381,7 +381,7 @@ def _launch(
 
 
 def _wait_until_ready(kafka: LocalKafka, timeout_s: float) -> None:
-    """Wait until the broker appears in its own metadata. The broker opens its port earlier."""
+    """Wait until the broker appears in its own metadata. An open port is not enough: the port opens earlier."""
     deadline_s = time.monotonic() + timeout_s
     child = _children[kafka.pid]
     while not _responds(kafka):

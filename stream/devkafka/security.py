@@ -1,7 +1,7 @@
 """Security for a local Kafka broker: certificates, a user, and the broker's settings.
 
 Clients use TLS and SCRAM-SHA-512, and ACLs control their access. The broker and its controller authenticate with
-the broker's certificate. All files are in one directory, readable only by the current user:
+the broker's certificate. All files are in one directory, which only the current user can read:
 
     security/ca.pem              the CA certificate for clients
     security/broker.pem          the broker's key and certificate

@@ -1,7 +1,8 @@
 """Comparison of the learner with the holdout, in which a fixed policy decides instead of the learner.
 
-A random draw, based on an event's id, determines its arm, so the arms are a random split of the stream. An event is in
-the holdout with probability h. For a decision with reward r, let c be the reward predicted from earlier decisions. Then
+Each event is assigned to an arm by a random draw based on its id, so the arms split the stream at random. An event is
+in the holdout with probability h. For a decision with reward r, let c be the reward predicted from earlier decisions.
+Then
 
     φ = (r − c) (1[learner]/(1 − h) − 1[holdout]/h)
 
@@ -10,8 +11,8 @@ Since |φ| ≤ max(1/h, 1/(1 − h)), the confidence sequences of `intervals` bo
 times simultaneously, even if the learner changes.
 
 *Shares.* Decisions are counted as described in `prefix`. If bits are lost more often in one arm than in the other, the
-shares of the counted decisions differ from h, and the comparison is invalid (sample-ratio mismatch). The test is the
-mixture of likelihood ratios over Beta(100 h, 100 (1 − h)), which is also valid at all times: Lindon, Malek,
+shares of the counted decisions differ from h, and the comparison is invalid (sample-ratio mismatch). The test uses a
+mixture of likelihood ratios over Beta(100 h, 100 (1 − h)), and is also valid at all times: Lindon, Malek,
 "Anytime-valid inference for multinomial count data", NeurIPS 2022.
 """
 
@@ -75,7 +76,7 @@ class ArmComparison(NamedTuple):
         )
 
     def as_json(self) -> dict[str, object]:
-        """Return the comparison as plain values for JSON."""
+        """Return the comparison as JSON-serializable values."""
         arms = {name: getattr(self, name)._asdict() for name in ("learner", "holdout")}
         return {**self._asdict(), **arms, "difference": self.difference._asdict()}
 
@@ -171,7 +172,7 @@ class Arms(PrefixEstimator[float]):
 
 
 def differs(holdout: int, learner: int, share: float) -> bool:
-    """Return whether the numbers of decisions in the two arms contradict the holdout's configured share.
+    """Return whether the numbers of decisions in the two arms are inconsistent with the holdout's configured share.
 
     >>> differs(50, 950, 0.05), differs(5, 995, 0.05)
     (False, True)

@@ -1,9 +1,10 @@
 """A one-pass bootstrap: every row has a Poisson(1) count in every resample.
 
 Oza, Russell, "Online bagging and boosting", AISTATS 2001; Chamandy, Muralidharan, Najmi, Naidu, "Estimating uncertainty
-for massive data streams", 2012. A row's count is a function of the seed, its event id and the resample. The same log
-therefore gives the same intervals for any batch size. Each resample stores only sums. An estimate is a function of the
-sums, and the limits of its interval are percentiles over the resamples (Efron, Tibshirani 1993, chapter 13).
+for massive data streams", 2012. A row's count in a resample depends only on the seed, the event id and the resample's
+index. The same log therefore gives the same intervals for any batch size. Each resample stores only sums. An estimate
+is a function of the sums, and the limits of its interval are percentiles over the resamples (Efron, Tibshirani 1993,
+chapter 13).
 
 The method assumes that there are many rows, none of which dominates. The coverage is approximate.
 """
@@ -24,7 +25,7 @@ DRAWS_PER_WORD = 4
 below the resolution of 500 resamples."""
 
 SPREAD_MIN = 1e-12
-"""If the spread of the resampled values is below this limit, they differ only by rounding errors and count as equal."""
+"""Resampled values whose spread is below this limit differ only by rounding errors, and are treated as equal."""
 
 COUNT_MAX = 7
 """Maximum Poisson(1) count. Larger counts have a probability of 10⁻⁵, which is below the resolution of 16 bits."""
@@ -49,7 +50,7 @@ def poisson_counts(chunk: Chunk, resamples: int) -> NDArray[np.float32]:
 
 
 class ResampledSums:
-    """Sums of each column of terms, both over all rows (float64[columns]) and over the rows in each resample."""
+    """Column sums of the terms, both over all rows (float64[columns]) and over the rows in each resample."""
 
     def __init__(self, columns: int, resamples: int = RESAMPLES) -> None:
         self.sums: FloatArray = np.zeros(columns)

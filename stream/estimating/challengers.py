@@ -1,21 +1,21 @@
 """Estimates for challengers, which learn from the champion's decisions; see `stream.learners.challenge`.
 
-A prediction contains the class a that the champion played, its propensity p, and for each challenger the class a′ that
-it chose with its own draw. Let w = 1[a′ = a]/p. Given a, the mean of w is p′/p, where p′ is the challenger's
-probability of a. For n decisions with bit r:
+A prediction contains the class a that the champion played, the propensity p of a, and, for each challenger, the class
+a′ that the challenger chose with its own draw. Let w = 1[a′ = a]/p. Given a, the mean of w is p′/p, where p′ is the
+challenger's probability of a. For n decisions with bit r:
 
     challenger's reward            ips and snips; see `live`
     challenger minus champion      the mean of φ = (w − 1) r
 
 Because the mean of w is 1, (w − 1)(1 − r) has the mean *champion minus challenger*. Both terms are at least −1, so the
 confidence sequences of `intervals` bound the running mean of the difference on both sides at all times simultaneously.
-The intervals for the differences are valid jointly for all challengers. The interval for a reward is valid for a single
+The intervals for the differences are jointly valid for all challengers. The interval for a reward is valid for a single
 challenger.
 
 If a challenger chooses a class that the champion never plays, w is 0 and φ is at most 0. The challenger's reward is
 then underestimated. An exploration floor prevents this.
 
-Decisions are counted as in `prefix`, separately for each learner that was the champion.
+Decisions are counted as in `prefix`, separately for each learner that has been the champion.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,13 +42,13 @@ class ChallengerEstimate(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """Whether all intervals are non-empty. Empty intervals mean that bits are lost more often for some classes."""
+        """Whether all intervals are non-empty. If one is empty, more bits are lost for some classes than for others."""
         return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
 
     @property
     def contradiction(self) -> str:
         """The reason why the estimate is invalid, or an empty string."""
-        return "" if self.is_valid else "the intervals contradict each other: bits are lost more often for some classes"
+        return "" if self.is_valid else "the intervals contradict each other: some classes lose more bits than others"
 
 
 class ChallengerComparison(NamedTuple):
@@ -63,13 +63,13 @@ class ChallengerComparison(NamedTuple):
 
     @property
     def better(self) -> str | None:
-        """The challenger whose difference has the highest lower limit, or None if no lower limit is above 0."""
+        """The challenger with the highest lower limit on its lead over the champion, or None if no limit is above 0."""
         valid = (one for one in self.challengers if one.is_valid)
         surest = max(valid, key=lambda one: one.difference.low, default=None)
         return surest.name if surest is not None and surest.difference.low > 0.0 else None
 
     def as_json(self) -> dict[str, object]:
-        """Return the estimates as plain values for JSON."""
+        """Return the estimates as JSON-serializable values."""
         challengers = [
             {**one._asdict(), "reward": one.reward._asdict(), "difference": one.difference._asdict()}
             for one in self.challengers
@@ -89,7 +89,7 @@ class ChallengerComparison(NamedTuple):
 
 
 _Row = Sequence[Any]
-"""The champion that made a decision, and the weight of each challenger by name, as values that JSON can represent."""
+"""The champion that made a decision, and each challenger's weight by name, as JSON-serializable values."""
 
 
 class _Sums:
@@ -204,7 +204,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         self._reigns = {champion: _Reign.of_state(reign) for champion, reign in state["reigns"].items()}
 
     def __add__(self, other: "ChallengerEstimator") -> "ChallengerEstimator":
-        """Combine the estimates from two partitions. If `other` has a champion, it becomes the champion."""
+        """Combine the estimates from two partitions. The result has the champion of `other`, or else that of `self`."""
         both = ChallengerEstimator()
         both.load(self.state())
         both._champion = other._champion or self._champion

@@ -16,7 +16,7 @@ from stream.learners import registered
 from stream.randomness.draws import Draws, Purpose
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of rows read and the total (0 in the first pass, when it is not yet known)."""
+"""Callback that receives the number of rows read, and the total (0 in the first pass, because it is not yet known)."""
 
 
 class Estimates(NamedTuple):
@@ -75,7 +75,7 @@ def estimate(
 
 
 def limits_of(found: Survey, options: Options) -> Limits:
-    """Return the limits on the weights, from the options if given there, otherwise from the log."""
+    """Return the limits on the weights, taken from the options where specified, and otherwise from the log."""
     least = options.propensity_min if options.propensity_min is not None else found.propensity_min
     return Limits(
         propensity_min=least if found.weighted else 1.0,

@@ -42,8 +42,8 @@ from stream.wire.records import FloatArray
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
 
 DR_BELOW_MAX = 4.0
-"""k in the confidence sequence for dr. A larger value restricts q̂ less, but needs more rows for an equally narrow
-interval."""
+"""k in the confidence sequence for dr. With a larger value, q̂ is restricted less, but an equally narrow interval
+requires more rows."""
 
 ESS_MIN = 100.0
 """Effective sample sizes below this limit are flagged, because intervals from few rows are unreliable."""
@@ -85,7 +85,7 @@ class Estimate(NamedTuple):
 def estimate_fields(
     estimator: str, value: float | None, interval: Interval | None, anytime: Interval | None
 ) -> dict[str, object]:
-    """Return an estimate as plain values for JSON; low and high are the limits of `interval`."""
+    """Return an estimate as JSON-serializable values; low and high are the limits of `interval`."""
     return {
         "estimator": estimator,
         "value": value,
@@ -120,7 +120,7 @@ class PolicyEvaluation(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits on the weights in a log, and the stride of the path of estimates."""
+    """Limits on the weights in a log, and the number of rows between two points on the path of estimates."""
 
     propensity_min: float
     classes_min: int  # the smallest number of eligible classes
@@ -153,11 +153,11 @@ class Moments:
 
     @property
     def ess(self) -> float:
-        """Return the effective sample size of terms that are weights."""
+        """Return the effective sample size, provided that the terms are weights."""
         return effective_sample_size(self.sum, self.square_sum)
 
     def low(self, span: float, delta: float) -> float:
-        """Return Maurer and Pontil's lower confidence limit for terms in a range of this width."""
+        """Return Maurer and Pontil's lower confidence limit for terms whose range has this width."""
         return bernstein_low(self.n, self.mean, self.variance, span, delta)
 
     def mirrored_low(self, span: float, delta: float) -> float:
@@ -328,7 +328,7 @@ def weight_flags(weights: Moments) -> list[Flag]:
     """Return flags for weights that make a policy's estimates unreliable."""
     flags = list[Flag]()
     if weights.n and weights.ess < ESS_MIN:
-        text = f"effective sample size {weights.ess:,.1f} of {weights.n:,} rows is below {ESS_MIN:g}: too few rows"
+        text = f"effective sample size {weights.ess:,.1f} ({weights.n:,} rows), below {ESS_MIN:g}: too few rows"
         flags.append(Flag("ess-low", text))
     if weights.n > 1:
         p_value = mean_of_weights(weights.n, weights.mean, weights.variance)

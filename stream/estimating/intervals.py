@@ -63,7 +63,7 @@ def bernstein_low(n: int, mean: float, variance: float, span: float, delta: floa
 
 
 def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
-    """Return the s with Σ_j exp(λ_j s − ψ(λ_j) V)/J = 1/δ for each V, using Newton's method, starting from above.
+    """Return the s with Σ_j exp(λ_j s − ψ(λ_j) V)/J = 1/δ for each V, using Newton's method from above.
 
     >>> mixture_bound(np.array([0.0, 100.0]), 0.025).round(2).tolist()
     [7.82, 40.61]
@@ -159,7 +159,7 @@ class LowerSequence:
 
 
 class Sequence01:
-    """A confidence sequence for a mean of bits. It consists of lower sequences for the reward and for 1 − reward."""
+    """A confidence sequence for a mean of bits: one lower sequence for the reward, and one for 1 − reward."""
 
     def __init__(self, below: float, delta: float) -> None:
         """Initialise the lower sequences for both sides, each with half of delta; see `LowerSequence`."""

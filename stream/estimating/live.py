@@ -11,11 +11,11 @@ because a′ is drawn independently of the log's action. For n decisions with bi
     ips    Σ w r/n       is unbiased, as with the exact weight
     snips  Σ w r/Σ w     is consistent
 
-Both have a larger variance than with the exact weight: on average over a′, w² is larger by a factor of 1/π(a|x). The
-estimates do not use π(a′|x). The confidence sequence for ips requires only non-negative weights and conditional means.
-It is valid at all times, even for a changing policy, and bounds the mean value of the policies that made the individual
-decisions. The direct method and dr require the whole distribution π, or the context; `onebit estimate` computes them
-from the log.
+Both estimates have a larger variance than with the exact weight: on average over a′, w² is larger by a factor of
+1/π(a|x). The estimates do not use π(a′|x). The confidence sequence for ips requires only non-negative weights and
+conditional means. It is valid at all times, even for a changing policy, and bounds the mean value of the policies that
+made the individual decisions. The direct method and dr require the whole distribution π, or the context; `onebit
+estimate` computes them from the log.
 
 *Prefix.* A decision is counted when it and all earlier decisions are settled; see `prefix`. An expired decision is
 settled without an outcome. It does not block the prefix and is counted separately. It raises a flag, because the
@@ -62,7 +62,7 @@ class LiveEstimates(NamedTuple):
     path: tuple[LivePoint, ...]  # at most PATH_POINTS_MAX points, evenly spaced over the n decisions
 
     def as_json(self) -> dict[str, object]:
-        """Return the estimates without the path, as plain values for JSON. Fields are named as in `onebit estimate`."""
+        """Return the estimates without the path, as JSON-serializable values named as in `onebit estimate`."""
         return {
             "n": self.n,
             "without_outcome": self.without_outcome,
@@ -161,8 +161,8 @@ class LiveEstimator(PrefixEstimator[float]):
 def live_weight_flags(weights: Moments) -> list[Flag]:
     """Return flags for suspicious weights, for callers that check the same estimates repeatedly.
 
-    The test for the mean weight is omitted while there are few rows. The distribution of the mean is then far from
-    normal, and repeated tests would raise false alarms at the start of every log.
+    The test for the mean weight is omitted while there are few rows, because the distribution of the mean is then far
+    from normal, and repeated tests would raise false alarms at the start of every log.
     """
     return [flag for flag in weight_flags(weights) if flag.name != WEIGHTS_OFF_ONE or weights.ess >= ESS_MIN]
 

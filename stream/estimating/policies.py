@@ -61,7 +61,7 @@ class Policy(ABC):
         return p / propensity_min
 
     def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
-        """Return the importance weights π(a|x)/μ(a|x) for n rows, from π = p [n, K] and the logged values."""
+        """Return the importance weights π(a|x)/μ(a|x) for n rows. π is p [n, K]; a and μ are the logged values."""
         weights: FloatArray = p[np.arange(actions.size), actions] / propensities
         return weights
 
@@ -109,7 +109,7 @@ class Logged(Policy):
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the played class and 0 for all others. Their expected values are the unknown probabilities."""
+        """Return 1 for the played class and 0 for all others. The expected values are the unknown probabilities."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         known = np.flatnonzero(chunk.actions >= 0)
         p[known, chunk.actions[known]] = 1.0

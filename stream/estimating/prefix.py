@@ -7,7 +7,7 @@ arrival is biased upwards. A decision is therefore counted only when it and all 
     settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
 
 *Memory.* Decisions after the first pending decision are stored. A decision is pending for at most one window, so at
-most one window of decisions is stored. The join needs more memory per decision.
+most one window of decisions is stored. The memory per decision is less than in the join.
 """
 
 from abc import ABC, abstractmethod
@@ -46,7 +46,7 @@ class PrefixEstimator(ABC, Generic[V]):
 
     @abstractmethod
     def value_of(self, prediction: Prediction) -> V | None:
-        """Return the value to store for a decision, or None to ignore the decision."""
+        """Return the value to store for a decision, or None if the decision is to be ignored."""
 
     def reward_of(self, example: Example) -> int | None:
         """Return the reward of a settled decision, or None if it has no reward."""

@@ -4,13 +4,14 @@
     r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, limited to [0, 1]
     S = the diagonal matrix of the mean z² over all rows, so that the model does not depend on the units of the features
 
-The sums are kept for each fold and need constant memory. An *out-of-fold* prediction uses all folds except the row's
-own. A fold's λ is the value in RIDGES with the best predictions for held-out folds. The error is also computed from the
-sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ equals r̄; for a rare action, it is close
-to r̄.
+The sums are kept separately for each fold, and use constant memory. An *out-of-fold* prediction uses all folds except
+the row's own. A fold's λ is the value in RIDGES with the best predictions for held-out folds. The error is also
+computed from the sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ equals r̄; for a rare
+action, it is close to r̄.
 
-If d features require too much memory, x is hashed with signs to m features (Weinberger et al., "Feature hashing for
-large scale multitask learning", ICML 2009). The coarser model widens the intervals, but biases only the direct method.
+If d features require too much memory, x is mapped to m features by signed hashing (Weinberger et al., "Feature hashing
+for large scale multitask learning", ICML 2009). The coarser model widens the intervals, but biases only the direct
+method.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from stream.randomness.draws import words
 from stream.wire.records import FloatArray
 
 SUMS_BYTES_MAX = 8 * 2**20
-"""Memory limit for one model's sums."""
+"""Limit on the memory for one model's sums."""
 
 SIZE_MIN = 8
 """Minimum number of features m after hashing."""
@@ -50,14 +51,14 @@ def size_of(n_features: int, n_classes: int, folds: int) -> int:
 
 
 class _Sums(NamedTuple):
-    """The sums A and b for every action, and values derived from them."""
+    """The sums A and b for every action, and the values derived from these sums."""
 
     A: FloatArray  # [K, m + 1, m + 1]
     b: FloatArray  # [K, m + 1]
 
     @classmethod
     def of(cls, parts: Sequence["_Sums"]) -> "_Sums":
-        """Return the sums over all parts. Subtracting parts from a total would leave large rounding errors."""
+        """Return the sums over all parts. Subtracting parts from a total instead would leave large rounding errors."""
         A, b = parts[0]
         for part in parts[1:]:
             A, b = A + part.A, b + part.b
@@ -104,7 +105,7 @@ class _Sums(NamedTuple):
 
 
 def _best_ridge(known: _Sums, held: _Sums) -> float:
-    """Return the λ with which a model fitted on known rows best predicts held-out rows. Ties go to the smallest λ."""
+    """Return the λ with which a model of the known rows best predicts the held-out rows. Ties go to the smallest λ."""
     losses = [known.loss_on(held, ridge) for ridge in RIDGES]
     return RIDGES[int(np.argmin(losses))]
 
@@ -189,7 +190,7 @@ class RunningRewardModel:
         self._refit_at = REFIT_FIRST
 
     def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ [n, K] for the next rows, from models fitted on earlier rows; then add the rows."""
+        """Add the next rows, and return q̂ [n, K] for them, as predicted by models fitted on earlier rows only."""
         q = np.empty((z.shape[0], self.model.n_classes))
         start = 0
         while start < z.shape[0]:

@@ -1,4 +1,4 @@
-"""Logged decisions as input for the estimators: column chunks of up to 1024 rows, with random draws for each row."""
+"""Logged decisions as input for the estimators: chunks of up to 1024 rows in columns, with random draws per row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -15,7 +15,7 @@ ROWS_MAX = 1024
 and a column for each resample."""
 
 FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
-"""Positions in a row's sequence of random words, by purpose. Resampling uses all later words."""
+"""Positions in a row's sequence of random words, by purpose. Resampling uses all words from its position onwards."""
 
 
 class Eligible(NamedTuple):
@@ -60,7 +60,7 @@ class Eligible(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """n logged decisions as columns. A negative integer or a NaN propensity denotes a missing value."""
+    """Columns with n logged decisions. A negative integer or a NaN propensity denotes a missing value."""
 
     ids: Sequence[str]  # n event ids
     offsets: NDArray[np.int64]  # [n + 1], from 0: row j has the entries offsets[j] to offsets[j + 1] - 1

@@ -1,4 +1,4 @@
-"""Running off-policy estimates for a stream of rows. Their state consists of sums, which can be stored and combined."""
+"""Running off-policy estimates for a stream of rows. The state consists of sums, which can be stored and combined."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -29,7 +29,7 @@ class RunningEstimate:
         self._sequence = Sequence01(0.0, 1.0 - CONFIDENCE)
 
     def add(self, weights: FloatArray, rewards: FloatArray, at: Sequence[int] = ()) -> list[Interval]:
-        """Add rows with weights and bits, float64[m] each. Return the anytime intervals after the rows `at`."""
+        """Add rows with weights and bits, float64[m] each. Return the anytime-valid interval after each row in `at`."""
         self.weights.add(weights)
         self.weighted_rewards.add(weights * rewards)
         self.rewards.add(rewards)
@@ -87,7 +87,7 @@ class RunningEstimate:
 
 
 def _normal(value: float, deviation: float) -> Interval | None:
-    """Return a normal interval, or None if all rows are equal and contain no information about the variance."""
+    """Return a normal interval, or None if all rows are equal and thus contain no information about the variance."""
     if deviation <= 0.0:
         return None
     reach = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0) * deviation

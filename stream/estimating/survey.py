@@ -1,4 +1,4 @@
-"""The first pass over a log: it summarises the contents, and flags suspicious propensities and missing feedback."""
+"""The first pass over a log. It summarises the log, and flags suspicious propensities and missing feedback."""
 
 from collections.abc import Iterable, Iterator
 from math import erfc, sqrt
@@ -163,7 +163,7 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value (normal approximation) for a mean weight of 1, which correct propensities would give."""
+    """Return the p-value (normal approximation) of the hypothesis that the mean weight is 1, as it should be."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))

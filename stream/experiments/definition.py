@@ -65,7 +65,7 @@ def values_of(values: Values) -> list[Scalar]:
 
 
 def grid(values: Mapping[str, Values]) -> Iterator[Parameters]:
-    """Yield all combinations of one value for each name.
+    """Yield every combination that contains one value for each name.
 
     >>> [point["a"] for point in grid({"a": [1, 2], "b": "x"})]
     [1, 2]
@@ -145,7 +145,7 @@ class Sweep(_Table):
 
 
 class Figure(_Table):
-    """A figure with a panel for each value of `panels`, and with a line for each learner and value of `lines`."""
+    """A figure with one panel per value of `panels`. A panel has a line for each learner and each value of `lines`."""
 
     name: str
     title: str
@@ -228,7 +228,7 @@ class Experiment(_Table):
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
     def with_tuning(self, names: Sequence[str]) -> list[Sweep]:
-        """Return the named sweeps and those whose best parameters they use, in order."""
+        """Return the named sweeps, and the sweeps whose best parameters they use, in order."""
         found = set(names)
         for sweep in reversed(self.sweeps):
             if sweep.name in found and sweep.best_of is not None:
@@ -236,12 +236,13 @@ class Experiment(_Table):
         return [sweep for sweep in self.sweeps if sweep.name in found]
 
     def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
-        """Return a copy with a different number of events and seeds. None leaves a number unchanged.
+        """Return a copy with different numbers of events and seeds. None leaves a number unchanged.
 
         Args:
             events: Limit on events per run. Sweeps with a lower limit keep it.
             seeds: Number of seeds.
-            exactly: Names of sweeps that use exactly `events` events, even if this number exceeds their limits.
+            exactly: Names of the sweeps that use exactly `events` events, even if this number exceeds the sweep's
+                limit.
         """
         sweeps = []
         for sweep in self.sweeps:

@@ -1,4 +1,4 @@
-"""One run of an experiment: a learner processes the stream for a seed. The result is a row."""
+"""One run of an experiment: a learner processes the stream generated for a seed. The result is a row."""
 
 import json
 import time
@@ -39,7 +39,7 @@ CURVE_POINTS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A planned run. It contains everything that determines the row, except the data and the code."""
+    """A planned run. It contains everything that determines the resulting row, except the data and the code."""
 
     sweep: str
     data: str
@@ -136,7 +136,7 @@ _warm: set[object] = set()
 
 
 def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run, float]:
-    """Run the learner; return the result and the CPU time of the loop, excluding the time taken to load the kernels."""
+    """Run the learner. Return the result and the CPU time of the loop, excluding the time for loading the kernels."""
     kernels = getattr(learner, "kernels", None)
     if kernels not in _warm:
         few = life_of(stream, np.arange(min(2, stream.truth.size)))
@@ -188,7 +188,7 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
 
 
 def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
-    """Run another library's learner. Its greedy class is unknown, so the action is used instead."""
+    """Run another library's learner. The learner's greedy class is unknown, so the action is used instead."""
     if job.conditions.window >= 0 or job.conditions.model == "shared":
         raise ParameterError(f"{job.learner} supports neither a window nor a shared model")
     started_s = time.process_time()
@@ -211,7 +211,7 @@ def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
 
 
 SPLIT_FOLDS = 5
-"""Number of folds for `evaluate = "split"`. One of them, a fifth of the rows, is used for testing."""
+"""Number of folds for `evaluate = "split"`. One fold, which contains a fifth of the rows, is used for testing."""
 
 
 def _tested(job: Job, data: Loaded) -> Row:

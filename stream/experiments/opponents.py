@@ -24,17 +24,17 @@ OPPONENTS: dict[str, frozenset[str]] = {
     "vw": frozenset(("exploration", "cost_right", "cost_wrong", "unit", "learning_rate")),
     "river": frozenset(("model",)),
 }
-"""The learners from other libraries, by name, with the parameters they accept."""
+"""The learners from other libraries, by name, with the parameters that each one accepts."""
 
 
 class Opponent(Protocol):
     """A learner from another library that processes one event at a time."""
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
-        """Return the action for event t, drawn with the uniform number u, and an object to pass to `learn`."""
+        """Return the action for event t, drawn using the uniform number u, and an object to pass to `learn`."""
 
     def learn(self, kept: Any, action: int, label: int) -> None:
-        """Learn from the bit, or from the label for full-information learners."""
+        """Learn from the bit or, for full-information learners, from the label."""
 
 
 class Events(Protocol):

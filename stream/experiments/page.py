@@ -1,4 +1,4 @@
-"""An experiment's HTML page, with interactive figures and tables in one file."""
+"""An experiment's HTML page: a single file with interactive figures and tables."""
 
 import math
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ _FORMS: dict[str, Form] = {"error": "share", "last_tenth": "share", "mistakes": 
 
 
 def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: DrawnAxis) -> list[Chart]:
-    """Return a figure's panels as charts. A label has the same colour in all charts.
+    """Return a figure's panels as charts. Lines with the same label have the same colour in all charts.
 
     Args:
         key: A key for the figure, unique on the page.

@@ -68,7 +68,7 @@ def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence
     return [path, html, *written]
 
 
-_MARKS = "† and *: {learner} differs with p < 0.01 and p < 0.001 (paired t-test over the folds)."
+_MARKS = "† (p < 0.01) and * (p < 0.001): significant difference from {learner} (paired t-test over the folds)."
 
 
 def _bands(rows: Sequence[Row]) -> str:
@@ -119,7 +119,7 @@ def markdown(table: Table) -> str:
 
 
 def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]]) -> list[RanOn]:
-    """Describe each sweep's data, the missing data sets, and the versions."""
+    """Describe the data for each sweep, the missing data sets, and the software versions."""
     missing = sets.missing(experiment)
     notes = []
     for sweep in experiment.sweeps:

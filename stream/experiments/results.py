@@ -1,4 +1,4 @@
-"""Turns a sweep's rows into lines for figures and into tables that include a paper's numbers. Does not access files."""
+"""Converts a sweep's rows to lines in figures, and to tables that include a paper's numbers. Does not access files."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def field_of(row: Row, name: str) -> Scalar | None:
 
 
 def first_field_of(row: Row, names: str) -> Scalar | None:
-    """Return the value of the first of these fields that the row has. The names are separated by |."""
+    """Return the row's value for the first of these fields that it has. The names are separated by |."""
     return next((value for name in names.split("|") if (value := field_of(row, name)) is not None), None)
 
 
@@ -104,7 +104,7 @@ def _means(groups: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]
 
 
 def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | None]:
-    """Return the rows whose parameter value has the smallest mean error, and that value."""
+    """Find the parameter value with the smallest mean error. Return the rows that have it, and the value itself."""
     by_value: dict[Scalar | None, list[Row]] = defaultdict(list)
     for row in rows:
         by_value[first_field_of(row, parameter)].append(row)
@@ -113,7 +113,7 @@ def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | No
 
 
 class Compared(NamedTuple):
-    """A line in a table that compares results with a paper. Errors are in percent, mistakes are counts."""
+    """A line in a table that compares our results with a paper's. Errors are percentages; mistakes are counts."""
 
     data: str
     learner: str
@@ -174,7 +174,7 @@ def _reported(table: Comparison, row: Row) -> Reported | None:
 
 
 P_VALUES = ((0.001, "*"), (0.01, "†"))
-"""Upper limits on the p-value of a paired t-test over the folds, with the marks that the paper uses for them."""
+"""Upper limits on the p-value of a paired t-test over the folds, each with the mark that the paper uses for it."""
 
 
 def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:
@@ -194,7 +194,7 @@ def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], 
 
 
 def _by_chance(differences: Sequence[float]) -> float:
-    """Return the p-value of a t-test for a mean of 0. Requires at least two differences that are not all 0."""
+    """Return the p-value of a t-test for a mean of 0. Requires at least two differences, at least one of them not 0."""
     n, spread = len(differences), stdev(differences)
     return float(2.0 * stdtr(n - 1, -abs(mean(differences)) * math.sqrt(n) / spread)) if spread else 0.0
 
@@ -221,7 +221,7 @@ def sentence(line: Compared, table: Comparison, note: str) -> str:
 
 
 def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str], str]) -> Table:
-    """Return the lines as a table of text, with the paper's value, our value and the difference."""
+    """Return the lines as a text table, with the paper's value, our value and the difference."""
     has_paper = any(line.paper for line in lines)
     columns = [
         "data",
@@ -249,7 +249,7 @@ def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str],
 
 
 def shown(value: Scalar | None) -> str:
-    """Format a value. Powers of two are shown as powers.
+    """Format a value. Powers of two are shown with an exponent.
 
     >>> shown(0.0078125), shown(0.3), shown(None), shown("drop")
     ('2^-7', '0.3', '–', 'drop')

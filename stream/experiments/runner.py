@@ -89,8 +89,7 @@ def run_experiment(
         folder: The results directory.
         jobs: The number of processes.
         progress: Called after each run.
-        only: Names of the sweeps to run; None means all. Sweeps from which these take their parameters are
-            also run.
+        only: Names of the sweeps to run; None means all. The sweeps whose best parameters they use are also run.
     """
     path = folder / ROWS_FILE
     rows = read_rows(path)
@@ -153,7 +152,7 @@ def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
 
 
 _sets: list[Sets] = []
-"""The data sets for a process in the pool. All runs in the process share them, so that loaded data are reused."""
+"""The data sets for a process in the pool. All runs in the process share these, so that loaded data are reused."""
 
 
 def _start(sets: Sets) -> None:

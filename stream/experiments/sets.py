@@ -23,12 +23,12 @@ GENERATED = ("synsep", "synnonsep", LINEAR)
 
 
 Fact = Callable[[float], float]
-"""A function that computes a parameter from a statistic of the data set. Its argument scales the statistic."""
+"""A function that computes a parameter from a statistic of the data set. The argument scales the statistic."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so that it can be a cache key
 class Loaded:
-    """A data set in memory. If the data are generated, this is the data set for one seed."""
+    """A data set in memory; if generated, the data set for one seed."""
 
     n_classes: int
     n_features: int
@@ -75,7 +75,7 @@ class Sets:
         return self._entries[name].title if name in self._entries else _TITLES[name]
 
     def note(self, name: str) -> str:
-        """Describe how a data set differs from the papers' data set. Return an empty string if it does not differ."""
+        """Describe how a data set differs from the one used in the papers. Return an empty string if it is the same."""
         return self._entries[name].note if name in self._entries else ""
 
     def load(self, name: str, seed: int, rows_max: int | None) -> Loaded:
@@ -113,7 +113,7 @@ def linear_models(seed: int) -> Loaded:
 
     The paper does not specify the distributions of x and u in the relevant dimensions. Here, x is uniform in [-1, 1]
     and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm. The parameter `u_norm_sq` is
-    ‖U‖², so the statistic `squared_norm` is the square of this multiple.
+    ‖U‖², so the statistic `squared_norm` is the square of such a multiple.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))
@@ -129,7 +129,7 @@ def linear_models(seed: int) -> Loaded:
 
 
 def with_facts(parameters: Mapping[str, Scalar], facts: Mapping[str, Fact]) -> dict[str, Scalar]:
-    """Replace parameters that are multiples of a statistic of the data with their values.
+    """Replace each parameter that is a multiple of a statistic of the data with its numeric value.
 
     >>> with_facts({"u_norm_sq": "0.5 squared_norm", "variant": 1}, {"squared_norm": lambda times: (times * 8.0) ** 2})
     {'u_norm_sq': 16.0, 'variant': 1}

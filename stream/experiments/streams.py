@@ -142,7 +142,7 @@ def part_of(stream: Stream, events: Indices) -> Stream:
 
 
 def life_of(stream: Stream, events: Indices) -> Stream:
-    """Return a run of consecutive events that ends when the state is lost. Bits due after that are never delivered."""
+    """Return a stream of consecutive events that ends when the state is lost. Bits due later are never delivered."""
     delays = stream.delays[events]
     return _taken(stream, events, np.where(events + delays > events[-1], NEVER, delays))
 
@@ -153,7 +153,7 @@ def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
 
 
 def partitions_of(size: int, partitions: int, seed: int) -> Indices:
-    """Return each event's partition, assigned uniformly at random, as with key hashing."""
+    """Return each event's partition, drawn uniformly at random, as if the events' keys were hashed."""
     return generator(seed, "partition").integers(0, partitions, size)
 
 

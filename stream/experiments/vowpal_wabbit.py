@@ -1,9 +1,9 @@
 """Vowpal Wabbit's contextual bandits as opponents, with the same rows, draws and delays as Onebit's learners.
 
-The bandit uses the single-line format with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line
-format, with one regression for all actions (`--cb_type mtr`). Examples are created from numbers, not parsed from
-text, and each is used for both its prediction and its update. This is the fastest method that the Python package
-offers. The bit is passed as a cost, with the action and its probability at decision time.
+The bandit uses the single-line format with K actions (`--cb_explore K`). Vowpal Wabbit converts it to the multi-line
+format, with one regression for all actions (`--cb_type mtr`). Examples are created from numbers, not parsed from text,
+and each example is used for both a prediction and an update. No other method in the Python package is faster. The bit
+is passed as a cost, with the action and its probability at decision time.
 
     pip install vowpalwabbit==9.11.9
 """
@@ -33,14 +33,15 @@ class Sizes(Protocol):
 
 
 NAMESPACE = "f"
-"""The namespace for the features f0, f1, ... Integer names would collide with each other, because they are not
-hashed."""
+"""The namespace for the features f0, f1, ... Integer names are not hashed, so their indices would collide with each
+other."""
 
 SQUARECB = "--squarecb --gamma_scale 100"
 """The default exploration."""
 
 BITS = range(18, 25)
-"""Numbers of bits in an index into the weight table, from Vowpal Wabbit's default to the number for a 268 MB table."""
+"""Range for the number of bits in a weight table's index, from Vowpal Wabbit's default to the number for a 268 MB
+table."""
 
 
 class Setting(NamedTuple):
@@ -109,7 +110,7 @@ class Bandit:
         return example
 
     def decide(self, example: Any, u: float) -> tuple[int, float]:
-        """Return an action, drawn with the uniform number u, and its probability."""
+        """Return an action, drawn using the uniform number u, and the action's probability."""
         self._model.predict(self._workspace, example)
         probabilities: list[float] = example.get_action_scores()
         below = 0.0

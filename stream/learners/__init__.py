@@ -1,6 +1,6 @@
 """Learning algorithms, with one file per paper. `create` creates a learner by name.
 
-Importing this package imports all its modules, which registers their learners.
+Importing this package imports all of its modules, and thereby registers their learners.
 """
 
 import importlib

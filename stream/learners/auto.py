@@ -1,4 +1,4 @@
-"""Choice of the default learner, based on the size and density of the data."""
+"""Chooses the default learner, based on the size and density of the data."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
 
 
 def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:
-    """Yield the late-ucb parameter sets that suit the data, best first."""
+    """Yield the sets of late-ucb parameters that suit the data, the best first."""
     few = n_features + 1 <= SIZE_MAX
     if dense or not known:
         if n_features + RANDOM_FEATURES + 1 <= SIZE_MAX:

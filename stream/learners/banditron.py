@@ -104,12 +104,12 @@ class Banditron(KernelLearner):
     Delay: an update uses ỹ and p_ỹ from prediction time, because the estimate is unbiased only for the distribution
     from which the action was drawn. ŷ is the greedy class when the bit arrives (margin=feedback) or at prediction time
     (margin=decision). Without delay, both settings are the paper's algorithm. With long delays, margin=feedback is far
-    more accurate, because it does not repeat corrections that other updates have already made.
+    more accurate, because updates do not repeat corrections that earlier updates have already made.
 
     Retraction: the bit contributes x / p_ỹ to the update. A retraction subtracts or adds this term. With
-    margin=decision, W is a sum over the events. Up to rounding, W is the same as if the original update had used the
-    real bit, given the same decisions. With margin=feedback, the intermediate updates used greedy classes that depended
-    on the assumed bit.
+    margin=decision, W is a sum over the events. Given the same decisions, W is therefore, up to rounding, the same as
+    if the original update had used the real bit. With margin=feedback, the intermediate updates used greedy classes
+    that depended on the assumed bit.
 
     Departures from the paper: none.
 

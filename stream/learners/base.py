@@ -19,7 +19,7 @@ from stream.parsing import parse_number, parse_whole
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray, make
 
 State = dict[str, NDArray[Any] | float | int | str]
-"""A learner's state: named arrays and scalars that, with the parameters, determine its future behaviour."""
+"""A learner's state: named arrays and scalars that, together with the parameters, determine its future behaviour."""
 
 Kernel = Callable[..., Any]
 
@@ -34,14 +34,14 @@ class Kernels(NamedTuple):
 
 
 U_STEP = 2.0**-53
-"""Initial step by which `distribution` increases u if rounding leaves u within the previous class's interval."""
+"""Initial increment of u in `distribution` if, because of rounding, u is still in the previous class's interval."""
 
 U_REST = 1e-12
 """`distribution` stops when 1 - u is at most this value."""
 
 
 NO_DETECTORS: FloatArray = np.zeros(0)
-"""The empty array of alarms for a learner without drift detection."""
+"""Empty array of alarms, for learners without drift detection."""
 
 
 class ParameterError(OnebitError, ValueError):
@@ -78,7 +78,7 @@ class Cost(NamedTuple):
 class Parameter:
     """A parameter that a learner declares.
 
-    The default determines the type. A range or a list of choices limits the value.
+    The default determines the type. The value can be limited to a range or to a list of choices.
     """
 
     name: str
@@ -185,7 +185,7 @@ class Learner(ABC):
             x: Features, sparse or dense float64[d].
             u: Uniform draw in [0, 1).
             eligible: Classes that may be played, int32[m] in increasing order; None means all. Exploration uses m
-                instead of K. The scores of the other classes are `kernels.NOT_ELIGIBLE`.
+                instead of K. The other classes have the score `kernels.NOT_ELIGIBLE`.
 
         Raises:
             ParameterError: the learner does not support eligible classes.
@@ -195,8 +195,8 @@ class Learner(ABC):
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
         """Return the probability of playing each class for x, float64[K], without side effects.
 
-        `predict` plays a class if u is in an interval whose length is the class's propensity. This method therefore
-        calls `predict` once for each class with positive probability.
+        `predict` plays a class if u is in that class's interval, whose length is the class's propensity. This method
+        therefore calls `predict` once for each class with positive probability.
         """
         return _distribution(self.n_classes, lambda u: self.predict(x, u, eligible)[:3])
 
@@ -224,7 +224,7 @@ class Learner(ABC):
         return self
 
     def promote(self, number: int) -> None:  # noqa: B027 (a single learner always decides)
-        """Let the learner with this index make the decisions; see `decides`."""
+        """Let the learner with this index make all further decisions; see `decides`."""
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
         """Return the index of the learner that made a decision, and the class that each learner chose."""
@@ -236,8 +236,8 @@ class Learner(ABC):
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
         """Record a decision that the shared model's log does not contain yet.
 
-        A task with a shared model decides with the model from the log and the effects of its own decisions that are not
-        in the log yet. The task removes these effects before `observe` applies the decision from the log.
+        A task with a shared model decides with the log's model plus the effects of the task's own decisions that are
+        not in the log yet. Before `observe` applies such a decision from the log, the task removes these effects.
         """
         self.observe(x, decision)
 
@@ -283,7 +283,7 @@ class Learner(ABC):
     def state_into(self, copy: State) -> State:
         """Return the state. The arrays in `copy`, an earlier state of the same learner, may be reused.
 
-        For states of 100 MB, allocating memory can cost ten times as much as copying.
+        For states of 100 MB, allocating the memory can take ten times as long as copying the data.
         """
         return self.state()
 
@@ -315,7 +315,7 @@ def _restored(
 
 
 def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]]) -> FloatArray:
-    """Return the probability of each class, float64[K]. `play` maps u to a class, a greedy class and a propensity."""
+    """Return the probability of each class, float64[K]. `play` maps u to an action, a greedy class and a propensity."""
     p = np.zeros(n_classes)
     u, step = 0.0, U_STEP
     while u < 1.0 - U_REST:
@@ -331,8 +331,8 @@ def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]
 class KernelLearner(Learner):
     """A learner implemented as kernels over flat arrays; see `stream.learners.kernels`.
 
-    If float64 cannot represent an update (an entry of x is NaN or above 1e100, see `usable`), `predict` still decides,
-    but `update` leaves the model unchanged and returns False.
+    If an update cannot be represented in float64 (an entry of x is NaN or above 1e100; see `usable`), `predict` still
+    decides, but `update` leaves the model unchanged and returns False.
     """
 
     predict_kernel: ClassVar[Kernel]
@@ -358,8 +358,8 @@ class KernelLearner(Learner):
         Args:
             n_classes: K.
             n_features: d.
-            arrays: The whole state by name. Each entry is an array in `model`, or a view of such an array. Passing an
-                array costs 0.1 µs per call, so learners stack arrays of equal shape.
+            arrays: All arrays in the state, by name. Each is an array in `model`, or a view of such an array. Passing
+                an array costs 0.1 µs per call, so learners stack arrays of equal shape.
             model: The kernel arguments that follow the event. Arrays, including scratch space, precede constants.
             kernels: Kernels to use instead of the class's own.
         """
@@ -415,7 +415,7 @@ class KernelLearner(Learner):
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
-        """Return a decision's fields as kernel arguments. One array contains the scores, then the logged values."""
+        """Return a decision's fields as kernel arguments. One array has the scores, followed by the logged values."""
         action, greedy, propensity, scores, logged = decision
         if logged.size != self.logged_size:
             raise ValueError(
@@ -500,15 +500,16 @@ class KernelLearner(Learner):
 MARGIN = Parameter(
     "margin",
     "feedback",
-    "scores used for an update with a late bit: those of the current model, or those at the time of the decision",
+    "scores used for an update with a late bit: those of the current model, or those from the time of the decision",
     choices=("feedback", "decision"),
 )
-"""Without delay, both values give identical results. Kernels receive `at_feedback`, which is True for `feedback`."""
+"""If bits arrive without delay, both values give identical results. Kernels receive `at_feedback`, which is True for
+`feedback`."""
 
 DRIFT = Parameter(
     "drift",
     "global",
-    "resets after a sustained drop in reward: none, only of all classes together, or also of individual classes",
+    "resets after a sustained drop in reward: none, of all classes together, or also of single classes",
     choices=DRIFTS,
     correctable="off",
 )
@@ -519,7 +520,7 @@ INVERSE_GAP = (
     Parameter("others", 0.3, "weight of a bit's evidence about the other classes", low=0.0, high=1.0, any_right=0.0),
     Parameter("bias", 0.1, "constant entry appended to x after x is scaled to unit norm", low=0.0, high=1e9),
 )
-"""Parameters for learners that use inverse-gap weighting. These learners' docstrings define n."""
+"""Parameters for learners that use inverse-gap weighting. n is defined in each learner's docstring."""
 
 
 @lru_cache
@@ -569,9 +570,9 @@ _compiled: dict[tuple[CodeType, Kernels, tuple[Any, ...]], Callable[..., object]
 def compile_with(learner: KernelLearner, template: Callable[P, R], **others: Any) -> Callable[P, R]:
     """Compile a function that calls this learner's kernels.
 
-    The function is copied, and the kernels become globals of the copy. Numba does not cache a function on disk if the
-    function receives compiled functions as arguments or from a closure, but it does cache such a copy. The copy's name
-    contains a digest of the kernels' names and source. Numba therefore recompiles the copy when the source changes.
+    The function is copied, and the kernels become globals of the copy. Numba does not cache a function on disk if it
+    receives compiled functions as arguments or from a closure, but does cache such a copy. The copy's name contains a
+    digest of the kernels' names and source. Numba therefore recompiles the copy when the source changes.
 
     Args:
         learner: The learner whose kernels are used.

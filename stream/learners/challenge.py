@@ -37,8 +37,8 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
     "one_right_class": any,
     "from_logs": lambda both: FromLogs.PROPENSITY if FromLogs.PROPENSITY in both else FromLogs.NOTHING,
 }
-"""Functions that combine the two learners' values, by attribute name. All other attributes are copied from the
-champion."""
+"""Functions that combine the two learners' values of an attribute, by attribute name. All other attributes are copied
+from the champion."""
 
 T = TypeVar("T")
 
@@ -50,14 +50,14 @@ class Challenge(Wrapper):
         observe   both learners observe a and its propensity
         update    both learners learn from a, its propensity and the reward
 
-    Each learner treats the other learner's decisions as logged decisions, so for both, `from_logs` must be `NOTHING` or
-    `PROPENSITY`. The draws of a′ and a are independent. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p
-    is the propensity of a, and p′ is the other learner's probability of a. This weight is used to estimate the other
-    learner's reward; see `stream.estimating.challengers`.
+    Each learner treats the other learner's decisions as logged decisions, so `from_logs` must be `NOTHING` or
+    `PROPENSITY` for both learners. The draws of a′ and a are independent. Given a, the mean of 1[a′ = a]/p is therefore
+    p′/p, where p is the propensity of a, and p′ is the other learner's probability of a. This weight is used to
+    estimate the other learner's reward; see `stream.estimating.challengers`.
 
-    After a promotion, the other learner decides. Each decision records which learner made it. If the bit arrives
-    after a promotion, each learner therefore still uses its own logged values. `scores` are those of the learner that
-    decided.
+    After a promotion, the other learner decides. Each decision records which learner made it. Each learner can
+    therefore use its own logged values even if the bit arrives after a promotion. `scores` are those of the learner
+    that decided.
 
     A decision's logged values are, in order: the deciding learner's values; the other learner's scores and values; a′;
     the other learner's greedy class; and 1 if the challenger decided, or 0 otherwise. Several challengers are nested:
@@ -153,7 +153,7 @@ class Challenge(Wrapper):
         return Decision(action, greedy, propensity, own[:K], own[K:] if own.size > K else NOTHING_LOGGED)
 
     def _learned(self, decision: Decision) -> tuple[Decision, Decision]:
-        """Return two versions of the decision, one for the champion's update and one for the challenger's."""
+        """Return two versions of the decision: one for the champion's update, and one for the challenger's."""
         first, second = self._rows(decision)
         return first._replace(action=decision.action), second._replace(action=decision.action)
 
@@ -183,7 +183,7 @@ class Challenge(Wrapper):
 
     @property
     def alarms(self) -> FloatArray:
-        """Always empty, because one bit can raise alarms in both learners. Alarms still reset the learners."""
+        """Always empty, because one bit can raise alarms in both learners. Alarms still cause resets."""
         return NO_DETECTORS
 
     def weights(self) -> FloatArray:
@@ -211,7 +211,7 @@ class Challenge(Wrapper):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the additional cost, excluding the costs of the two learners."""
+        """Return only the additional cost, without the costs of the two learners."""
         return Cost(flops_per_event=10, bytes_per_event=8 * (n_classes + 3), state_bytes=8)
 
 

@@ -63,13 +63,13 @@ class Confidit(KernelLearner):
     are stored as inverses); α `alpha`, in (-1, 1], which limits the spread of scores; η `eta`; ‖U‖² `u_norm_sq`; δ
     `delta`; q `approx_error`, power `approx_error_power`; t the round number, starting at 1. `variant` 1 to 5 selects a
     row of the paper's Table 2, which sets `projection`, `confidence` and `covariance`. With 0, these parameters are set
-    individually. At α = 1, every wrong answer demotes the class and v has no effect.
+    individually. At α = 1, every wrong answer counts against the class, and v has no effect.
 
     The action is deterministic, so every propensity is 1 and u has no effect. At t = 1, all classes tie, and the
     learner plays class 0. Variant 5 can permanently stop playing a class: the diagonal treats features as independent,
     so the bound for a class that was wrong on common features may remain too low.
 
-    Delay: an update uses the current w and A and the decision's action, but no other field of the decision. w = A⁻¹ΣX
+    Delay: an update uses the current w and A, and the decision's action, but no other field of the decision. w = A⁻¹ΣX
     is a ridge regression, so the order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ has one term
     per update, computed with A after that update. The current W is projected at every decision, as in the paper:
     `predict` uses W', and `observe` replaces W with W'.
@@ -94,7 +94,7 @@ class Confidit(KernelLearner):
     """
 
     name: ClassVar[str] = "confidit"
-    summary: ClassVar[str] = "second-order, upper confidence bounds; full or diagonal"
+    summary: ClassVar[str] = "second-order method with upper confidence bounds; full or diagonal matrices"
     paper: ClassVar[str] = "Crammer, Gentile 2013, Fig. 1"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
@@ -168,7 +168,7 @@ class Confidit(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz²/2 inverse entries, nnz rows and 1/32 of a pass; for diagonals, K·nnz entries."""
+        """Return the cost of reading K·nnz²/2 entries and nnz rows, and of 1/32 of a pass (diagonal: K·nnz entries)."""
         projection, _, covariance = _options(parameters)
         K, d = n_classes, n_features
         if covariance == "diag":

@@ -179,7 +179,7 @@ class FeatureBlocks(KernelLearner):
     """
 
     name: ClassVar[str] = "feature-blocks"
-    summary: ClassVar[str] = "one class per block of the feature space; small problems"
+    summary: ClassVar[str] = "stores one class per block of the feature space; for small problems"
     paper: ClassVar[str] = "Notes, sect. 2"
     is_linear = False
     parameters: ClassVar[tuple[Parameter, ...]] = (

@@ -307,7 +307,7 @@ class Arow(KernelLearner):
 
     name: ClassVar[str] = "arow"
     summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
-    best_for: ClassVar[str] = "comparing one-bit feedback with the true class, with noisy labels"
+    best_for: ClassVar[str] = "comparing one-bit feedback with true labels, on data with label noise"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)

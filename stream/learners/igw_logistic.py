@@ -29,8 +29,8 @@ A_START = 1e-3
 """Initial value of A. With this value, AdaGrad's first step is about `step`, except for very small gradients."""
 
 SHARE_MIN = 1e-9
-"""Lower limit on the divisor of the other classes' targets, which is the sum of those classes' probabilities. If the
-sum is far below the limit, the targets are near 0."""
+"""The targets of the other classes are their probabilities divided by the sum of these probabilities, or by this limit
+if the sum is lower. If the sum is far below the limit, the targets are near 0."""
 
 # Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
 SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)
@@ -39,7 +39,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x), with the constant entry. A row of M contains one feature's W for all classes, then A."""
+    """Compute p_k = σ(w_k·x), including the constant. A row of M has a feature's W for all classes, then its A."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -62,7 +62,7 @@ def predict(
     M: FloatArray,
     rest: FloatArray,
 ) -> tuple[int, int, float]:
-    """Sample by inverse-gap weighting. The scores are the probabilities of being right."""
+    """Sample an action by inverse-gap weighting. The scores are each class's probability of being right."""
     check_event(indices, values, M.shape[0] - 1)
     probabilities(indices, unit(values), M, rest, scores)
     limit(scores, eligible)
@@ -150,7 +150,7 @@ class IgwLogistic(KernelLearner):
     Assumes sparse x. On dense data with correlated features, AdaGrad's diagonal is inaccurate: the error on satimage is
     47%, compared with 21% for late-ucb.
 
-    Delay: an update uses the current W and A and the decision's action, but no other field of the decision. The order
+    Delay: an update uses the current W and A, and the decision's action, but no other field of the decision. The order
     of the bits matters, so an update cannot be retracted.
 
     Drift: a sustained drop in reward (`drift`) resets W and A for every class or for one class. `alarms` counts the
@@ -173,7 +173,7 @@ class IgwLogistic(KernelLearner):
     """
 
     name: ClassVar[str] = "igw-logistic"
-    summary: ClassVar[str] = "logistic regressions with inverse-gap weighting; sparse data"
+    summary: ClassVar[str] = "logistic regressions with inverse-gap weighting; for sparse data"
     best_for: ClassVar[str] = "sparse data with few classes; half the CPU time of stack-igw"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     supports_eligible: ClassVar[bool] = True

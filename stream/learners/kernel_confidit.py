@@ -195,7 +195,7 @@ def update(
 
 @register
 class ConfiditKernel(KernelLearner):
-    """Confidit without projection, with (11), in a kernel's feature space.
+    """Confidit without projection and with the bounds (11), in a kernel's feature space.
 
     Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
     90 (2013), sect. 3: Fig. 1 "run in dual variables".
@@ -280,7 +280,7 @@ class ConfiditKernel(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of the products and triangular factors for a full support with equally frequent classes."""
+        """Return the cost of the products and triangular factors, for a full support and equally frequent classes."""
         n = int(parameters["support_max"])
         triangles = n * n // (2 * n_classes)
         return Cost(

@@ -150,7 +150,7 @@ def usable(
 
 @compiled
 def assign(target: FloatArray, source: FloatArray) -> None:
-    """Copy the entries of an array. Assigning an array to a slice takes a second longer to compile."""
+    """Copy an array entry by entry. Assigning it to a slice instead would take a second longer to compile."""
     for j in range(source.size):
         target[j] = source[j]
 
@@ -209,7 +209,7 @@ def limit(scores: FloatArray, eligible: IndexArray) -> None:
 
 @compiled
 def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return a checked event's scores under the current W. Ineligible classes keep the score `NOT_ELIGIBLE`."""
+    """Return the scores of an event, already checked, under the current W. Ineligible classes keep `NOT_ELIGIBLE`."""
     current = np.empty(W.shape[0])
     linear_scores(indices, values, W, current)
     for k in range(current.size):
@@ -242,8 +242,8 @@ def argmax_except(scores: FloatArray, excluded: int) -> int:
 def sample_epsilon_greedy(greedy: int, scores: FloatArray, gamma: float, u: float) -> tuple[int, float]:
     """Sample p_i = (1-γ)[i = greedy] + γ/m among the m eligible classes.
 
-    Returns the first class i with u < p_0 + ... + p_i, and its propensity. If rounding leaves no such class, the last
-    eligible class is returned.
+    Returns the first class i with u < p_0 + ... + p_i, and its propensity. If there is no such class because of
+    rounding, the last eligible class is returned.
     """
     m = 0
     for k in range(scores.size):
@@ -264,7 +264,7 @@ def sample_epsilon_greedy(greedy: int, scores: FloatArray, gamma: float, u: floa
 def sample_from(probabilities: FloatArray, u: float) -> int:
     """Return the first class i with u < p_0 + ... + p_i.
 
-    If rounding leaves no such class, the last one with p_i > 0 is returned.
+    If there is no such class because of rounding, the last one with p_i > 0 is returned.
     """
     cumulative, last = 0.0, 0
     for k in range(probabilities.size):
@@ -370,7 +370,7 @@ def symmetric_product(inverse: FloatArray, indices: IndexArray, values: FloatArr
 
 @compiled
 def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> float:
-    """Return ‖x‖² in the M⁻¹-norm, or 0 if rounding makes it negative."""
+    """Return the squared M⁻¹-norm of x, or 0 if rounding makes it negative."""
     total = 0.0
     for a in range(indices.size):
         row = inverse[indices[a]]
@@ -387,7 +387,7 @@ SIMILARITIES = ("linear", "rational", "polynomial", "rbf")
 
 @compiled
 def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degree: int, width: float) -> float:
-    """Return k(x, x') from ⟨x, x'⟩, ‖x‖² and ‖x'‖²: linear, rational (for norms up to 1), polynomial, Gaussian."""
+    """Return k(x, x') from ⟨x, x'⟩, ‖x‖² and ‖x'‖². k is linear, rational (norms up to 1), polynomial or Gaussian."""
     if kind == 0:
         return dot
     if kind == 1:
@@ -462,7 +462,7 @@ def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) ->
 
 @compiled
 def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
-    """Add a settled bit, and count any alarm. Return whether to reset all classes or the action's class.
+    """Add a settled bit, and count any alarm. Return whether to reset all classes, the action's class, or none.
 
     Args:
         detectors: float64[3, K + 1], one column per class and a last column for all classes together.
@@ -493,7 +493,7 @@ TILE = 16
 
 @compiled
 def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
-    """Apply A⁻¹ -= Σ_m z_m z_mᵀ on and above the diagonal, eight changes and two rows per pass, then mirror it.
+    """Apply A⁻¹ -= Σ_m z_m z_mᵀ on and above the diagonal, with eight changes and two rows per pass, then mirror A⁻¹.
 
     The speed is limited by reads of the changes, so each read is used for two rows.
     """

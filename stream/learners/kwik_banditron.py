@@ -190,7 +190,7 @@ class KwikBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of x's norm, the distance to the comparator, and a rank-one change to the inverse."""
+        """Return the cost of computing x's norm and the distance to the comparator, and of changing the inverse."""
         K, d = n_classes, n_features
         return Cost(
             flops_per_event=2 * nnz * (K + nnz + d) + 3 * K * d + 3 * d * d,

@@ -265,7 +265,7 @@ class LateUcb(KernelLearner):
     """
 
     name: ClassVar[str] = "late-ucb"
-    summary: ClassVar[str] = "ridge regression; bounds account for pending decisions; dense data, d ≤ 500"
+    summary: ClassVar[str] = "ridge regression whose bounds account for pending decisions; for dense data, d ≤ 500"
     best_for: ClassVar[str] = "dense data with up to 500 features, or more with project=256; late or corrected bits"
     paper: ClassVar[str] = "after Desautels, Krause, Burdick 2014"
     supports_eligible: ClassVar[bool] = True
@@ -380,7 +380,7 @@ class LateUcb(KernelLearner):
         super().__init__(n_classes, n_features, arrays, (model,), Kernels(predict, update, observe, log_of))
 
     def state(self) -> State:
-        """Return a copy of the state with a checksum of the fixed random matrices, which the parameters determine."""
+        """Return a copy of the state. A checksum replaces the random matrices, which depend only on the parameters."""
         return {**super().state(), "fingerprint": self.fingerprint} if self.fingerprint else super().state()
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -125,12 +125,12 @@ def own_score_place(model: FloatArray) -> int:
 def with_bias(
     indices: IndexArray, values: FloatArray, scores: FloatArray, model: FloatArray
 ) -> tuple[IndexArray, FloatArray, float]:
-    """Return the regression features and their ‖·‖².
+    """Return the regression features and their squared norm.
 
     The features are x (expanded or projected, and scaled to unit norm) and a constant. If there are random features,
     they precede the constant, and the features before them are divided by √2. `scores` records the projected features,
-    and whether random features were available when the decision was made. ‖·‖² of a unit-norm x is exact, so that
-    classes with the same number of decisions tie exactly.
+    and whether random features were available when the decision was made. The squared norm is exact if x has unit norm,
+    so that classes with the same number of decisions tie exactly.
     """
     kind, size, m, p = model[KIND], int(model[SIZE]), int(model[WAVES]), int(model[PROJECT])
     share = sqrt(0.5) if m > 0 else 1.0

@@ -17,7 +17,8 @@ is ten times the rounding error, and far below the tolerance of 1e-9 with which 
 """
 
 CYCLES_MAX = 10_000
-"""Limit on the number of cycles. Usually, 1 cycle suffices if no ball constrains W, and 10 to 100 cycles otherwise."""
+"""Limit on the number of cycles. Usually, 1 cycle suffices if no ball constrains W. Otherwise, 10 to 100 cycles are
+needed."""
 
 
 @compiled
@@ -38,7 +39,8 @@ def project(W: FloatArray, radius: float) -> None:
     """Replace W with the nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0 (Dykstra's alternating projections).
 
     Plain alternating projections converge to a point in both sets, but not necessarily to the nearest one. Dykstra's
-    algorithm adds the previous correction before each projection onto the balls. A subspace needs no correction.
+    algorithm adds the previous correction before each projection onto the balls. The projection onto the subspace needs
+    no correction.
     """
     K, d = W.shape
     _centre(W)
@@ -100,7 +102,7 @@ def update(
     eta: float,
     radius: float,
 ) -> bool:
-    """After a mistake, demote the action's class and project W (lines 7-8)."""
+    """After a mistake, decrease the score of the action's class for x, and project W (lines 7-8)."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 1 or indices.size == 0:
@@ -112,7 +114,7 @@ def update(
 
 @register
 class OneSidedBanditron(KernelLearner):
-    """Decreases the score of a wrong action, and projects the weights. Never explores; needs no true label.
+    """Decreases the score of a wrong action, and projects the weights. Never explores, and needs no true label.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 4. The set Ω follows from the sum-to-zero assumption.
 
@@ -124,7 +126,7 @@ class OneSidedBanditron(KernelLearner):
     The bound of ‖W*‖² sup‖x‖²/Δ² mistakes at η = Δ/sup‖x‖² assumes a W* in Ω with (W*x)_i ≤ -Δ for all i ≠ y. If no
     such W* exists, the learner may never recover.
 
-    Delay: the demoted class is the action at prediction time, and the step starts from the current W.
+    Delay: the class whose score is decreased is the action at prediction time. The step starts from the current W.
 
     Departures from the paper: none. The projection is exact to 1e-10 of the radius (tested).
 

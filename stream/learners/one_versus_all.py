@@ -92,7 +92,7 @@ class OvaPerceptron(KernelLearner):
         some w_iᵀx ≥ 0:  ỹ = argmax_i w_iᵀx;  if wrong, w_ỹ -= x
         none:            ỹ uniform;            if right, w_ỹ += x
 
-    Symbols: w_i weights [K, d], array W; ỹ the action. w = 0 claims every x.
+    Symbols: w_i weights [K, d], array W; ỹ the action. A class with w_i = 0 claims every x.
 
     The bound of O(K²/γ²) expected mistakes assumes that the classes are one-versus-all separable through the origin,
     with w*_yᵀx ≥ γ/2 and w*_iᵀx ≤ -γ/2 for i ≠ y.
@@ -236,7 +236,7 @@ class OvaKernelPerceptron(KernelLearner):
         rbf         k(x, x') = exp(-‖x - x'‖² / (2 width²))
 
     Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and i, an example's sign and class, rows of
-    `marks`; ỹ the action; a score of 0 claims x, so an empty support claims every x.
+    `marks`; ỹ the action; a class with a score of 0 claims x, so a class with empty support claims every x.
 
     The bound assumes linear separability with a margin as in (1) of the Notes. In the space of the rational kernel,
     this becomes one-versus-all separability with a smaller margin.
@@ -287,7 +287,7 @@ class OvaKernelPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost with a full support: nnz products and a kernel evaluation per stored example."""
+        """Return the cost for a full support: nnz products and one kernel evaluation per stored example."""
         support_max = int(parameters["support_max"])
         return Cost(
             flops_per_event=2 * support_max * (nnz + 4),

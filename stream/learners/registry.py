@@ -54,13 +54,13 @@ _ALL = Plugins("onebit.learners", _REGISTRY, _check_plugin)
 def check_parameters(
     name: str, parameters: Mapping[str, object], *, correctable: bool = False, any_right: bool = False
 ) -> dict[str, float | int | str]:
-    """Check a learner's parameters. Return them with the defaults for all other parameters.
+    """Check a learner's parameters. Return them together with the defaults of all parameters that are not given.
 
     Args:
         name: The learner.
         parameters: The parameters to check.
         correctable: Whether updates must be retractable, which changes some defaults.
-        any_right: Whether several classes may be right, which fixes some parameters.
+        any_right: Whether several classes may be right. If so, some parameters have fixed values.
     """
     if name not in _ALL:
         hint = close_matches(name, registered())

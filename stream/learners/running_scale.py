@@ -28,7 +28,7 @@ deviation can be a rounding error."""
 
 OBSERVED, VERSIONS, CENTRED = 0, 1, 2
 """Indices in `counts`: the number of contexts, the number of scales, and the first of the entries that contain the
-number of centred columns in each scale."""
+numbers of centred columns, one entry per scale."""
 
 COUNT, MEAN, SQUARES = 0, 1, 2
 """Columns of `moments`: the number, the mean and the sum of squared deviations of a feature's non-zero values."""
@@ -40,7 +40,7 @@ Counts = NDArray[np.int64]
 
 
 class RunningScale(Wrapper):
-    """A learner whose features are scaled by the mean and deviation of the contexts that it has observed.
+    """A learner whose features are scaled using their mean and standard deviation over the observed contexts.
 
         observe      n += 1; update the count, mean and squared deviations of each x_i ≠ 0 (Welford 1962)
         n = 2ᵏ ≥ 16  fix a scale computed from all n contexts, with the next version v = 1, 2, ...
@@ -49,15 +49,15 @@ class RunningScale(Wrapper):
 
     The formulas are the same as for a file with `--scale standard`. If most values in a column are 0, the column is not
     centred, and s_i is the root mean square of the other values. Otherwise, c_i is the mean and s_i is the standard
-    deviation. A value in a column without a scale is replaced by its sign, ±1. Columns have no scale before the first
-    scale is fixed, if they are constant, or if they are new.
+    deviation. A value in a column without a scale is replaced by its sign, ±1. A column has no scale if it is new, if
+    it is constant, or if no scale has been fixed yet.
 
     Because each decision records its version, an update and its reversal use the same z as the decision, regardless of
     delay and order. With a shared model, the scales are a function of the log alone.
 
     Arrays: `moments` [d, 3]; `rows` [33, d, 2], with c_i and s_i for each version; `centred`, with the columns in which
-    c_i ≠ 0, for each version. Version 0 is used until the first scale is fixed. In centred columns, z_i is not 0 if x_i
-    = 0. The state contains only the rows in use, 16 d bytes each.
+    c_i ≠ 0, for each version. Version 0 is used until the first scale is fixed. In a centred column, an x_i of 0 gives
+    a non-zero z_i. The state contains only the rows in use, 16 d bytes each.
 
     Assumptions: the units of the columns do not change. A new scale is fixed only when the number of contexts has
     doubled, so an outdated scale remains in use for a long time.
@@ -133,7 +133,7 @@ def scaled(
     rows: FloatArray,
     centred: IndexArray,
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the non-zero entries of the scaled x. Values outside ±VALUE_MAX are not scaled; see `usable`."""
+    """Return the non-zero entries of the scaled x. Values outside ±VALUE_MAX are left unscaled; see `usable`."""
     check_event(indices, values, rows.shape[1])
     if not 0.0 <= version <= counts[VERSIONS]:
         raise ValueError("decision: expected a scale that the model has fixed")

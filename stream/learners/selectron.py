@@ -33,7 +33,7 @@ STEPS_MAX = 20_000
 """Limit on the number of steps. A fit starts from the last W and usually takes 20 to 500 steps."""
 
 ENTRIES_PER_EXAMPLE = 256
-"""Memory is allocated for this mean number of entries per stored example. Examples in the text data sets have fewer."""
+"""Memory is allocated for this mean number of entries per stored example. In the text data sets, the mean is lower."""
 
 # Indices in `fill`.
 EXAMPLES, ENTRIES = range(2)
@@ -125,7 +125,7 @@ def update_quadratic(
     epsilon: float,
     alpha: float,
 ) -> bool:
-    """Apply lines 13-15 for (13): W_i += G⁻¹x ([i = y] - α/(α+1) - W_iᵀx/(α+1)), G = I/η + Σ xxᵀ/(α+1) with this x."""
+    """Apply lines 13-15 for (13): W_i += G⁻¹x ([i = y] - α/(α+1) - W_iᵀx/(α+1)), G = I/η + Σ xxᵀ/(α+1) including x."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 0 or indices.size == 0:

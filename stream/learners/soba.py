@@ -135,7 +135,7 @@ def full_model(
 
 
 def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
-    """Return the cost of 2·nnz rows of A⁻¹, half a block of pending terms, and 1/64 of a block's product."""
+    """Return the cost of reading 2·nnz rows of A⁻¹ and half a block of pending terms, and of 1/64 of a product."""
     size = n_classes * n_features
     per_update = 2 * size * (2 * nnz + BLOCK // 2 + size)
     return Cost(
@@ -165,7 +165,7 @@ class Soba(SobaLearner):
     above about 10¹⁴, the inverse contains only rounding errors in the direction of x. An update with negative or
     non-finite zᵀA⁻¹z is rejected.
 
-    `condition`=none disables the condition on m. In this implementation the condition increases the error, from 31% to
+    `condition`=none disables the condition on m. In this implementation, the condition increases the error, from 31% to
     43% on pendigits and from 69% to 80% on letter.
 
     Delay: p_y is the value at prediction time. `margin` selects whether (Wx), ȳ and δ are the values at prediction time
@@ -245,7 +245,7 @@ class SobaAdaptive(SobaLearner):
     """
 
     name: ClassVar[str] = "soba-adaptive"
-    summary: ClassVar[str] = "second-order banditron, adaptive exploration (a reconstruction)"
+    summary: ClassVar[str] = "second-order banditron with adaptive exploration (a reconstruction)"
     paper: ClassVar[str] = "after Beygelzimer, Orabona, Zhang 2017; a reconstruction"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (

@@ -108,7 +108,7 @@ def predict(
     rest: FloatArray,
     vectors: FloatArray,
 ) -> tuple[int, int, float]:
-    """Sample by inverse-gap weighting of the probabilities times the bonuses. The scores are the probabilities."""
+    """Sample an action by inverse-gap weighting of probabilities times bonuses. The scores are the probabilities."""
     check_event(indices, values, Z.shape[0] - 1)
     head, counts, words = parts(rest)
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
@@ -295,7 +295,7 @@ class StackIgw(KernelLearner):
     """
 
     name: ClassVar[str] = "stack-igw"
-    summary: ClassVar[str] = "stacked logistic regressions, centroids and word vectors; sparse data, such as words"
+    summary: ClassVar[str] = "stacked logistic regressions, centroids and word vectors; for sparse data, such as words"
     best_for: ClassVar[str] = "sparse data, such as words; late bits"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     is_linear = False

@@ -2,9 +2,9 @@
 
 These learners serve as references for small problems, because an event costs hypotheses · K · nnz products.
 
-The Notes use a grid of γ^(-Kd) matrices or the whole space. These learners draw a sample of matrices W; their number is
-the parameter `hypotheses`. The rows of W are uniformly distributed in a ball of the given radius. They are drawn once
-with numpy's PCG64 and the given seed.
+The Notes use a grid of γ^(-Kd) matrices or the whole space. These learners instead use a sample of matrices W. The
+parameter `hypotheses` is the number of matrices. The rows of W are uniformly distributed in a ball of the given radius.
+They are drawn once with numpy's PCG64 and the given seed.
 """
 
 import zlib
@@ -42,7 +42,7 @@ class Sampled(KernelLearner):
     hypotheses: FloatArray
 
     def state(self) -> State:
-        """Return a copy of the state with a checksum of the hypotheses, which the parameters determine."""
+        """Return a copy of the state. A checksum replaces the hypotheses, which depend only on the parameters."""
         return {**super().state(), "fingerprint": zlib.crc32(self.hypotheses.tobytes())}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ def update_majority(
 
 @register
 class Halving(Sampled):
-    """Plays the majority class of the remaining hypotheses. A wrong answer removes the hypotheses that predict it.
+    """Plays the majority class of the remaining hypotheses. After a mistake, removes the hypotheses that made it.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 2.
 
@@ -199,7 +199,7 @@ class Halving(Sampled):
     """
 
     name: ClassVar[str] = "halving"
-    summary: ClassVar[str] = "majority of sampled hypotheses; small problems"
+    summary: ClassVar[str] = "majority vote of sampled hypotheses; for small problems"
     paper: ClassVar[str] = "Notes, Alg. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
     predict_kernel = staticmethod(predict_majority)
@@ -246,7 +246,7 @@ class BiasedHalving(Sampled):
     """
 
     name: ClassVar[str] = "biased-halving"
-    summary: ClassVar[str] = "clear majority of sampled hypotheses, or a guess if there is none; small problems"
+    summary: ClassVar[str] = "clear majority of sampled hypotheses, or a guess if there is none; for small problems"
     paper: ClassVar[str] = "Notes, Alg. 8"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("alpha", 0.25, "maximum share of hypotheses outside a clear majority", 0.0, 1.0, True, True),
@@ -275,7 +275,7 @@ def predict_exp4(
     gamma: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Sample the action and then, given the action, the class of the sampled W, from one draw (lines 5-7)."""
+    """Using one draw, sample the action and then, given the action, the class of the sampled W (lines 5-7)."""
     check_event(indices, values, H.shape[2])
     K = scores.size
     room = np.empty(K)
@@ -326,7 +326,7 @@ def update_exp4(
     gamma: float,
     alpha: float,
 ) -> bool:
-    """Add the estimated loss of every hypothesis to the stored losses, then subtract the smallest loss from all."""
+    """Add every hypothesis's estimated loss to its stored loss, then subtract the smallest loss from all losses."""
     K = scores.size
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
@@ -379,7 +379,7 @@ class Exp4(Sampled):
     """
 
     name: ClassVar[str] = "exp4"
-    summary: ClassVar[str] = "exponential weights over sampled hypotheses; small problems"
+    summary: ClassVar[str] = "exponential weights over sampled hypotheses; for small problems"
     paper: ClassVar[str] = "Notes, Alg. 9"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "share of uniform exploration", low=0.0, high=1.0),
@@ -467,7 +467,7 @@ class HypothesisExhaustion(Sampled):
     """
 
     name: ClassVar[str] = "hypothesis-exhaustion"
-    summary: ClassVar[str] = "plays one sampled hypothesis until it is wrong, then the next; small problems"
+    summary: ClassVar[str] = "plays one sampled hypothesis until it is wrong, then the next; for small problems"
     paper: ClassVar[str] = "Notes, sect. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
     predict_kernel = staticmethod(predict_exhaustion)

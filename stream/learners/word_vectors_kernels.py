@@ -1,11 +1,11 @@
 """Word vectors learned from the stream by an incremental factorisation of feature co-occurrence.
 
-    e = Σ x_i V_i over the features with a row; a feature gets a row at the third x with it, while rows are free
+    e = Σ x_i V_i over the features with a row; a feature gets a row, if one is free, at the third x that contains it
     observe                  G_i += x_i e
     after 125·2^j decisions  V' = G R⁻¹ with RᵀR = GᵀG;  G = 0;  T = [V'ᵀV, 0; 0, 1];  V = V'
     new rows of V            a fixed hash in (−½, ½) before 500 decisions, 0 from then on
 
-A pass over all rows would take 0.1 s for 32,768 rows. A refresh needs no such pass, because of these quantities:
+A pass over all rows would take 0.1 s for 32,768 rows. A refresh avoids such a pass by using these quantities:
 
     V = U B, B = R⁻¹, and U is the value of G before the refresh. A row consists of two slots that swap roles at each
     refresh. A row whose stamp is older than the refresh before the last one is 0. For rows added since the last
@@ -14,7 +14,7 @@ A pass over all rows would take 0.1 s for 32,768 rows. A refresh needs no such p
     GᵀV  += e eᵀ                                     so that V'ᵀV = Bᵀ GᵀV
     GᵀC_k += e C_kᵀx;  where x is added to C_a: GᵀC_a += Gᵀx     so that VᵀC_k = Bᵀ GᵀC_k
 
-If a column of G depends linearly on the previous columns (to 1e-10 of its square), the column of V' is zero.
+If a column of G depends linearly on the previous ones (to within 1e-10 of its squared norm), that column of V' is zero.
 """
 
 from math import sqrt
@@ -30,7 +30,7 @@ ROWS_MAX = 32_768
 text."""
 
 FREQUENCY_MIN = 3
-"""Number of contexts with a feature, including the current context, after which the feature gets a row."""
+"""Number of contexts that must contain a feature, including the current one, before the feature gets a row."""
 
 FIRST_REFRESH = 125
 ON_FROM = 500
@@ -124,7 +124,7 @@ def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, t
 
 @inlined
 def add_in_order(total: FloatArray, x: FloatArray, M: FloatArray, i: int, left: int) -> None:
-    """Add x_i M_i, ..., x_{i+3} M_{i+3} to the total in one pass, one after the other, starting at column `left`."""
+    """Add x_i M_i, ..., x_{i+3} M_{i+3} to the total in one pass, in this order, starting at column `left`."""
     r0, r1, r2, r3 = M[i, left:], M[i + 1, left:], M[i + 2, left:], M[i + 3, left:]
     x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
     for j in range(total.size):
@@ -135,7 +135,7 @@ def add_in_order(total: FloatArray, x: FloatArray, M: FloatArray, i: int, left: 
 def rows_since(
     indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the rows in (first, end] for features in x with stamps of at least `stamp_min`, and their entries in x."""
+    """Return the rows in (first, end] for features of x whose stamp is at least `stamp_min`, and their entries in x."""
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):  # without a branch, which would often be mispredicted

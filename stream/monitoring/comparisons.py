@@ -1,7 +1,7 @@
 """Comparisons of a live pipeline's learner with its holdout and its challengers, for the page.
 
-Each partition has its own comparisons. A decision is counted when it and all earlier decisions in its partition are
-settled. The page shows the sums over all partitions.
+Each partition has its own comparisons. A decision is counted only when it and all earlier decisions in its partition
+are settled. The page shows the sums over all partitions.
 """
 
 from collections.abc import Mapping, Sequence

@@ -41,7 +41,7 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""If at most this many offsets are waiting, all of them may be transaction markers, so the caller reads the records."""
+"""If at most this many offsets are waiting, they may all be transaction markers, so the caller reads them to check."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
@@ -50,7 +50,8 @@ BEHIND_MAX = 20_000
 
 CAUGHT_UP = 2_000
 THINNER_MS, FULLER_MS = 2_000, 30_000
-"""Minimum times between changes to the sampling rate: the first for lowering it, the second for raising it."""
+"""Minimum times between changes to the sampling rate. The first applies to lowering the rate, the second to raising
+it."""
 
 LEVEL_MAX = 10
 
@@ -111,7 +112,7 @@ class Dashboard:
     def contexts_of(self, records: Sequence[Record]) -> Contexts:
         """Read and return the contexts that the policies require for the decisions in these records.
 
-        The method may be slow, because it can read from Kafka.
+        This method may be slow, because it may read from Kafka.
         """
         return self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
 

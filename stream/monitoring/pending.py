@@ -1,7 +1,7 @@
 """Pending decisions in a partition, and off-policy estimates for other policies.
 
 Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The
-estimates include a decision when it and all earlier decisions in its partition are settled; see
+estimates include a decision only when it and all earlier decisions in its partition are settled; see
 `stream.estimating.live`.
 
 Memory is bounded. While more than PENDING_MAX decisions are pending, every other decision, whether old or new, is
@@ -78,7 +78,7 @@ class PendingDecisions:
     def decide(
         self, number: int, prediction: Prediction, weights: Callable[[], tuple[float, ...]], append_ms: int
     ) -> Settled | None:
-        """Add a decision. Return the decision and its bit if the bit has already been read.
+        """Add a decision. If its bit has already been read, return the decision and the bit; otherwise, return None.
 
         Args:
             number: The hash of the id.
@@ -104,7 +104,7 @@ class PendingDecisions:
         return found
 
     def settle(self, number: int, example: Example, append_ms: int) -> Settled | None:
-        """Add a decision's outcome. Return the decision and its outcome if the decision is known."""
+        """Add a decision's outcome. If the decision has already been read, return both; otherwise, return None."""
         if not self._takes(number):
             return None
         self._bits[number] = _Bit(append_ms, example.reward, example.outcome is Outcome.MATCHED)

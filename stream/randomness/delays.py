@@ -9,7 +9,7 @@ the nearest integer.
     geometric:10s         mean 10 s; the number of 1 ms ticks up to the first success, so at least 1 ms
     exponential:10s       mean 10 s
     lognormal:10s,1.0     median 10 s; 1.0 is the standard deviation of the logarithm
-    weibull:10s,0.7       scale 10 s (63.2% are shorter), shape 0.7 (below 1: a heavy tail)
+    weibull:10s,0.7       scale 10 s (63.2% of delays are shorter), shape 0.7 (below 1: a heavy tail)
     empirical:FILE        one delay in ms per line; each line is equally likely
     0=fixed:1s;*=none     per class (the event's true label, not the action); * is any other class
 
@@ -196,7 +196,7 @@ class FeedbackPlan:
         Args:
             event_id: The event id.
             label: The true class; None if unknown.
-            logged_ms: The delay in the log; used without a delay model.
+            logged_ms: The delay in the log; used if there is no delay model.
         """
         if self.loss > 0.0 and self._loss(event_id) < self.loss:
             return []

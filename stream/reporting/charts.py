@@ -112,7 +112,7 @@ def _rounded_x(value: float) -> float:
 
 
 class Script(NamedTuple):
-    """A script with its hash for the content security policy, and its style sheet."""
+    """A script, its hash for the content security policy, and its style sheet."""
 
     text: str
     digest: str

@@ -1,8 +1,8 @@
 """A run's error rates: the progressive error and the censored error.
 
-The progressive error compares each decision with the true class as soon as the decision is made. Only a simulation
-knows the true class at that point. The censored error counts a decision once its outcome is known, that is, once its
-feedback has arrived or the decision has expired. Feedback after the last decision is excluded.
+The progressive error compares each decision with the true class as soon as the decision is made. At that point, the
+true class is known only in a simulation. The censored error counts a decision once its outcome is known, that is, once
+its feedback has arrived or the decision has expired. Feedback after the last decision is excluded.
 """
 
 import math
@@ -52,9 +52,10 @@ class Errors(NamedTuple):
 
 
 class ErrorCurve:
-    """Collects a run's mistakes in the order of its decisions. Each decision takes one byte and about 0.1 µs.
+    """Collects a run's mistakes in the order of its decisions.
 
-    Use it for finite runs only, because its memory grows without limit.
+    A decision uses one byte and takes about 0.1 µs. Use this class for finite runs only, because its memory use grows
+    without limit.
 
     >>> curve = ErrorCurve()
     >>> for mistake in (True, True, False, True, False):
@@ -110,7 +111,7 @@ class ErrorCurve:
 
 
 def evaluate(actions: Sequence[int] | NDArray[Any], greedy: Sequence[int] | NDArray[Any], labels: Any) -> Errors:
-    """Return the progressive error of decisions, given the true classes; all arguments have the same length.
+    """Return the decisions' progressive error, given the true classes. All arguments must have the same length.
 
     >>> evaluate([0, 1, 1, 2], [0, 1, 1, 1], [0, 1, 2, 2]).error_rate
     0.25
@@ -131,7 +132,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
     preserve the dependence between neighbours. Each block is replaced by a block that starts at most n/40 decisions
-    away. The error decreases during a run. With distant blocks, this trend would be treated as noise.
+    away. The error decreases during a run, and with more distant blocks, this trend would be treated as noise.
 
     Args:
         mistakes: 1 or 0 for each decision, in order; [n].
@@ -154,7 +155,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
 
 
 def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[CurvePoint, ...]:
-    """Return points spaced both evenly and geometrically, for linear and logarithmic axes."""
+    """Return points of which half are spaced evenly and half geometrically, for linear and logarithmic axes."""
     events = mistakes_before.size - 1
     if events == 0:
         return ()
@@ -193,7 +194,8 @@ class MatchedError(NamedTuple):
 def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
     """Return the error over the examples from all partitions. Each partition's examples are in settlement order.
 
-    Uses one byte per example in a partition. The overall last fifth combines the last fifths of all partitions.
+    Memory use is one byte per example of a single partition. The overall last fifth combines those of all
+    partitions.
 
     >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20, 0) for reward in (0, 1))
     >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])

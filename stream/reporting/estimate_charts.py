@@ -65,7 +65,7 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     return Chart(
         "intervals",
         "Estimates",
-        "Each estimator's value for each policy, with bootstrap intervals. The intervals for dm ignore its bias.",
+        "Estimates of each policy's value, with bootstrap intervals. The intervals for dm ignore its bias.",
         alt,
         Axis("estimator", "number", names=names),
         Axis("mean reward", "share"),
@@ -138,7 +138,7 @@ def _chart(key: str, title: str, caption: str, alt: str, paths: Sequence[_Path],
 
 
 def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
-    """Return an axis range for all values and bootstrap intervals, with a margin for wider intervals."""
+    """Return an axis range that includes all values and bootstrap intervals, with a margin for wider intervals."""
     ends = [0.0]
     for policy in policies:
         for one in policy.estimates:
@@ -148,6 +148,6 @@ def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
 
 
 def _room(ends: Sequence[float]) -> tuple[float, float]:
-    """Return the range for an axis of rates: from 0, or a negative value, to slightly above the largest value."""
+    """Return the range for an axis of rates: from 0 (or a negative value) to slightly above the largest value."""
     greatest = max(ends)
     return min(0.0, *ends), min(max(1.25 * greatest, 1e-3), max(1.0, greatest))

@@ -67,7 +67,7 @@ def _entry(policy: PolicyEvaluation, confidence: float) -> _Policy:
 _GLOSSARY = (
     ("value", "The policy's mean reward: its rate of right actions."),
     ("weight", "The policy's probability of the logged action, divided by the logged propensity."),
-    ("effective sample size", "The number of weight-1 decisions that would contain the same information: (Σw)²/Σw²."),
+    ("effective sample size", "The number of decisions with weight 1 that would be equally informative: (Σw)²/Σw²."),
     ("replay", "Rejection sampling: the mean reward of decisions accepted with the policy's probabilities."),
     ("dm", "Direct method: the mean prediction of a reward model. Its bias is unknown."),
     ("ips", "Inverse propensity scores: the mean of weight times reward."),
@@ -79,5 +79,5 @@ _GLOSSARY = (
         "Percentiles over resampled logs; accurate if there are many decisions with similar weights.",
     ),
     ("Bernstein", "Guaranteed coverage for bounded weights and a constant policy, but wider intervals."),
-    ("anytime", "Valid for all numbers of decisions simultaneously, so stopping at any time is allowed."),
+    ("anytime", "Valid for all numbers of decisions simultaneously, so you can stop at any time."),
 )

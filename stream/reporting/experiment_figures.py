@@ -1,4 +1,4 @@
-"""Experiment figures as SVG and PNG files: panels with lines, and bands over seeds.
+"""Experiment figures as SVG and PNG files: panels with lines, and with bands that show the variation over seeds.
 
 Requires the optional dependency matplotlib, which is imported only for drawing, because the import takes half a second.
 """

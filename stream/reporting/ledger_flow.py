@@ -11,7 +11,7 @@ from stream.wire.ledger import Ledger
 
 
 class Drawing(NamedTuple):
-    """The diagram as drawn for one page width."""
+    """A drawing of the diagram for one page width."""
 
     size: str  # CSS class: wide or narrow
     svg: str  # <svg> element with escaped text
@@ -27,7 +27,7 @@ class _Node(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """Positions in the diagram in px."""
+    """Positions in the diagram, in pixels."""
 
     key: str
     width: int

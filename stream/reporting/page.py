@@ -209,7 +209,7 @@ def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]
         if len(judged) > 1:
             best.append((judged[0][1], f" has the smallest error {whom}, {percent(judged[0][0])}"))
         elif judged:
-            knowing = ", which learns from the class," if full else ""
+            knowing = ", which learns from the true class," if full else ""
             best.append((judged[0][1], f"{knowing} has an error of {percent(judged[0][0])}"))
     return [(name, unbroken(words)) for name, words in best]
 
@@ -222,7 +222,7 @@ def _baseline(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
-    """List the seeds over which means are taken; return an empty string if every series has one run."""
+    """List the seeds over which the means are computed. Return an empty string if every series has one run."""
     of: dict[str, list[str]] = {}
     for name, series in zip(names, found, strict=True):
         if len(series.runs) > 1:
@@ -234,7 +234,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return a table of differences between the runs, excluding learners and parameters; None if there are none."""
+    """Return a table of the runs' differences other than in learners and parameters, or None if there are none."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -310,7 +310,7 @@ def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Tab
 
 
 class _Earned(NamedTuple):
-    """Estimates of what the learners' own policies would have earned, from a replay of a log."""
+    """Estimates, from the replay of a log, of the rewards that the learners' own policies would have earned."""
 
     charts: list[Chart]
     table: Table
@@ -335,8 +335,8 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
         charts=live_charts({names.index(name): (name, found) for name, found in asked.items()}),
         table=Table(columns, rows),
         notes=[
-            f"{name}: effective sample size {found.ess:,.0f}, largest weight {found.weight_max:,.4g}; mean reward "
-            f"of the logged actions {rate(found.logged)} in the same decisions."
+            f"{name}: effective sample size {found.ess:,.0f}, largest weight {found.weight_max:,.4g}. In the same "
+            f"decisions, the mean reward of the logged actions is {rate(found.logged)}."
             for name, found in asked.items()
         ],
         flags=[
@@ -485,7 +485,7 @@ _GLOSSARY = (
     ("pending", "A decision that is waiting for feedback."),
     ("matched", "Feedback arrived within the window and was joined to its decision; the learner has learned from it."),
     ("expired", "The window passed without feedback."),
-    ("unmatched", "A decision whose action differs from the logged action, so that the log has no feedback for it."),
+    ("unmatched", "A decision whose action differs from the logged action. The log has no feedback for it."),
     ("deferred", "A decision that has not yet been reported as shown."),
     ("shown", "The record that reports that a deferred decision was shown. It starts the decision's window."),
     ("unshown", "A deferred decision that was not shown in time. The learner does not learn from it."),
@@ -498,6 +498,6 @@ _GLOSSARY = (
     ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),
     ("mismatched", "Feedback for an action other than the decision's. It is written to the dead-letter topic."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),
-    ("drift alarm", "The reward rate dropped, so the learner or one of its classes was reset."),
-    ("virtual time", "Time by the broker's clock. The embedded broker's clock skips pauses between events."),
+    ("drift alarm", "A detected drop in the reward rate, after which the learner or one of its classes is reset."),
+    ("virtual time", "Time according to the broker's clock. The embedded broker's clock skips pauses between events."),
 )

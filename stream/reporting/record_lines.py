@@ -53,7 +53,7 @@ def _content(record: Record, topics: Topics) -> list[str]:
 
 
 def _letter(record: Record, topics: Topics) -> list[str]:
-    """Format a dead letter's reason and its record's position."""
+    """Format a dead letter's reason and the position of its record."""
     try:
         topic, partition, offset, kind, *_ = decode_dead_letter(record)
     except MalformedError:
@@ -71,7 +71,7 @@ def event_id_of(record: Record) -> str | None:
 
 
 def record_json(record: Record) -> bytes:
-    """Format a record as one line of JSON; bytes are text if valid UTF-8, otherwise `{"base64": ...}`."""
+    """Format a record as one line of JSON. Bytes are written as text if valid UTF-8, otherwise as `{"base64": ...}`."""
     fields = record._asdict() | {
         "key": _encoded(record.key),
         "value": _encoded(record.value),

@@ -95,8 +95,8 @@ _ERRORS = (
         "regret",
         "Regret",
         lambda report: (
-            "Number of wrong decisions so far, which is the regret relative to a learner without errors. A flat line "
-            "means that the learner makes no more mistakes."
+            "Number of wrong decisions so far, which is the regret relative to a learner that makes no mistakes. A "
+            "flat line means that the learner makes no more mistakes."
         ),
         _mistakes,
         "the number of wrong decisions so far",
@@ -131,9 +131,7 @@ _EXPIRED = _Curve(
 _EXPLORED = _Curve(
     "exploration",
     "Exploration",
-    lambda report: (
-        f"Share of the last {max(1, report.events // 20):,} decisions whose action was not the greedy class."
-    ),
+    lambda report: f"Share of non-greedy actions in the last {max(1, report.events // 20):,} decisions.",
     _explored,
     "the share of explored decisions over a sliding window",
     "explored",

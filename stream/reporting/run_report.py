@@ -3,8 +3,8 @@
 The terms are the same as in the topics: a context is *decided*, its decision is *matched* or *expired*, and feedback
 is matched, *late*, *duplicate*, *orphan* or *malformed*.
 
-A page contains its runs in compressed form, in an inert element, and offers them as JSON; docs/formats.md describes the
-format.
+A page contains its runs in compressed form, in an inert element, and offers them for download as JSON; docs/formats.md
+describes the format.
 """
 
 import base64
@@ -96,7 +96,7 @@ class ReplicaReport(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Counts of entries in a shared model's log that precede a step's own entries but did not affect its decisions."""
+    """Counts of entries in a shared model's log that precede a step's own but did not affect the step's decisions."""
 
     median: int
     p99: int
@@ -151,7 +151,7 @@ class RunReport:
 
     @property
     def orphans(self) -> int:
-        """The number of feedback records without a context, whether dropped or waiting."""
+        """The number of feedback records without a context, both dropped and waiting."""
         return self.ledger.orphans_waiting + self.ledger.orphans_dropped
 
     @property
@@ -170,7 +170,7 @@ class RunReport:
         return _rate(self.events, self.wall_s)
 
     def as_json(self) -> dict[str, object]:
-        """Return the report as plain values for JSON, in a fixed order; undefined rates are None."""
+        """Return the report as JSON-serializable values, in a fixed order; undefined rates are None."""
         ledger, errors = self.ledger, self.errors
         fields: dict[str, object] = {
             "data": self.data,

@@ -30,7 +30,7 @@ def unbroken(text: str) -> str:
 
 
 def shared(values: Iterable[str]) -> str:
-    """Return the value if all are the same, otherwise a list of the distinct values."""
+    """Return the value if all values are the same, otherwise a list of the distinct values."""
     return listed(list(dict.fromkeys(values)))
 
 
@@ -93,7 +93,7 @@ class Series(NamedTuple):
 
     @property
     def first(self) -> RunReport:
-        """The first run, for values that all runs share."""
+        """The first run, for values that are the same in all runs."""
         return self.runs[0]
 
     def mean(self, figure: Callable[[RunReport], float]) -> float:
@@ -225,7 +225,7 @@ DIFFERENCES_MAX = 3
 
 
 def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
-    """Return a short name for each run: the learner, and the settings that differ from that learner's other runs."""
+    """Return a short name for each run: the learner, and the settings that differ from the learner's other runs."""
     names = [report.learner for report in reports]
     result = []
     for number, report in enumerate(reports, start=1):

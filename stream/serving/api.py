@@ -136,7 +136,7 @@ register_url_convertor("id", _IdConvertor())
 
 
 def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Starlette:
-    """Create the application; the link's threads run during its lifespan."""
+    """Create the application. The link's threads run during the application's lifespan."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

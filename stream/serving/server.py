@@ -188,7 +188,9 @@ class Guard:
                         return
                     is_whole = not message.get("more_body", False)
         except TimeoutError:
-            await problem(408, f"body: expected within {body_s:g} s", {"Connection": "close"})(scope, receive, send)
+            await problem(408, f"body: expected the complete body within {body_s:g} s", {"Connection": "close"})(
+                scope, receive, send
+            )
             return
         read = [{"type": "http.request", "body": bytes(body)}]
 

@@ -104,7 +104,7 @@ DEAD_LETTERS = Metric(
 )  # fmt: skip
 UNKNOWN_VALUES = Metric(
     "onebit_unknown_values_total", Kind.COUNTER, (LEARNER,),
-    "Categories and words in named features that the encoding does not contain, counted since the start.",
+    "Categories and words found in named features but missing from the encoding, since the start.",
     ("feature",),
 )  # fmt: skip
 LEDGER_BALANCED = Metric(
@@ -136,11 +136,11 @@ REWARD_RATIO = Metric(
 )  # fmt: skip
 ARM_DECISIONS = Metric(
     "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
-    "Decisions in the comparison with the holdout whose reward is known, since the start.", ("arm",),
+    "Decisions with a known reward in the comparison with the holdout, since the start.", ("arm",),
 )  # fmt: skip
 ARM_REWARDS = Metric(
     "onebit_arm_rewards_total", Kind.COUNTER, (LEARNER,),
-    "Decisions in the comparison with the holdout whose reward is 1, since the start.", ("arm",),
+    "Decisions with a reward of 1 in the comparison with the holdout, since the start.", ("arm",),
 )  # fmt: skip
 HOLDOUT_DIFFERENCE = Metric(
     "onebit_holdout_difference_ratio", Kind.GAUGE, (LEARNER,),
@@ -197,7 +197,7 @@ REPLAY_EVENTS = Metric(
 )
 SLIPPED = Metric("onebit_replay_slipped_total", Kind.COUNTER, (REPLAY,), "Contexts written later than scheduled.")
 SLIP_WORST = Metric(
-    "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "Longest delay of a context relative to its schedule."
+    "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "Longest delay of a context relative to its scheduled time."
 )
 
 STUCK = Metric(

@@ -17,7 +17,7 @@ from stream.wire.named_features import text_of
 from stream.wire.records import FloatArray
 
 Column: TypeAlias = Texts | NDArray[Any] | list[Any]
-"""Strings, an array of numbers or times without missing values, or a list of values with None for missing values."""
+"""Strings; an array of numbers or times, without missing values; or a list of values, with None for missing ones."""
 
 Int64Array = NDArray[np.int64]
 
@@ -25,7 +25,7 @@ TIME_MS_MAX = 253_402_300_800_000
 """The end of the year 9999, in milliseconds since 1970."""
 
 SECONDS_MAX = 100_000_000_000
-"""Smaller numbers are seconds since 1970 (until the year 5138). Larger numbers are milliseconds (from 1973 on)."""
+"""Numbers below this value are seconds since 1970 (up to the year 5138). Others are milliseconds (from 1973 on)."""
 
 MILLISECONDS_MAX = 100_000_000_000_000
 """Numbers of at least this value are microseconds."""
@@ -34,7 +34,7 @@ _TEXT = {str, type(None)}
 _WHOLE = {int, type(None)}
 _NUMBER = {int, float, type(None)}
 _DECIMAL = re.compile("[-+.0-9eE]*")
-"""The characters of decimal numbers. `float` also accepts other characters."""
+"""The characters that a decimal number may contain. `float` also accepts other characters."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -87,7 +87,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
     Args:
         column: ISO 8601, numbers, or numpy times.
         field: The column name, for messages.
-        unit: The unit of the numbers. None means that it is derived from their magnitude.
+        unit: The unit of the numbers. None means that the unit is inferred from their magnitude.
         problems: Receives a problem for each value that is not a time.
     """
     expected = "an ISO 8601 time, or a number of s, ms or µs since 1970"

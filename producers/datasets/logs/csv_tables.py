@@ -120,7 +120,7 @@ class _Reader:
         return _Rows(n_rows, cells, problems, partial(self._where, lines, first_line)), n_lines
 
     def _sized(self, lines: Iterable[str], sizes: dict[int, int]) -> Iterator[list[str]]:
-        """Yield all rows. Record each row with the wrong number of columns, and replace it with an empty row."""
+        """Yield all rows. If a row has the wrong number of columns, record a problem and yield an empty row."""
         nothing = [""] * self._n_columns
         for place, row in enumerate(filter(None, csv.reader(lines, delimiter=self._delimiter))):
             if len(row) == self._n_columns:

@@ -1,4 +1,4 @@
-"""Encodes batches of named features as compressed rows: a vectorised `FeatureEncoder.encode`."""
+"""Encodes batches of named features as CSR matrices: a vectorised `FeatureEncoder.encode`."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from stream.wire.records import FloatArray, IndexArray
 
 
 class EncodedRows(NamedTuple):
-    """Feature rows in compressed form."""
+    """Feature rows as a CSR matrix."""
 
     offsets: OffsetArray  # int64[n + 1]
     indices: IndexArray  # int32[nnz], strictly increasing within a row
@@ -44,7 +44,7 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
 
 
 HARMLESS = 1e290
-"""If all numbers in a row are within this limit, every sum of them is finite."""
+"""If all numbers in a row are within this limit, any sum of them is finite."""
 
 
 def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:

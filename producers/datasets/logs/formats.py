@@ -124,7 +124,7 @@ def _is_vw_text(lines: list[str]) -> bool:
 
 
 def _may_be_vw(line: str) -> bool:
-    """Return whether the text before the bar consists of actions and possibly a tag."""
+    """Return whether the text before the bar consists of actions and, optionally, a tag."""
     label, bar, _ = line.partition("|")
     tokens = label.split()
     return bool(bar) and tokens[:1] != ["shared"] and all(_ACTION.fullmatch(token) for token in tokens[:-1])
@@ -133,8 +133,8 @@ def _may_be_vw(line: str) -> bool:
 def _is_svmlight(lines: list[str]) -> bool:
     """Return whether any row has an svmlight entry. The reader reports invalid rows.
 
-    A file whose first line has columns but no entries has a header and is not svmlight. Its later lines may contain
-    times such as 12:30, which look like entries.
+    If the first line has columns but no entries, it is a header, and the file is not svmlight. Its later lines may
+    contain times such as 12:30, which look like entries.
     """
     rows = [line for line in lines if not line.lstrip().startswith("#")][:5]
     if not rows or {"|", '"', "{"} & set(rows[0]):

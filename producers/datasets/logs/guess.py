@@ -42,8 +42,8 @@ ROLE_NAMES: dict[str, tuple[str, ...]] = {
 """Common column names by role, most likely first."""
 
 KNOWN_LATER = ("reward", "feedback_time", "delay")
-"""Roles of values that are known only after the decision. A feature from one of these columns would leak the
-outcome."""
+"""Roles of values that are known only after the decision. If a column with such a role were a feature, it would leak
+the outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
 """A column is a delay if its name has one of these words and a unit, such as minutes_to_buy or click_latency_ms."""
@@ -90,7 +90,8 @@ def guess(table: Table) -> Guess:
     for name in [name for name in columns if _is_known_later(name)]:
         del columns[name]
         remarks.append(
-            f"{name!r} is omitted: its name suggests a value known only after the decision; if that is wrong, list it"
+            f"{name!r} is omitted: its name suggests a value known only after the decision; "
+            "if that is wrong, list it as a feature"
         )
     features: dict[str, list[str]] = {str(kind): [] for kind in (Kind.NUMERIC, Kind.CATEGORICAL, Kind.TEXT)}
     for name, column in columns.items():
@@ -138,7 +139,7 @@ def _can_be(role: str, column: Column) -> bool:
 
 
 def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column]) -> str | None:
-    """Return a column whose values are enough to identify its role, such as times or unique strings."""
+    """Return a column whose role can be identified from its values alone, such as times or unique strings."""
     if role == "feedback_time" and ("timestamp" not in fields or "delay" in fields):
         return None
     for name, column in columns.items():

@@ -226,4 +226,4 @@ def check_columns(mapping: LogMapping, present: Iterable[str], where: str) -> No
             hint = close_matches(column, names) or f"; it has {some}"
             raise DatasetError(f"{where} has no column {column!r}, which the mapping requires{hint}")
         if names.count(column) > 1:
-            raise DatasetError(f"{where} has several columns {column!r}; rename them")
+            raise DatasetError(f"{where} has several columns named {column!r}; rename them")

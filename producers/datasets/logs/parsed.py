@@ -1,4 +1,4 @@
-"""Parsed batches from a log: columns of plain values or dictionary-encoded strings, and problems by row."""
+"""Parsed batches from a log: columns of plain values or dictionary-encoded strings, and the problems in rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from stream.wire.records import FloatArray
 _MISSING = -1
 
 ACTION_MAX = NUMBERS_MAX
-"""Largest action number in a Vowpal Wabbit log. The classes are all numbers up to the largest one in the log, and a
-record has no room for the scores of more classes."""
+"""Largest action number in a Vowpal Wabbit log. Every number up to the largest one in the log is a class, and a record
+cannot hold the scores of more classes than this."""
 
 
 def is_action(number: object) -> bool:
@@ -26,19 +26,19 @@ def is_action(number: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A sequence of n strings, in which each distinct string is stored once. An empty string is a missing value."""
+    """A sequence of n strings that stores each distinct string once. An empty string represents a missing value."""
 
     distinct: list[str]  # in order of first occurrence
     codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
 
     @classmethod
     def of(cls, values: Sequence[str | None]) -> "Texts":
-        """Create a sequence from values. None is a missing value."""
+        """Create a sequence from values. None represents a missing value."""
         return cls(*distinct_of(values))
 
     @classmethod
     def by_code(cls, values: Sequence[str], codes: NDArray[np.int64]) -> "Texts":
-        """Create a sequence from distinct values and codes. A code of -1 is a missing value."""
+        """Create a sequence from distinct values and codes. A code of -1 represents a missing value."""
         known = cls.of(values)
         return cls(known.distinct, np.append(known.codes, _MISSING)[codes])
 

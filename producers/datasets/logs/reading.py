@@ -27,7 +27,8 @@ from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, bui
 from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
-"""A feature with more distinct values is hashed. In dense models, each index costs memory and time for every class."""
+"""A feature with more distinct values than this is hashed. In dense models, each index costs memory and time for every
+class."""
 
 HASH_BITS = 16
 """Hashed values share 2¹⁶ = 65,536 indices."""
@@ -154,7 +155,7 @@ class LogFile:
                 yield self._batch(checked, kept)
 
     def _kept(self, checked: "_Checked") -> NDArray[np.bool_]:
-        """Return which rows are used. Count the problems in the other rows, or raise an error."""
+        """Return a mask of the usable rows. Count the problems in the other rows, or raise an error."""
         batch = checked.batch
         kept = np.ones(batch.n, np.bool_)
         for row in batch.left_out:
@@ -303,7 +304,7 @@ def open_log(
     Args:
         path: The file, or "-" for standard input, which is copied to a temporary file.
         mapping: The column mapping. Only tables (CSV, JSON lines, Parquet) have one.
-        on_bad_row: Handling of invalid rows: raise an error, or skip and count them.
+        on_bad_row: How to handle invalid rows: raise an error, or skip and count them.
         reward_above: Rewards above this value become 1, all other rewards 0. None means that rewards must be 0 or 1.
         scale: Whether numeric features are scaled; see `producers.datasets.scaling`.
 
@@ -336,7 +337,7 @@ def open_log(
 
 
 class _Batches(NamedTuple):
-    """The passes over a file."""
+    """Functions that start a pass over a file, and notes about the file."""
 
     to_survey: Callable[[], Iterator[ParsedBatch]]
     to_read: Callable[[], Iterator[ParsedBatch]]
@@ -370,7 +371,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, 
 def _on_times(
     source: Source, tables: Callable[[Source, Sequence[str] | None], Iterator[Table]], mapping: LogMapping
 ) -> list[str]:
-    """Return a note about the unit of numeric times if the unit is derived from the first time."""
+    """Return a note about the unit of numeric times, if this unit is inferred from the first time."""
     if mapping.timestamp is None or mapping.time_unit is not None:
         return []
     first = next(tables(source, [mapping.timestamp]), None)
@@ -408,7 +409,7 @@ def _scales(found: Survey) -> dict[str, Scale]:
 
 
 def _whole(batches: Iterator[ParsedBatch], on_bad_row: OnBadRow) -> Iterator[ParsedBatch]:
-    """Yield the batches. If invalid rows are skipped, stop where the file is truncated."""
+    """Yield the batches. If invalid rows are skipped, stop where the file is truncated instead of raising an error."""
     try:
         yield from batches
     except CutOffError:

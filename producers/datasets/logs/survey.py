@@ -1,6 +1,6 @@
 """Results of passes over a log: classes, vocabularies, and remarks on the feature columns.
 
-Remarks report empty cells, decimal commas, and large differences in spread.
+The remarks are about empty cells, decimal commas, and large differences in spread.
 """
 
 import math
@@ -35,7 +35,8 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
     Args:
         batches: All batches.
         vocabulary_max: Maximum number of distinct values for a feature. A feature with more values is hashed.
-        numbered: Whether class names are numbers starting at 1. The classes then include those that were never played.
+        numbered: Whether class names are numbers starting at 1. If so, the classes include numbers that were never
+            played.
     """
     classes: dict[str, None] = {}
     vocabularies = _Vocabularies(vocabulary_max)
