@@ -29,6 +29,7 @@ def test_decision_of_either_arm_counts_after_all_earlier_decisions_are_settled()
     assert (arms.now().learner.n, arms.now().learner.without_reward) == (1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.05, 0.5])
 def test_interval_covers_the_difference_at_all_times_in_most_streams(share: float) -> None:
     rng = np.random.default_rng(1)

@@ -69,6 +69,7 @@ def test_decisions_without_propensity_or_with_other_or_no_challengers_are_ignore
     assert found.waiting == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("margin", [0.0, 0.2])
 def test_only_a_better_challenger_is_reported_as_better(margin: float) -> None:
     """The champion plays the better class with probability 0.7, and the challenger with probability 0.7 + margin."""

@@ -250,6 +250,7 @@ def test_progress_is_reported_in_both_passes() -> None:
 SEEDS = 60
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth() -> None:
     """Bootstrap intervals have about the nominal coverage. The other intervals have at least the nominal coverage."""
     world = a_world()

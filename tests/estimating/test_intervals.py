@@ -51,6 +51,7 @@ def test_mixture_martingale_equals_one_over_delta_at_its_bound(variance_sum: flo
     assert np.logaddexp.reduce(exponents) == pytest.approx(np.log(1.0 / delta), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weight_max", "value"), [(1.0, 0.02), (5.0, 0.3), (20.0, 0.9)])
 def test_confidence_sequence_covers_the_mean_at_all_times(weight_max: float, value: float) -> None:
     seeds, n = 100, 800
@@ -62,6 +63,7 @@ def test_confidence_sequence_covers_the_mean_at_all_times(weight_max: float, val
     assert missed / seeds <= 0.05
 
 
+@pytest.mark.slow
 def test_confidence_sequence_covers_the_running_mean_if_the_mean_changes() -> None:
     seeds, n = 300, 800
     rng = np.random.default_rng(2)
@@ -74,6 +76,7 @@ def test_confidence_sequence_covers_the_running_mean_if_the_mean_changes() -> No
     assert missed / seeds <= 0.05
 
 
+@pytest.mark.slow
 def test_confidence_sequence_covers_the_mean_of_negative_and_positive_terms() -> None:
     rng = np.random.default_rng(4)
     missed = 0

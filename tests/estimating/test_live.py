@@ -188,6 +188,7 @@ def test_live_estimates_equal_the_offline_estimates_of_the_same_log() -> None:
     assert ips == pytest.approx(of_log["ips"].anytime)
 
 
+@pytest.mark.slow
 def test_snips_interval_has_about_the_nominal_coverage() -> None:
     """Uses 200 uniform two-class logs of 400 rows. The evaluated policy plays class 0 with probability 0.7."""
     rng = np.random.default_rng(1)

@@ -74,6 +74,7 @@ def test_adversary_does_not_change_the_learner() -> None:
 
 # These algorithms update only after right answers (Assumption 3). The lower bound is Ω(min(√T, √n)). The test requires
 # at least ½ min(√T, √n) mistakes.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["soba-diag", "soba", "selectron"])
 def test_learner_that_updates_only_on_right_answers_reaches_the_lower_bound(name: str) -> None:
     mistakes = []

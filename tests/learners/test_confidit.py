@@ -82,6 +82,7 @@ def test_variant_equals_its_row_of_table_2(variant: int) -> None:
 # implementation makes 625, 210, 540, 550 to 650, and 235 mistakes. The paper sets ‖U‖ in (9) "to be the squared norm of
 # the model", so ‖U‖² is the square of this squared norm. The paper shows variant 4 for η from 0.001 to 1,000. This test
 # uses η = 0.01. Single runs of variant 4 differ by 120, so the mean of 10 runs has an error of about 40.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "eta", "low", "high"),
     [(1, 1.0, 590, 650), (2, 1.0, 190, 235), (3, 1.0, 530, 590), (4, 0.01, 480, 650), (5, 1.0, 215, 265)],
@@ -183,6 +184,7 @@ def test_oversized_state_error_suggests_the_diagonal() -> None:
 
 # The limits are error rates in % after 10⁴ rounds of variant 2. On SynSep and SynNonSep, an independent implementation
 # has error rates of 0.6 and 5.7. With seeds 0 to 3, Onebit has 0.69 to 0.74 and 5.5 to 5.8.
+@pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "low", "high"), [(synsep, 0.35, 0.9), (synnonsep, 4.9, 6.6)])
 def test_variant_2_learns_the_synthetic_data_in_10_000_rounds(
     dataset: Callable[[], Dataset], low: float, high: float

@@ -209,6 +209,7 @@ def test_hypothesis_exhaustion_makes_fewer_mistakes_than_it_has_hypotheses(seed:
     assert mistakes_of(learner, X, (X @ hypotheses_of(learner)[truth].T).argmax(axis=1)) <= truth
 
 
+@pytest.mark.slow
 def test_feature_blocks_make_at_most_k_minus_1_mistakes_per_block() -> None:
     margin = 0.3
     X, labels, _ = separable(np.random.default_rng(0), 4_000, 4, 2, margin)
@@ -237,6 +238,7 @@ def one_versus_all(rng: np.random.Generator, rounds: int, margin: float) -> tupl
     return X[kept], labels[kept]
 
 
+@pytest.mark.slow
 def test_ova_perceptron_mistakes_are_within_the_expected_bound() -> None:
     margin = 0.3
     # The perceptron's bound for each class gives at most M + N ≤ K (2/γ)² updates. The expected number of mistakes is
@@ -333,6 +335,7 @@ def test_kernel_perceptron_with_a_full_memory_keeps_the_newest_examples() -> Non
         np.testing.assert_allclose(small.predict(x, 0.5).scores, large.predict(x, 0.5).scores, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_exp4_draws_from_the_joint_distribution_and_is_unbiased() -> None:
     learner = create("exp4", 3, 2, hypotheses=40, gamma=0.3, alpha=0.2)
     oracle = notes.NaiveExp4(hypotheses_of(learner), gamma=0.3, alpha=0.2)

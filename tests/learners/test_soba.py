@@ -14,6 +14,7 @@ def correct_rounds(size: int, K: int, d: int, nnz: int, seed: int) -> list[tuple
     ]
 
 
+@pytest.mark.slow
 def test_w_stays_close_to_a_newly_computed_solution() -> None:
     """Apply hundreds of blocks of updates at K·d = 240. The benchmark applies 10⁵ updates."""
     K, d = 6, 40

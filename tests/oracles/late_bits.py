@@ -334,7 +334,7 @@ class NaiveWordVectors:
 
 
 class NaiveStackIgw:
-    """The stack-igw learner with dense sums, updated entry by entry."""
+    """The stack-igw learner with dense vectors."""
 
     def __init__(self, K: int, d: int, *, vectors: int = 64, drift: str = "off") -> None:
         self.K, self.d = K, d
@@ -418,9 +418,8 @@ class NaiveStackIgw:
         for k in range(self.K):
             e = p[k] - reward if k == a else 0.3 * p[k] * reward
             if abs(e) >= 1e-4:
-                for i in range(self.d + 1):
-                    self.A[k, i] += (e * biased[i]) ** 2
-                    self.W[k, i] -= 2 * e * biased[i] / sqrt(self.A[k, i])
+                self.A[k] += (e * biased) ** 2
+                self.W[k] -= 2 * e * biased / np.sqrt(self.A[k])
         self.settled += 1
         for k in self.drift.process(a, reward):
             self.W[k], self.A[k], self.C[k], self.N[k] = 0.0, 3e-3, 0.0, 0.0

@@ -64,11 +64,13 @@ def test_draw_does_not_depend_on_earlier_draws() -> None:
     assert forwards == backwards[::-1]
 
 
+@pytest.mark.slow
 def test_draws_are_uniform() -> None:
     for key, stream in streams().items():
         assert stats.kstest(stream, "uniform").pvalue > FALSE_ALARM / len(streams()), key
 
 
+@pytest.mark.slow
 def test_draws_of_different_purposes_seeds_and_events_are_uncorrelated() -> None:
     drawn = list(streams().values())
     pairs = [*itertools.combinations(drawn, 2), *((stream[1:], stream[:-1]) for stream in drawn)]

@@ -154,6 +154,7 @@ def matched_rewards(settings: TaskSettings, events: int) -> tuple[float, int]:
     return float(np.mean(bits)), len(bits)
 
 
+@pytest.mark.slow
 def test_rejection_sampling_of_a_nonuniform_log_is_unbiased() -> None:
     uniform = small_task(parameters={"gamma": 1.0}, play="match", propensity_min=0.1)
     mean, count = matched_rewards(uniform, 6_000)
