@@ -181,8 +181,8 @@ class SharedModel:
         elif not room and partition not in self._too_far_ahead:
             self._too_far_ahead.add(partition)
             self._announce(
-                f"partition {partition} pauses decisions: the model has not observed {view.ahead:,} of its decisions; "
-                f"{self.waits_for}"
+                f"decisions are paused on partition {partition}: the model has not observed {view.ahead:,} of its "
+                f"decisions; {self.waits_for}"
             )
         return room
 

@@ -276,7 +276,7 @@ def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts
 
 POLL_MS_MAX = 100
 """Maximum virtual time between two polls. Each poll is one transaction. Any interval up to the shortest delay gives
-the same result, so a longer interval is reduced to the shortest delay. A higher maximum would save hardly any time."""
+the same result, so a longer interval is reduced to the shortest delay. A higher maximum would save almost no time."""
 
 
 class RunEnd(NamedTuple):

@@ -2,7 +2,7 @@
 
 Notices are logged by Python's `onebit` logger. The command line writes the log records to stderr. To get all notices,
 an application sets the logger's level to `logging.INFO`. A record may have two attributes: `limited` is False if the
-record must not be dropped when similar records are frequent, and `fields` is a dict of values for a log in JSON.
+record must not be dropped when similar records are frequent, and `fields` is a dict of additional values for JSON logs.
 """
 
 import gc
@@ -39,7 +39,7 @@ def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
     Args:
         message: The text.
         limited: Whether the notice may be dropped if similar notices, which differ only in numbers, are frequent.
-        fields: Additional values for a log in JSON.
+        fields: Additional values for JSON logs.
     """
     logger.info("%s", message, extra={"limited": limited, "fields": fields})
 

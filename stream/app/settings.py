@@ -259,7 +259,7 @@ class LearnerSettings(Group):
         Setting(
             _LEARN,
             "Learner that learns from the champion's decisions, and makes decisions only after `onebit promote`; "
-            "repeatable, up to four. Use this setting with --floor",
+            "can be given up to four times. Use this setting with --floor",
             "NAME[:PARAM=VALUE,...]",
         ),
     ] = []

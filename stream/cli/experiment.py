@@ -121,7 +121,7 @@ def _tell(refused: list[Refused]) -> None:
 
 
 class _Shown:
-    """Shows an experiment's progress: a bar on a terminal, otherwise lines at intervals."""
+    """Shows an experiment's progress as a bar on a terminal, or otherwise as a line at intervals."""
 
     def __init__(self, name: str) -> None:
         self._name = name

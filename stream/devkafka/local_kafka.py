@@ -227,7 +227,7 @@ def _require_packages(*more: str) -> None:
     except ImportError as error:
         raise LocalKafkaMissingError(
             f"the local Kafka broker requires the package {error.name}, which is not installed. "
-            "Run: python -m pip install 'onebit[kafka]' (or make kafka in a clone of Onebit)"
+            "Run: python -m pip install 'onebit[kafka]' (in a clone of Onebit: make kafka)"
         ) from error
 
 

@@ -148,7 +148,7 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """Return the sample variance, with the divisor n − 1; requires at least two terms."""
+        """Return the sample variance (divisor n − 1); requires at least two terms."""
         return max(self.square_sum - self.sum * self.sum / self.n, 0.0) / (self.n - 1)
 
     @property

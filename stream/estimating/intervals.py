@@ -51,7 +51,7 @@ def bernstein_low(n: int, mean: float, variance: float, span: float, delta: floa
     Args:
         n: The number of terms, at least 2.
         mean: The mean of the terms.
-        variance: The sample variance of the terms, with the divisor n − 1.
+        variance: The sample variance of the terms (divisor n − 1).
         span: The width of the range of the terms.
         delta: The error probability.
 

@@ -280,8 +280,7 @@ def _check(config: ClientConfig) -> None:
             wrong = str(error).lower()
         if wrong:
             raise ClientConfigError(
-                "sasl.oauthbearer.token.command: expected a command and its arguments, with quotes as in a shell; "
-                f"{wrong}"
+                f"sasl.oauthbearer.token.command: expected a command and its arguments, quoted as in a shell; {wrong}"
             )
 
 

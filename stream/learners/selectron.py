@@ -376,7 +376,7 @@ class Selectron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of two rank-one changes or, with the logistic loss, one change and 200 steps of a fit."""
+        """Return the cost of two rank-one changes or, with the logistic loss, one change and 200 fitting steps."""
         K, d = n_classes, n_features
         if parameters["loss"] == "quadratic":
             return Cost(

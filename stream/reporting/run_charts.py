@@ -133,7 +133,7 @@ _EXPLORED = _Curve(
     "Exploration",
     lambda report: f"Share of non-greedy actions in the last {max(1, report.events // 20):,} decisions.",
     _explored,
-    "the share of explored decisions over a sliding window",
+    "the share of exploratory decisions over a sliding window",
     "explored",
     is_half=True,
 )

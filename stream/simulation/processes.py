@@ -238,7 +238,7 @@ class Processes:
         """Start a process. If an error occurs during startup, restart it."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
-            raise UnexpectedError(f"{name} was restarted repeatedly, and ended each time")
+            raise UnexpectedError(f"{name} was restarted repeatedly but exited each time")
         schedule, process = self._schedule, Process(name, parked=parked)
         self._all.append(process)
         process.broker = FaultyBroker(

@@ -416,7 +416,7 @@ def _with_deferrals(
 
 
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Add challengers, and promotions of known and unknown learners, to half of the runs without wrappers."""
+    """Add challengers and promotions of known and unknown learners to half of the runs without wrappers."""
     names = CHALLENGERS.get(task.learner, ())
     is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
     if not luck.chance(50) or not (names and is_plain):

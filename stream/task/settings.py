@@ -1,4 +1,4 @@
-"""A task's settings, and checks that its learner supports them."""
+"""A task's settings, with validation that its learner supports them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -129,7 +129,7 @@ def encode_context(
     *,
     deferred: bool = False,
 ) -> bytes:
-    """Encode a context's value. Omit the feature values if all are 1, and fields that are None or False."""
+    """Encode a context's value. Omit fields that are None or False, and the feature values if all are 1."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
     if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # comparing arrays would be slower

@@ -52,7 +52,7 @@ def test_missing_fields_of_a_guessed_mapping_are_reported(tmp_path: Path, onebit
     (tmp_path / "log.csv").write_text("which,click,price\nx,1,2.5\ny,0,1.5\n")
     shown = onebit("data", "show", "log.csv")
     assert shown.code == ExitCode.OK
-    assert "# no column looks like the played action or the right label" in shown.out
+    assert "# no column looks like the played action or the correct label" in shown.out
     assert "\n# complete the mapping to show rows: map action or label" in shown.out
 
 

@@ -1,4 +1,4 @@
-"""Topics that are altered while the programs are running: each program reports the change and exits."""
+"""Topics altered while the programs are running. Each program reports the change and exits."""
 
 import re
 import threading

@@ -188,7 +188,7 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
             f"{named} is mapped as the outcome's delay; if it is known before the decision, list it as a feature"
         )
     if "action" not in fields and "label" not in fields:
-        remarks.append("no column looks like the played action or the right label: add action = or label =")
+        remarks.append("no column looks like the played action or the correct label: add action = or label =")
     if "action" not in fields:
         taken = [(role, fields.pop(role)) for role in ("reward", "propensity") if role in fields]
         remarks += [f"{name!r} looks like the {role} of an action" for role, name in taken]

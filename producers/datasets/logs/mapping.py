@@ -94,7 +94,7 @@ class LogMapping(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> "LogMapping":
         if self.action is None and self.label is None:
-            raise ValueError("map action or label: a log must contain the played action or the right label")
+            raise ValueError("map action or label: a log must contain the played action or the correct label")
         for needs, needed in (
             ("reward", "action"), ("propensity", "action"), ("feedback_time", "timestamp"), ("delay_unit", "delay"),
             ("eligible", "action"),

@@ -116,7 +116,7 @@ def test_fields_that_cannot_be_guessed_are_reported_as_remarks(tmp_path: Path) -
     path = write(tmp_path, as_jsonl([{"propensity": 2.0, "reward": 0.5, "x": 1.5}] * 3))
     guessed = guess(next(tables(Source(str(path)))))
     assert guessed.fields == {"features": {"numeric": ["x"]}}
-    assert "no column looks like the played action or the right label" in guessed.remarks[0]
+    assert "no column looks like the played action or the correct label" in guessed.remarks[0]
     path = write(tmp_path, as_jsonl([{"propensity": 2.0, "reward": 0.5, "x": 1.5, "action": "a"}] * 3))
     guessed = guess(next(tables(Source(str(path)))))
     assert [remark.partition(":")[0] for remark in guessed.remarks] == [
