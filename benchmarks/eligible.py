@@ -62,7 +62,7 @@ class Reached(NamedTuple):
 
 
 def accuracy(name: str, data: Loaded, of_class: int, *, is_late: bool, seed: int) -> Reached:
-    """Run the default learner over the rows in random order, and measure its accuracy on one class."""
+    """Run the default learner over the rows in random order and measure its accuracy on one class."""
     examples, K = data.examples, data.n_classes
     order = np.random.default_rng(seed).permutation(examples.labels.size)
     begins = order.size // 2 if is_late else 0

@@ -24,7 +24,7 @@ RATE_PER_S = 1_000.0
 
 
 def measure(events: int) -> None:
-    """Run the pipeline once in this process, and print its rates."""
+    """Run the pipeline once in this process and print its rates."""
     settings = Settings(data="synsep", events=events, delay="fixed:5s", seed=1)
     settings = settings.model_copy(update={"rate_per_s": RATE_PER_S})
     warm = prepare_embedded(resolve_run(settings.model_copy(update={"events": 200}), "soba-diag", synsep(1)))

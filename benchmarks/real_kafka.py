@@ -111,7 +111,7 @@ def onebit(name: str, *flags: str, profile: Path | None = None) -> list[str]:
 
 @contextmanager
 def running(settings: Settings, command: Sequence[str]) -> Iterator[Process]:
-    """Run a process, and terminate it at the end."""
+    """Run a process and terminate it at the end."""
     process = Process(settings, command)
     try:
         yield process

@@ -61,7 +61,7 @@ def log_of(name: str, events: int, step: int) -> tuple[list[Record], int, int, f
 
 
 def through_kafka(bootstrap: str, client: str, log: list[Record], replica: Replica, at_once: int) -> str:
-    """Write a log in transactions of `at_once` records, and read it with a replica."""
+    """Write a log in transactions of `at_once` records and read it with a replica."""
     broker = connect(bootstrap, client=client)
     tp = TopicPartition(f"replica-{time.time_ns()}.updates", 0)
     broker.create_topics([TopicSpec(tp.topic, 1)])

@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def run(bootstrap: str, programs: Programs, arguments: argparse.Namespace) -> list[Row]:
-    """Start the programs, and measure both ways of requesting decisions in each turn."""
+    """Start the programs and measure both ways of requesting decisions in each turn."""
     topics, broker = Topics.with_prefix("bench."), connect(bootstrap, client="confluent")
     broker.create_topics(topics.specs(1))
     broker.close()

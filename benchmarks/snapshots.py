@@ -66,7 +66,7 @@ class Clock:
         self.cpu_seconds_max = 0.0  # maximum for a single call
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function, and measure its wall-clock and CPU time."""
+        """Call the function and measure its wall-clock and CPU time."""
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
         try:
             return self._function(*arguments)

@@ -81,7 +81,7 @@ def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], event
 
 
 def slices(looks: Sequence[Look]) -> list[dict[str, float]]:
-    """Divide the events into equal slices, and return each slice's CPU time per event and maximum memory."""
+    """Divide the events into equal slices and return each slice's CPU time per event and maximum memory."""
     done = np.array([one.done for one in looks], dtype=float)
     bounds = np.linspace(done[0], done[-1], SLICES + 1)
     used_s = np.interp(bounds, done, [one.used_s for one in looks])
@@ -109,7 +109,7 @@ def verify(programs: Programs, events: int) -> dict[str, Any]:
 
 
 def soak(bootstrap: str, client: str, events: int, rate: float) -> dict[str, Any]:
-    """Run the programs, and return the measurements."""
+    """Run the programs and return the measurements."""
     settings = load_settings({**STREAM, "bootstrap": bootstrap, "client": client, "events": events, "rate": rate})
     topics = Topics.with_prefix(settings.topic_prefix)
     broker = connect(bootstrap, client=client)

@@ -144,7 +144,7 @@ def behind(broker: Broker, group: str, topics: Topics, partitions: int) -> int:
 
 
 def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[str, Any]:
-    """Fill the partitions, and return the longest gaps."""
+    """Fill the partitions and return the longest gaps."""
     settings = load_settings({
         "bootstrap": kafka.bootstrap, "client": client, "learner": ["banditron"], "n_classes": 2, "n_features": 4,
         "window": "1m", "retain": "24h", "model": "own", "retained_max": ids, "partitions": partitions,

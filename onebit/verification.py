@@ -71,7 +71,7 @@ def verify(
     replay: bool = False,
     **settings: Any,
 ) -> VerifyReport:
-    """Recompute a pipeline's ledger from its topics, and compare it with the learner's ledger.
+    """Recompute a pipeline's ledger from its topics and compare it with the learner's ledger.
 
     Args:
         bootstrap: Address of a Kafka broker, HOST:PORT.

@@ -235,7 +235,7 @@ class FeedbackProgram:
         self._producer.send(self._topics.dead_letter, record.partition, *letter)
 
     def close(self) -> None:
-        """Commit offsets up to the first unsent feedback record, and leave the group.
+        """Commit offsets up to the first unsent feedback record and leave the group.
 
         After a failed flush, nothing is committed, because feedback records may be missing. They are sent again after
         the next start.

@@ -171,7 +171,7 @@ def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
 def check_run(
     learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, delays: NDArray[np.int64], patience: Patience
 ) -> None:
-    """Check the arguments of `run`, and raise the errors that `run` documents."""
+    """Check the arguments of `run` and raise the errors that `run` documents."""
     size = examples.labels.size
     for name, array, length in (
         ("u", u, size),

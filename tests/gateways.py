@@ -1,4 +1,4 @@
-"""Runs `onebit serve` as a process with a real Kafka broker, and sends requests to the process."""
+"""Runs `onebit serve` as a process with a real Kafka broker and sends requests to the process."""
 
 import json
 import urllib.request

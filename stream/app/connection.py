@@ -102,7 +102,7 @@ def _start_hint(settings: KafkaSettings) -> str:
 
 
 def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = False) -> int:
-    """Check the topics, and return the number of partitions.
+    """Check the topics and return the number of partitions.
 
     Raises:
         SettingsError: a topic is missing or has an invalid configuration.
@@ -206,7 +206,7 @@ def _altered(how: object) -> SettingsError:
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[Connected]:
-    """Open a connection for the duration of a command, and check the topics."""
+    """Open a connection for the duration of a command and check the topics."""
     with closing(connect(settings)) as broker:
         yield Connected(broker, settings.topics, require_topics(broker, settings))
 

@@ -113,7 +113,7 @@ class TopicReader:
 
 
 def from_topics(broker: Broker, topics: Topics, partitions: int, estimator: AnyEstimator) -> AnyEstimator:
-    """Feed all of a run's records to an estimator, and return the estimator."""
+    """Feed all of a run's records to an estimator and return the estimator."""
     TopicReader(broker, topics, partitions, estimator).read()
     return estimator
 

@@ -180,7 +180,7 @@ class _Programs:
             )
 
     def check(self) -> None:
-        """Start the replay once the learner is ready, and end the run if a program has ended early.
+        """Start the replay once the learner is ready and end the run if a program has ended early.
 
         Only the replay may end before the run ends. Events replayed before the learner is ready would all be decided at
         once, before any feedback arrives.

@@ -85,7 +85,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
 
 
 def _first_better(connection: Connected, stop: Callable[[], bool]) -> str:
-    """Read the topics until a challenger is better than the champion, and return the challenger's name."""
+    """Read the topics until a challenger is better than the champion and return the challenger's name."""
     estimator = challenger_estimator()
     reader = TopicReader(*connection, estimator)
 

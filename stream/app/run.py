@@ -119,7 +119,7 @@ class WorkerLostError(OnebitError):
 def run_side_by_side(
     runs: Sequence[Run], order: Sequence[int], jobs: int, show: ShowProgress = ignore
 ) -> list[RunReport]:
-    """Run in parallel processes, and return the reports in the order of the runs.
+    """Run in parallel processes and return the reports in the order of the runs.
 
     Args:
         runs: The runs.
@@ -215,7 +215,7 @@ class _Worker:
 
 @contextmanager
 def _workers(count: int) -> Iterator[list[_Worker]]:
-    """Start N processes, and kill all of them on exit."""
+    """Start N processes and kill all of them on exit."""
     workers: list[_Worker] = []
     try:
         # A terminal sends Ctrl-C to all processes. Workers ignore the signal, and the main process kills them.

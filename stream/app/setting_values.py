@@ -160,7 +160,7 @@ def _list(value: object) -> object:
 
 
 def _names(value: object) -> object:
-    """Split comma-separated names, and remove duplicates."""
+    """Split comma-separated names and remove duplicates."""
     parts = _list(value)
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         return parts

@@ -20,7 +20,7 @@ class Created(NamedTuple):
 
 
 def create_topics(settings: Settings) -> Created:
-    """Create missing topics, and check existing topics.
+    """Create missing topics and check existing topics.
 
     Raises:
         TopicSettingsError: a topic exists with a different configuration. The hint contains its retention.

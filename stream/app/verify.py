@@ -89,7 +89,7 @@ def verify(
     timeout_ms: int = 600_000,
     replay: bool = False,
 ) -> Verified:
-    """Recompute every partition's ledger, and compare it with the learner's ledger.
+    """Recompute every partition's ledger and compare it with the learner's ledger.
 
     Args:
         settings: Settings for the connection and, with `wait_replay`, for the data set.

@@ -79,7 +79,7 @@ def run(
         typer.Option(help="Run only this sweep and the sweeps that provide its parameters; repeatable"),
     ] = None,
 ) -> None:
-    """Run experiments, and write figures and tables.
+    """Run experiments and write figures and tables.
 
     After Ctrl-C, run the same command again to continue. Runs that need a missing data set are skipped, with a warning
     that names the data's source.

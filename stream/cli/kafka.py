@@ -55,7 +55,7 @@ def up(
     secure: Annotated[bool, typer.Option("--secure", help="Require TLS and SCRAM, and enforce ACLs")] = False,
     json: Json = False,
 ) -> None:
-    """Start the broker, and wait until it responds. Do nothing if it is already running.
+    """Start the broker and wait until it responds. Do nothing if it is already running.
 
     The first start downloads the Java archives and caches their classes, which takes up to a minute. With --secure,
     certificates and an administrator account are created, and the output includes the --client-config for other

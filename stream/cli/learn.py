@@ -31,7 +31,7 @@ def learn(
         ),
     ] = False,
 ) -> None:
-    """Publish a prediction for each context, and learn from feedback.
+    """Publish a prediction for each context and learn from feedback.
 
     Ctrl-C or SIGTERM completes the open transaction and exits with 0. After a restart, a killed learner continues from
     its last commit. Settings that you do not set are taken from the pipeline. A setting that differs from the

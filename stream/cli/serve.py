@@ -19,7 +19,7 @@ app = typer.Typer()
 )
 @with_settings(Program.SERVE)
 def serve(settings: Settings) -> None:
-    """Serve decisions over HTTP, and accept feedback.
+    """Serve decisions over HTTP and accept feedback.
 
     POST /v1/decide writes a context and returns the committed decision. POST /v1/feedback writes the feedback bit.
     POST /v1/shown reports that a deferred decision was shown. The gateway requires a running learner. Any number of

@@ -79,7 +79,7 @@ def simulate(
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Show failing seeds without shrinking")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
 ) -> None:
-    """Run learners under random faults, and check the state after each run.
+    """Run learners under random faults and check the state after each run.
 
     Faults: crashes at any step, zombies, rebalances, outages, replication lag, commits with unknown outcomes, and
     duplicated, reordered, lost and malformed records. The seed determines all faults. Runs use the embedded broker and

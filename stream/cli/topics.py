@@ -26,7 +26,7 @@ app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_hel
 )
 @with_settings(Program.CREATE)
 def create(settings: Settings, json: Json = False) -> None:
-    """Create all topics with the required configuration, and check existing topics.
+    """Create all topics with the required configuration and check existing topics.
 
     With --retention, the learner can still recover from its snapshots, but `onebit verify` cannot recompute the ledger
     after records have been deleted. `onebit topics describe` warns if the retention is too short for a recovery.

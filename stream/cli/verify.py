@@ -45,7 +45,7 @@ def verify(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Recompute the ledger from the topics, and compare it with the learner's ledger.
+    """Recompute the ledger from the topics and compare it with the learner's ledger.
 
     With --replay, also replays the journal from the first step without snapshots. The state must be the same, bit for
     bit, as after a recovery from the newest snapshot. Exits with 1 if a ledger or a state differs, and with 2 if

@@ -310,7 +310,7 @@ def _run(
     security: LocalSecurity | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> LocalKafka:
-    """Start a broker, and wait until it responds. Format the storage if necessary."""
+    """Start a broker and wait until it responds. Format the storage if necessary."""
     chosen = port or _free_port()
     ports = {LISTENER: chosen, INTERNAL: _free_port(chosen)} if security else {"PLAINTEXT": chosen}
     ports[CONTROLLER] = _free_port(*ports.values())
@@ -447,7 +447,7 @@ def _tail(path: Path) -> str:
 
 
 def _terminate(pid: int) -> None:
-    """Terminate the broker, and kill it if it does not exit."""
+    """Terminate the broker and kill it if it does not exit."""
     import psutil
 
     with suppress(psutil.NoSuchProcess):

@@ -166,7 +166,7 @@ class Sequence01:
         self._sides = (LowerSequence(below, delta / 2.0), LowerSequence(below, delta / 2.0))
 
     def extend(self, of_reward: FloatArray, of_failure: FloatArray, at: Sequence[int] = ()) -> list[Interval]:
-        """Add rows with the terms for both sides, and return the intervals after the rows at these indices."""
+        """Add rows with the terms for both sides and return the intervals after the rows at these indices."""
         places = list(at)
         ends = []
         for side, terms in zip(self._sides, (of_reward, of_failure), strict=True):

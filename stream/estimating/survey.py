@@ -47,7 +47,7 @@ class Survey(NamedTuple):
 
 
 def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
-    """Read a log to its end, and return a summary of its contents."""
+    """Read a log to its end and return a summary of its contents."""
     reward_model = RewardModel(n_features, n_classes, FOLDS)
     counts = _Counts(n_classes)
     for chunk in chunks:

@@ -104,7 +104,7 @@ def _of_seed(sets: Sets, name: str, seed: int, events: int | None) -> Loaded:
 
 
 def measure(job: Job, sets: Sets) -> Row:
-    """Run a job, and return its row.
+    """Run a job and return its row.
 
     Raises:
         ParameterError: the learner cannot be created or does not support the conditions.

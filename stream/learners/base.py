@@ -164,7 +164,7 @@ class Learner(ABC):
     _parameters: Mapping[str, Any]  # the constructor's arguments except the sizes
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Create an uninitialised learner, and store the parameters so that the learner can be copied."""
+        """Create an uninitialised learner and store the parameters so that the learner can be copied."""
         learner = super().__new__(cls)
         learner._parameters = parameters
         return learner

@@ -125,7 +125,7 @@ def observe(
     scores: FloatArray,
     model: FloatArray,
 ) -> None:
-    """Add x to the action's covariance, and use the decision's own score as the target until the bit arrives."""
+    """Add x to the action's covariance and use the decision's own score as the target until the bit arrives."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     counts, weights = counts_of(model), weights_of(model)

@@ -53,7 +53,7 @@ class Gateway:
     fallback: str | None = None  # response after the timeout; None for status 504
 
     async def decide(self, request: Request) -> Response:
-        """Write a context, and return its decision once it is committed. A repeated id gets the same decision."""
+        """Write a context and return its decision once it is committed. A repeated id gets the same decision."""
         given, value = await _body(request, "id", "x", "eligible", "deferred")
         if "id" not in given:
             given["id"] = uuid4().hex
@@ -85,7 +85,7 @@ class Gateway:
         return problem(504, {"error": error, "id": event_id})
 
     async def feedback(self, request: Request) -> Response:
-        """Write a feedback record, and return its fields once the broker has acknowledged the record."""
+        """Write a feedback record and return its fields once the broker has acknowledged the record."""
         self.link.check_ready()
         given, value = await _body(request, "id", "reward", "action")
         event_id = _id_of(given)
@@ -204,7 +204,7 @@ def _encode(given: dict[str, Any]) -> bytes:
 
 
 def _eligible(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -> IndexArray | None:
-    """Check a context record's value as the learner does, and return the eligible classes.
+    """Check a context record's value as the learner does and return the eligible classes.
 
     Raises:
         MalformedError: the context is invalid. Before the learner's first step, names and sizes are not checked.

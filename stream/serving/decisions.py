@@ -110,7 +110,7 @@ class Decisions:
         return self._answers.get(event_id)
 
     def add(self, answers: Iterable[tuple[str, Answer]]) -> None:
-        """Remember answers, and wake the requests that wait for them. Only the first answer to an event is used."""
+        """Remember answers and wake the requests that wait for them. Only the first answer to an event is used."""
         newest_ms = 0
         for event_id, answer in answers:
             kept = self._answers.setdefault(event_id, answer)

@@ -98,14 +98,14 @@ class Link:
             thread.start()
 
     def close(self) -> None:
-        """Write the queued records, and stop the threads."""
+        """Write the queued records and stop the threads."""
         self._ended.set()
         self._queue.put(None)
         for thread in self._threads:
             thread.join(CLOSE_S)
 
     async def write(self, topic: str, event_id: str, value: bytes, headers: Headers) -> None:
-        """Write a record, and wait for its acknowledgement.
+        """Write a record and wait for its acknowledgement.
 
         Raises:
             BrokerError: the record was rejected, or may not have been written.

@@ -177,7 +177,7 @@ class Guard:
         return None
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, and call the application."""
+        """Read the body and call the application."""
         body, is_whole, bytes_max, body_s = bytearray(), False, self._limits.body_bytes_max, self._limits.body_s
         try:
             async with asyncio.timeout(body_s):

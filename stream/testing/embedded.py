@@ -40,7 +40,7 @@ class EmbeddedPipeline(PipelineUnderTest):
         return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)
 
     def restart_learner(self) -> None:
-        """Kill the learner, and recover a new one from the topics."""
+        """Kill the learner and recover a new one from the topics."""
         self.learner = self._new_learner()
         self.work()
 

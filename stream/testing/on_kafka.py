@@ -33,7 +33,7 @@ class KafkaPipeline(PipelineUnderTest):
     _poll_ms = 20
 
     def __init__(self, kafka: Kafka, directory: Path, **settings: Any) -> None:
-        """Create the topics, and start a learner.
+        """Create the topics and start a learner.
 
         Args:
             kafka: The broker to use.
@@ -67,7 +67,7 @@ class KafkaPipeline(PipelineUnderTest):
             raise
 
     def start_learner(self) -> Program:
-        """Start a learner, and wait until it is ready. Call this method again after killing or stopping the learner."""
+        """Start a learner and wait until it is ready. Call this method again after killing or stopping the learner."""
         self._ready_file.unlink(missing_ok=True)
         self.learner = self.programs.start("learn")
         self.learner.wait_until(self._is_ready, "the learner is ready")

@@ -49,7 +49,7 @@ class PipelineUnderTest(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Stop the learner, and verify the ledger.
+        """Stop the learner and verify the ledger.
 
         Raises:
             AssertionError: the ledger does not balance, or the learner failed.
@@ -77,7 +77,7 @@ class PipelineUnderTest(ABC):
         self._producer.flush()
 
     def prediction(self, event_id: str, timeout_s: float = 30.0) -> Event:
-        """Wait for an event's prediction, and return it."""
+        """Wait for an event's prediction and return it."""
         return self._answer(self.topics.predictions, event_id, timeout_s)
 
     def example(self, event_id: str, timeout_s: float = 30.0) -> Event:
@@ -117,7 +117,7 @@ class PipelineUnderTest(ABC):
         return [record_line(one, self.topics) for one in found if event_id_of(one) == event_id]
 
     def audits(self) -> list[Finding]:
-        """Recompute the ledger of each partition from the topics, and return the results."""
+        """Recompute the ledger of each partition from the topics and return the results."""
         return [audit_partition(self.broker, self.topics, partition) for partition in range(self.partitions)]
 
     def verify(self) -> None:

@@ -72,12 +72,12 @@ class Program:
         self.process.wait(WAIT_S)
 
     def stop(self) -> int:
-        """Stop the process, and return its exit code."""
+        """Stop the process and return its exit code."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self, timeout_s: float = WAIT_S) -> int:
-        """Wait for the process to end, and return its exit code."""
+        """Wait for the process to end and return its exit code."""
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(timeout_s)
         raise AssertionError(f"did not end within {timeout_s:g} s:\n{self.said()}")

@@ -1,4 +1,4 @@
-"""Compare the learners for late bits to their naive transcriptions, and check their defaults and limits."""
+"""Compare the learners for late bits to their naive transcriptions and check their defaults and limits."""
 
 import functools
 from collections.abc import Callable

@@ -64,7 +64,7 @@ def busy_dashboard() -> Dashboard:
 
 
 def advance(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
-    """Add a step to each partition, and return the new data for the page."""
+    """Add a step to each partition and return the new data for the page."""
     number = next(numbers)
     decided = 1_234_000 + 100 * number
     ledger = Ledger(

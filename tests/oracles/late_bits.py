@@ -48,7 +48,7 @@ class Drift:
         self.resets = [0] * K
 
     def process(self, action: int, r: int) -> list[int]:
-        """Process a bit, and return the classes to reset."""
+        """Process a bit and return the classes to reset."""
         if self.kind == "off":
             return []
         everything = self.of_all.process(r)

@@ -323,7 +323,7 @@ class NaiveHypothesisExhaustion:
 
 
 class NaiveFeatureBlocks:
-    """A learner from section 2 of the Notes. Divides the feature space into blocks, and learns one class per block."""
+    """A learner from section 2 of the Notes. Divides the feature space into blocks and learns one class per block."""
 
     def __init__(self, K: int, d: int, gamma: float) -> None:
         self.K, self.side = K, gamma / np.sqrt(d)

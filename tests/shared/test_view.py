@@ -81,7 +81,7 @@ class Process:
 
 
 def play(case: Case, processes: list[Process], oracle: SharedModel, steps: int) -> tuple[list[Record], list[str]]:
-    """Run steps for random tasks, and let replicas read random parts of the log.
+    """Run steps for random tasks and let replicas read random parts of the log.
 
     Returns the log, and the steps in which a decision differs from the oracle's decision.
     """

@@ -179,7 +179,7 @@ def with_unique_ids() -> Any:
 
 @contextmanager
 def no_fences() -> Iterator[None]:
-    """Give every producer a unique transactional ID, and let any member commit."""
+    """Give every producer a unique transactional ID and let any member commit."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(FaultyBroker, "transactional_producer", with_unique_ids()))
         stack.enter_context(patch.object(EmbeddedMember, "check_membership", lambda self: None))

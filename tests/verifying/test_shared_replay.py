@@ -28,7 +28,7 @@ LEARNERS = {
 
 
 def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = (), step: int = 3) -> Pipeline:
-    """Run two learners, and restart both halfway. `forged`: another program's records, with a step in their headers."""
+    """Run two learners and restart both halfway. `forged`: another program's records, with a step in their headers."""
     pipeline = Pipeline(LEARNERS[learner], PARTITIONS)
     producer = pipeline.broker.producer()
     for topic, value in forged:
@@ -52,7 +52,7 @@ def replays(pipeline: Pipeline) -> list[Replay]:
 
 
 def with_other(pipeline: Pipeline, topic: str, change: dict[int, bytes]) -> Pipeline:
-    """Copy a pipeline, and replace record values in partition 0 of a topic. `change` maps indices to values."""
+    """Copy a pipeline and replace record values in partition 0 of a topic. `change` maps indices to values."""
     other = Pipeline(pipeline.settings, PARTITIONS)
     for name in (*TOPICS, TOPICS.updates):
         for partition in range(1 if name == TOPICS.updates else PARTITIONS):
@@ -97,7 +97,7 @@ def test_task_whose_classes_differ_from_the_log_is_a_fault() -> None:
 
 
 def with_snapshot(pipeline: Pipeline, change: Callable[[ModelSnapshot], None]) -> Pipeline:
-    """Copy a pipeline, and apply `change` to the copy's newest model snapshot."""
+    """Copy a pipeline and apply `change` to the copy's newest model snapshot."""
     newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     assert newest is not None
     snapshot = decode_model(newest)

@@ -57,7 +57,7 @@ def refuse(literal: str) -> None:
 
 
 def parsed(value: bytes) -> dict[str, Any]:
-    """Parse a value with Python's JSON parser, and check its id."""
+    """Parse a value with Python's JSON parser and check its id."""
     fields = json.loads(value.decode(), parse_constant=refuse)
     assert 0 < len(fields["id"].encode()) <= 256
     return dict(fields)

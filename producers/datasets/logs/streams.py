@@ -187,7 +187,7 @@ def _too_long(size: int) -> Fault:
 
 
 def _gathered(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Join chunks into pieces of at least the block size, and yield these pieces."""
+    """Join chunks into pieces of at least the block size and yield these pieces."""
     held: list[bytes] = []
     size = 0
     try:

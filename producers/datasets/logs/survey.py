@@ -30,7 +30,7 @@ class Survey(NamedTuple):
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
-    """Read a whole log, and return its classes and vocabularies.
+    """Read a whole log and return its classes and vocabularies.
 
     Args:
         batches: All batches.
