@@ -251,7 +251,7 @@ def test_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss
     run_until_idle(learner)
     ledger = pipeline.ledger()
     assert (ledger.decided, ledger.matched) == (5, 1)
-    assert ["resumes" in line for line in messages if "pauses" in line or "resumes" in line] == [False, True]
+    assert ["resumes" in line for line in messages if "paused" in line or "resumes" in line] == [False, True]
     assert all(finding.ok for finding in pipeline.audits())
 
 
