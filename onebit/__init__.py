@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stream import offline
     from stream.app.process import Progress
     from stream.errors import ExitCode, OnebitError
-    from stream.learners import Cost, KernelLearner, Learner, Parameter, create
+    from stream.learners import Cost, FromLogs, KernelLearner, Learner, Parameter, create
     from stream.learners import registered as learners
     from stream.reporting.errors import evaluate
     from stream.wire.records import Decision, Features
@@ -40,6 +40,7 @@ __all__ = [
     "EstimateReport",
     "ExitCode",
     "Features",
+    "FromLogs",
     "KernelLearner",
     "Learner",
     "LearnerRun",
@@ -70,6 +71,7 @@ _HOMES = {
     "EstimateReport": "onebit.estimates:EstimateReport",
     "ExitCode": "stream.errors:ExitCode",
     "Features": "stream.wire.records:Features",
+    "FromLogs": "stream.learners:FromLogs",
     "KernelLearner": "stream.learners:KernelLearner",
     "Learner": "stream.learners:Learner",
     "LearnerRun": "onebit.runs:LearnerRun",

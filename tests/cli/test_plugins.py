@@ -152,8 +152,7 @@ def test_error_in_a_plugin_learner_names_the_plugin(
     learner: str, old: str, new: str, error: str, install: Install, onebit: Onebit
 ) -> None:
     source = (EXAMPLE / "bit_logistic.py").read_text().replace('"bit-logistic"', f'"{learner}"')
-    source = source.replace("import onebit\n", "import onebit\nfrom stream.learners import FromLogs\n")
-    source = source.replace("    supports_eligible", "    from_logs = FromLogs.NOTHING\n    supports_eligible")
+    source = source.replace("    supports_eligible", "    from_logs = onebit.FromLogs.NOTHING\n    supports_eligible")
     module = learner.replace("-", "_")
     assert old in source
     install(learner, source.replace(old, new), stays=True, learners={learner: f"{module}:BitLogistic"})
