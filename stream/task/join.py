@@ -18,7 +18,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, Table, TableError, check_table
+from stream.task.join_table import TRANSITIONS, Input, Move, State, check_table
 from stream.wire.ledger import Ledger
 from stream.wire.records import Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, Shown, make
 
@@ -200,21 +200,13 @@ class Join:
     the most numerous. They are removed in insertion order, so they use a plain dict and a queue.
     """
 
-    def __init__(
-        self,
-        settings: JoinSettings,
-        *,
-        assumes_negative: bool = False,
-        corrects: bool = False,
-        table: Table = TRANSITIONS,
-    ) -> None:
+    def __init__(self, settings: JoinSettings, *, assumes_negative: bool = False, corrects: bool = False) -> None:
         """Create an empty join.
 
         Raises:
             TableError: the table is inconsistent.
         """
-        check_table(table)
-        self._table = dict(table)
+        check_table(TRANSITIONS)
         self.stream_ms = 0
         self.dated_ms = 0  # latest decision time so far
         self._quiet_until_ms: float = -1  # no entry is due before stream time exceeds this value
@@ -244,20 +236,9 @@ class Join:
         self._is_changed = False  # True if the settings have changed since the last `settle_changed`
 
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
-        """Change the settings. Call `settle_changed` to settle entries that are due under the new settings.
-
-        Raises:
-            TableError: the table replaces settled decisions' bits, but the settings do not allow corrections.
-        """
+        """Change the settings. Call `settle_changed` to settle entries that are due under the new settings."""
         self.assumed_reward = 0 if assumes_negative else None
         self._corrects = corrects
-        self._kept_for_correction = {
-            state
-            for (state, _), rule in self._table.items()
-            if (corrects and rule.move is Move.TAKE_LATE) or (rule.move is Move.REPLACE and state is State.MATCHED)
-        }
-        if State.MATCHED in self._kept_for_correction and not corrects:
-            raise TableError("join table, MATCHED + FEEDBACK -> REPLACE: expected the setting late=correct; got ignore")
         for collection, limit_ms, entries_max in (
             (self._pending, settings.window_ms, settings.pending_max),
             (self._deferred, settings.activation_limit_ms, settings.pending_max),
@@ -335,32 +316,31 @@ class Join:
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)
-        happened, pending, feedback, record = Input.CONTEXT, None, None, None
+        happened, feedback, record = Input.CONTEXT, None, None
         if state is State.UNSEEN or state is State.ORPHAN or state is State.SHOWN_ORPHAN:
-            pending, has_bit = decide()
-            if pending.time.ms is not None:
-                self.date(pending.time, pending.time.ms)
             if kept is not None:
                 feedback, record, _ = kept
+            kept, has_bit = decide()
+            if kept.time.ms is not None:
+                self.date(kept.time, kept.time.ms)
             if not has_bit:
                 happened = Input.ASIDE
-            elif feedback is not None and feedback.action is not None and feedback.action != pending.decision.action:
+            elif feedback is not None and feedback.action is not None and feedback.action != kept.action:
                 happened = Input.DEFERRED_MISMATCH if is_deferred else Input.CONTEXT_MISMATCH
             elif is_deferred:
                 happened = Input.DEFERRED
-        return self._follow(state, happened, event_id, kept, pending, feedback, record)
+        return self._follow(state, happened, event_id, kept, feedback, record)
 
     def receive_feedback(self, feedback: Feedback | Shown, record: Record) -> Sequence[Event]:
         """Apply a feedback or shown record, and return the events for the task. Call `pass_time` first."""
         self._counts["feedback"] += 1
         state, kept = self._find(feedback.id)
-        pending = kept if state in _UNSETTLED else None
         if isinstance(feedback, Shown):
-            return self._follow(state, Input.SHOWN, feedback.id, kept, pending, None, record)
+            return self._follow(state, Input.SHOWN, feedback.id, kept, None, record)
         happened = Input.FEEDBACK
-        if feedback.action is not None and state not in _UNDECIDED:
-            happened = Input.FEEDBACK if feedback.action == kept.action else Input.MISMATCH
-        return self._follow(state, happened, feedback.id, kept, pending, feedback, record)
+        if feedback.action is not None and state not in _UNDECIDED and feedback.action != kept.action:
+            happened = Input.MISMATCH
+        return self._follow(state, happened, feedback.id, kept, feedback, record)
 
     def pass_time(self, stream_ms: int) -> Sequence[Event]:
         """Advance stream time, settle entries that are due, and return the events for the task, in order.
@@ -437,10 +417,8 @@ class Join:
         The collection's oldest entry is evicted. Unsettled decisions share one limit: the oldest deferred decision
         is evicted or, if there is none, the decision that is due first.
         """
-        if self.deferred and collection.others:
-            collection = self._deferred
-        elif self.shown and collection.others:
-            collection = min(self._pending, self._shown, key=self._due_ms)
+        if collection.state in _UNSETTLED:
+            collection = self._deferred if self.deferred else min(self._pending, self._shown, key=self._due_ms)
         self._overflows[collection.counted_as] += 1
         return self._end_oldest(collection)
 
@@ -449,39 +427,29 @@ class Join:
         is_settled = collection.state is State.MATCHED
         event_id = self._settled.oldest_id() if is_settled else next(iter(collection.entries))
         state, kept = self._find(event_id)
-        pending = kept if state in _UNSETTLED else None
-        return self._follow(state, Input.DEADLINE, event_id, kept, pending, None, None)
+        return self._follow(state, Input.DEADLINE, event_id, kept, None, None)
 
     def _follow(
-        self,
-        state: State,
-        happened: Input,
-        event_id: str,
-        kept: Any,
-        pending: Any,
-        feedback: Any,
-        record: Record | None,
+        self, state: State, happened: Input, event_id: str, kept: Any, feedback: Any, record: Record | None
     ) -> Sequence[Event]:
         """Apply the rule for an input: count, collect events, and move the id to its next state.
 
-        The state and the input determine which of the last four arguments are not None. `check_table` ensures that
+        The state and the input determine which of the last three arguments are not None. `check_table` ensures that
         these arguments suffice for the rule.
 
         Args:
             state: the id's state.
             happened: the input.
             event_id: the id.
-            kept: the id's entry.
-            pending: the id's unsettled decision.
+            kept: the id's entry or, if the context is decided now, the decision.
             feedback: the new feedback or, for a context, the feedback that was waiting for it.
             record: the feedback's record, or the shown record.
         """
-        rule = self._table[state, happened]
-        move, after, counted, outcome, _ = rule
+        move, after, counted, differing = TRANSITIONS[state, happened]
         for name in counted:
             self._counts[name] += 1
         events: Sequence[Event] = ()
-        reward = None
+        outcome, reward = move.settles, None
         if outcome is not None:
             if outcome is Outcome.MATCHED:
                 reward = feedback.reward
@@ -489,13 +457,18 @@ class Join:
                 reward = self.assumed_reward
             else:
                 feedback = None
-            events = (make(Settled, (event_id, pending, outcome, feedback, record)),)
+            events = (make(Settled, (event_id, kept, outcome, feedback, record)),)
         elif move in _REFUSALS:
-            events = (make(Mismatched, (feedback, record, (pending or kept).action)),)
+            events = (make(Mismatched, (feedback, record, kept.action)),)
         elif move is Move.DROP_ORPHAN:
             events = (DroppedOrphan(event_id, kept),)
-        elif after is state and feedback is not None:
-            events = self._compare(rule, state, event_id, kept, feedback, record)
+        elif move is Move.TAKE_LATE:
+            rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # an id is corrected only once
+            events = (Late(feedback, kept if self._corrects else rest),)
+        elif move is Move.IGNORE_FEEDBACK:
+            first = kept.feedback if state is State.ORPHAN else kept
+            if feedback.reward != first.reward:
+                self.count(*differing)
         if after is state:
             return events
 
@@ -510,38 +483,17 @@ class Join:
             return events
         collection = self._collection_of[after]
         if after is State.PENDING or after is State.DEFERRED:
-            collection.entries[event_id] = pending
+            collection.entries[event_id] = kept
         elif after is State.SHOWN:
-            collection.entries[event_id] = pending._replace(time=DecisionTime(0, self.stream_ms))
+            collection.entries[event_id] = kept._replace(time=DecisionTime(0, self.stream_ms))
         elif after is State.ORPHAN or after is State.SHOWN_ORPHAN:
             collection.entries[event_id] = make(Orphan, (feedback, record, self.stream_ms))
         else:
-            corrected = pending if after in self._kept_for_correction else None
-            entry = make(Retained, (outcome, reward, pending.decision.action, corrected))
+            corrected = kept if self._corrects and after is State.EXPIRED else None
+            entry = make(Retained, (outcome, reward, kept.action, corrected))
             collection.entries[event_id] = self._shared(entry)
             self._settled.append(event_id, self.stream_ms)
         return (*events, *self._evict(collection)) if collection.is_full else events
-
-    def _compare(
-        self, rule: Rule, state: State, event_id: str, kept: Any, feedback: Feedback, record: Any
-    ) -> Sequence[Event]:
-        """Apply a rule for late or repeated feedback. The id remains in its state."""
-        if rule.move is Move.TAKE_LATE:
-            rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # an id is corrected only once
-            return (Late(feedback, kept if self._corrects else rest),)
-        if rule.move is Move.PASS_OVER:
-            return ()
-        first = kept.feedback.reward if state is State.ORPHAN else kept.reward
-        if feedback.reward == first:
-            return ()
-        self.count(*rule.differing)
-        if rule.move is not Move.REPLACE:
-            return ()
-        if state is State.ORPHAN:
-            self.orphans[event_id] = Orphan(feedback, record, kept.kept_at_ms)
-            return ()
-        self.retained[event_id] = kept._replace(reward=feedback.reward)
-        return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
         """Return the object that all entries with these values share. An entry with a decision is not shared."""

@@ -1,7 +1,7 @@
 """The join's table, with one rule for each combination of an event id's state and an input.
 
-A rule contains a move, the next state, the counts and, if the rule settles a decision, the outcome. To change a policy,
-edit the policy's rule. `check_table` rejects a table with an inconsistent rule.
+A rule contains a move, the next state and the counts. The move determines the outcome if it settles a decision. To
+change a policy, edit the policy's rule. `check_table` rejects a table with an inconsistent rule.
 """
 
 from collections.abc import Mapping
@@ -74,10 +74,6 @@ class Move(Enum):
     IGNORE_SHOWN = "only the first shown record for a deferred decision is used", ("a shown record",)
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "only the first bit is used", ("new feedback", "a first bit")
-    REPLACE = (
-        "a different bit replaces the first bit; after settlement, only with late=correct",
-        ("new feedback", "a first bit"),
-    )
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
@@ -100,7 +96,6 @@ class Rule(NamedTuple):
     move: Move
     after: State
     counts: tuple[str, ...] = ()  # fields of `Ledger` that are incremented
-    settles: Outcome | None = None  # the settled decision's outcome
     differing: tuple[str, ...] = ()  # additional counts if the bit differs from the first bit
 
 
@@ -115,42 +110,38 @@ _SHOWN = ("shown",)
 TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.UNSEEN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, _DECIDED),
     (State.UNSEEN, Input.DEFERRED): Rule(Move.DEFER, State.DEFERRED, _DECIDED),
-    (State.UNSEEN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched"), Outcome.UNMATCHED),
+    (State.UNSEEN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched")),
     (State.UNSEEN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN),
     (State.UNSEEN, Input.SHOWN): Rule(Move.KEEP_SHOWN, State.SHOWN_ORPHAN),
-    (State.ORPHAN, Input.CONTEXT): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched"), Outcome.MATCHED),
+    (State.ORPHAN, Input.CONTEXT): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched")),
     (State.ORPHAN, Input.CONTEXT_MISMATCH): Rule(Move.DECIDE_AND_REFUSE, State.PENDING, ("decided", "mismatched")),
-    (State.ORPHAN, Input.DEFERRED): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched"), Outcome.MATCHED),
+    (State.ORPHAN, Input.DEFERRED): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched")),
     (State.ORPHAN, Input.DEFERRED_MISMATCH): Rule(Move.DEFER_AND_REFUSE, State.DEFERRED, ("decided", "mismatched")),
-    (State.ORPHAN, Input.ASIDE): Rule(
-        Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS), Outcome.UNMATCHED
-    ),
+    (State.ORPHAN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS)),
     (State.ORPHAN, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.ORPHAN, _DUPLICATE, differing=_CONFLICT),
     (State.ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.ORPHAN, _DUPLICATE),
     (State.ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
     (State.SHOWN_ORPHAN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, (*_DECIDED, *_DUPLICATE)),
     (State.SHOWN_ORPHAN, Input.DEFERRED): Rule(Move.DECIDE, State.PENDING, (*_DECIDED, *_SHOWN)),
-    (State.SHOWN_ORPHAN, Input.ASIDE): Rule(
-        Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS), Outcome.UNMATCHED
-    ),
+    (State.SHOWN_ORPHAN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS)),
     (State.SHOWN_ORPHAN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN, _SHOWN),
     (State.SHOWN_ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.SHOWN_ORPHAN, _DUPLICATE),
     (State.SHOWN_ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
     (State.DEFERRED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.DEFERRED, ("context_duplicates",)),
-    (State.DEFERRED, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",), Outcome.MATCHED),
+    (State.DEFERRED, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",)),
     (State.DEFERRED, Input.MISMATCH): Rule(Move.REFUSE, State.DEFERRED, ("mismatched",)),
     (State.DEFERRED, Input.SHOWN): Rule(Move.SHOW, State.SHOWN, _SHOWN),
-    (State.DEFERRED, Input.DEADLINE): Rule(Move.LEAVE_UNSHOWN, State.UNSHOWN, ("unshown",), Outcome.UNSHOWN),
+    (State.DEFERRED, Input.DEADLINE): Rule(Move.LEAVE_UNSHOWN, State.UNSHOWN, ("unshown",)),
     (State.PENDING, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.PENDING, ("context_duplicates",)),
-    (State.PENDING, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",), Outcome.MATCHED),
+    (State.PENDING, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",)),
     (State.PENDING, Input.MISMATCH): Rule(Move.REFUSE, State.PENDING, ("mismatched",)),
     (State.PENDING, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.PENDING, _DUPLICATE),
-    (State.PENDING, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",), Outcome.EXPIRED),
+    (State.PENDING, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",)),
     (State.SHOWN, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.SHOWN, ("context_duplicates",)),
-    (State.SHOWN, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",), Outcome.MATCHED),
+    (State.SHOWN, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",)),
     (State.SHOWN, Input.MISMATCH): Rule(Move.REFUSE, State.SHOWN, ("mismatched",)),
     (State.SHOWN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.SHOWN, _DUPLICATE),
-    (State.SHOWN, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",), Outcome.EXPIRED),
+    (State.SHOWN, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",)),
     (State.MATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.MATCHED, ("context_duplicates",)),
     (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE, differing=_CONFLICT),
     (State.MATCHED, Input.MISMATCH): Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
@@ -201,8 +192,8 @@ def check_table(table: Table) -> None:
 
     Raises:
         TableError: a rule is missing, or a rule is inconsistent: its input is impossible in its state; the state and
-            input do not meet the requirements of its move; its next state or outcome differs from the move's; or its
-            counts violate one of the ledger's equations.
+            input do not meet the requirements of its move; its next state differs from the move's; or its counts differ
+            from the move's outcome or violate one of the ledger's equations.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
     for state, happened in rows ^ table.keys():
@@ -219,8 +210,6 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
     contradictions = [f"the move requires {missing}" for missing in sorted(move.needs - available)]
     if rule.after is not after:
         contradictions.append(f"expected the next state {after.name}; got {rule.after.name}")
-    if rule.settles is not move.settles:
-        contradictions.append(f"expected the outcome {move.settles}; got {rule.settles}")
     outcomes = [name for name in rule.counts if name in tuple(Outcome)]
     if outcomes != [move.settles] * (move.settles is not None):
         contradictions.append(f"expected the outcome {move.settles} to be counted; got {outcomes}")

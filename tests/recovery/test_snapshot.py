@@ -249,7 +249,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
         "pending", "deferred", "shown", "orphans", "retained",
         "_pending", "_deferred", "_shown", "_orphans", "_retained", "_waiting",  # derived from other fields
         "_settled", "_quiet_until_ms", "_collections", "_collection_of",
-        "_table", "_equal", "_kept_for_correction",
+        "_equal",
         "_is_changed",  # never set between steps
     }, "add new join state to the snapshot"  # fmt: skip
 

@@ -152,9 +152,9 @@ def never_defers(self: Join, event_id: str, decide: Any, *rest: Any, original: A
 
 def starts_window_at_decision(self: Join, *arguments: Any, original: Any = Join._follow) -> Any:
     events = original(self, *arguments)
-    _, happened, event_id, _, pending, *_ = arguments
+    _, happened, event_id, kept, *_ = arguments
     if happened is Input.SHOWN and event_id in self.shown:
-        self.shown[event_id] = pending
+        self.shown[event_id] = kept
     return events
 
 
