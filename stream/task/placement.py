@@ -4,14 +4,18 @@ Records are misplaced if their producer uses a different partitioner.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.kernels import compiled
+from stream.wire.topics import murmur2
 
 ByteArray = NDArray[np.uint8]
 LengthArray = NDArray[np.int64]
+
+_murmur2: Any = compiled(murmur2)  # Kafka's hash never changes, so the cached machine code remains valid
 
 
 def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> int:
@@ -30,36 +34,10 @@ def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> i
 
 @compiled
 def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, partitions: int) -> int:
-    """See `count_misplaced`. A key's partition is its murmur2 hash without the sign bit, modulo `partitions`."""
+    """See `count_misplaced`; `partition_for` does the same for one key."""
     misplaced = 0
     start = 0
     for length in lengths:
-        hashed = _murmur2(data[start : start + length])
-        misplaced += (hashed & np.uint32(0x7FFFFFFF)) % partitions != partition
+        misplaced += (_murmur2(data[start : start + length]) & 0x7FFFFFFF) % partitions != partition
         start += length
     return misplaced
-
-
-@compiled
-def _murmur2(data: ByteArray) -> np.uint32:
-    """Return a key's 32-bit MurmurHash2 with the seed that Kafka's partitioner uses, as in `partition_for`."""
-    multiplier = np.uint32(0x5BD1E995)
-    h = np.uint32(0x9747B28C) ^ np.uint32(data.size)
-    whole = data.size & ~3
-    for start in range(0, whole, 4):
-        k = np.uint32(_word(data, start, 4) * multiplier)
-        k = np.uint32((k ^ k >> np.uint32(24)) * multiplier)
-        h = np.uint32(h * multiplier) ^ k
-    if whole < data.size:
-        h = np.uint32((h ^ _word(data, whole, data.size - whole)) * multiplier)
-    h = np.uint32((h ^ h >> np.uint32(13)) * multiplier)
-    return h ^ h >> np.uint32(15)
-
-
-@compiled
-def _word(data: ByteArray, start: int, size: int) -> np.uint32:
-    """Read up to four bytes as a little-endian number."""
-    word = np.uint32(0)
-    for index in range(size):
-        word |= np.uint32(data[start + index]) << np.uint32(8 * index)
-    return word

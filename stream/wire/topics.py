@@ -1,6 +1,6 @@
 """The names and specifications of the topics, and the mapping from keys to partitions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stream.parsing import format_duration
@@ -109,19 +109,25 @@ def partition_for(key: bytes, partitions: int) -> int:
     """Return the partition that Kafka's default partitioner chooses for a key."""
     if partitions == 1:
         return 0
-    return (_murmur2(key) & 0x7FFFFFFF) % partitions
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-def _murmur2(data: bytes) -> int:
-    """Return a key's 32-bit MurmurHash2 with the seed that Kafka's partitioner uses."""
+def murmur2(data: Sequence[int]) -> int:
+    """Return the 32-bit MurmurHash2 of a key's bytes, with the seed that Kafka's partitioner uses.
+
+    The code reads single bytes so that numba can compile it; see `stream.task.placement`.
+    """
     multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(data)
     whole = len(data) & ~3
     for start in range(0, whole, 4):
-        k = int.from_bytes(data[start : start + 4], "little") * multiplier & mask
+        k = data[start] | data[start + 1] << 8 | data[start + 2] << 16 | data[start + 3] << 24
+        k = k * multiplier & mask
         k = (k ^ k >> 24) * multiplier & mask
         h = (h * multiplier & mask) ^ k
     if whole < len(data):
-        h = (h ^ int.from_bytes(data[whole:], "little")) * multiplier & mask
+        for place in range(whole, len(data)):
+            h ^= data[place] << 8 * (place - whole)
+        h = h * multiplier & mask
     h = (h ^ h >> 13) * multiplier & mask
     return h ^ h >> 15

@@ -1,10 +1,26 @@
 """The compiled function that counts misplaced keys agrees with the producers' partitioner."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.task.placement import count_misplaced
-from stream.wire.topics import partition_for
+from stream.wire.topics import murmur2, partition_for
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_hash_is_that_of_kafkas_java_client(key: bytes, expected: int) -> None:
+    assert murmur2(key) == expected % 2**32  # the values are those of Kafka's own test, UtilsTest.testMurmur2
 
 
 @settings(deadline=None)  # the first call compiles the function
