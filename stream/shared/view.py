@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
-from stream.wire.codec import MalformedError
 from stream.wire.records import Decision, Drift, Features, IndexArray
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
+    FEATURE_BYTES,
     NAMED,
     NO_BIT,
     NO_LABEL,
@@ -70,19 +70,10 @@ class Overlay:
         self._was.append((array, index, array[index].copy()))
 
 
-def check_room(learner: Learner, x: Features) -> None:
-    """Check that a context's entries fit in one log record.
-
-    Raises:
-        MalformedError: the entries do not fit.
-    """
+def features_max(learner: Learner) -> int:
+    """Return the maximum number of features in a context, so that each of its entries fits in one log record."""
     assert isinstance(learner, KernelLearner)
-    width = learner.n_classes + learner.logged_size
-    if (needed := entry_bytes(x.indices.size, width)) > RECORD_BYTES_MAX:
-        raise MalformedError(
-            f"x: expected an entry of at most {RECORD_BYTES_MAX} bytes for the shared model's log; got {needed} bytes, "
-            f"with {x.indices.size} features and {width} numbers per decision"
-        )
+    return (RECORD_BYTES_MAX - entry_bytes(0, learner.n_classes + learner.logged_size)) // FEATURE_BYTES
 
 
 def names_max(learner: Learner) -> int:

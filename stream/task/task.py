@@ -15,7 +15,7 @@ import numpy as np
 
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
-from stream.shared.view import Recall, View, check_room
+from stream.shared.view import Recall, View, features_max
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.placement import count_misplaced
 from stream.task.play import Played, play_logged, play_match
@@ -190,8 +190,15 @@ class Task:
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
         self._draw_log = Draws(settings.seed, Purpose.LOG)
         self._log = settings.log_reading
-        self._encoder = settings.feature_encoder()
         self.classes = settings.make_classes()
+        self._decode_context = partial(
+            decode_context,
+            n_features=settings.n_features,
+            log=self._log,
+            encoder=settings.feature_encoder(),
+            classes=self.classes,
+            nnz_max=features_max(self.learner) if is_shared else None,
+        )
         self._propensity_min = settings.learned_propensity_min
         self._members = settings.members
 
@@ -317,17 +324,6 @@ class Task:
         if events:
             self._act_on(events, effects)
         return context.id
-
-    def _decode_context(self, record: Record) -> Context:
-        n_features = self.settings.n_features
-        try:
-            context = decode_context(record, n_features, self._log, self._encoder, self.classes)
-        except NewClassesError:
-            check_room(self.learner, decode_context(record, n_features, self._log, self._encoder).x)
-            raise
-        if self.settings.model == "shared":
-            check_room(self.learner, context.x)
-        return context
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Make a decision for a context, and publish the prediction.

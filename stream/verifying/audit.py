@@ -35,7 +35,7 @@ from stream.kafka.reading import OPEN_MS, Portions, read_partition
 from stream.learners import registered
 from stream.randomness.draws import Purpose, uniform
 from stream.reporting.run_report import quantiles
-from stream.shared.view import check_room
+from stream.shared.view import features_max
 from stream.snapshots.chunks import read_snapshots
 from stream.snapshots.state import decode
 from stream.task.settings import TaskSettings
@@ -239,7 +239,7 @@ class _Audit:
         if settings.open_classes and settings.model == "own":
             imported = read_snapshots(self._broker, self._topics, self._partition, 0).imported
             self._classes.add(() if imported is None else decode(imported).classes)
-        self._shared = settings.make_learner() if settings.model == "shared" else None
+        self._nnz_max = features_max(settings.make_learner()) if settings.model == "shared" else None
         self._needs_label = registered()[settings.learner].needs_label
         return Oracle(settings)
 
@@ -304,9 +304,9 @@ class _Audit:
         settings = oracle.settings
         context: Context | None
         try:
-            context = codec.decode_context(record, settings.n_features, self._log, self._encoder, self._classes)
-            if self._shared is not None:
-                check_room(self._shared, context.x)
+            context = codec.decode_context(
+                record, settings.n_features, self._log, self._encoder, self._classes, self._nnz_max
+            )
         except (MalformedError, NewClassesError):
             context = None
         self._count_misplaced(oracle, record, context and context.id)

@@ -132,7 +132,7 @@ def encode_context(
     """Encode a context's value. Omit fields that are None or False, and the feature values if all are 1."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
-    if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # comparing arrays would be slower
+    if values != ones(x.values.size).tobytes():  # comparing arrays would be slower
         features["v"] = x.values
     fields: dict[str, Any] = {"id": event_id, "x": features}
     if logged is not None:
@@ -150,6 +150,7 @@ def decode_context(
     log: LogReading | None = None,
     encoder: FeatureEncoder | None = None,
     classes: Classes | None = None,
+    nnz_max: int | None = None,
 ) -> Context:
     """Decode a context for a learner with n_features features.
 
@@ -160,6 +161,7 @@ def decode_context(
         encoder: the encoder for named features, or None.
         classes: the pipeline's classes. New names are added if the classes are open. None means that eligible classes
             are ignored.
+        nnz_max: limit on the number of features in x, or None.
 
     Raises:
         MalformedError: the record is not a context, or its features, eligible classes or required logged decision are
@@ -179,6 +181,9 @@ def decode_context(
         features = _sparse(x, n_features)
     else:
         features, unknown = _named(x, n_features, encoder)
+    nnz = features.indices.size
+    if nnz_max is not None and nnz > nnz_max:
+        raise MalformedError(f"x: expected at most {nnz_max} features, for a record in the model's log; got {nnz}")
     logged: Logged | None = None
     if log is not None:
         logged = fields.logged
@@ -246,7 +251,6 @@ def ones(n: int) -> FloatArray:
 
 
 _shared_ones: FloatArray = np.ones(1_024)
-_ONES = _shared_ones.tobytes()
 
 
 def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:

@@ -51,6 +51,7 @@ a class name. The last two kinds have an empty x and an all-zero decision."""
 NO_BIT, NO_LABEL = -1, -1
 
 _NAME = "updates"
+FEATURE_BYTES = 12
 _ENTRY_BYTES = 38  # size of an entry without scores and x
 
 
@@ -209,7 +210,7 @@ def decode_update(record: Record) -> Update | None:
 
 def entry_bytes(nnz: int, width: int) -> int:
     """Return the size of an entry with nnz features in x and K + L = width numbers in its decision."""
-    return _ENTRY_BYTES + 12 * nnz + 8 * width
+    return _ENTRY_BYTES + FEATURE_BYTES * nnz + 8 * width
 
 
 def _portions(entries: Sequence[Entry], bytes_max: int) -> Iterator[Sequence[Entry]]:
