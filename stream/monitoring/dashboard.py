@@ -217,7 +217,7 @@ class Dashboard:
             "sample": 2**self._level,
             "passed_over": sum(state.passed_over for state in states),
             "ledger": ledger._asdict(),
-            "books": [_book(ledger, identity.total, identity.parts) for identity in IDENTITIES],
+            "books": [_book(ledger, total, parts) for total, parts in IDENTITIES.items()],
             "balanced": all(step.ledger.balances for step in self._last.values()),
             "windows": [
                 [start_ms, counts.decided, counts.error, counts.greedy_error]

@@ -39,7 +39,7 @@ from stream.reporting.tables import (
     unbroken,
     value_text,
 )
-from stream.wire.ledger import IDENTITIES, MISPLACED_REMEDY, Identity, Ledger
+from stream.wire.ledger import IDENTITIES, MISPLACED_REMEDY, Ledger
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -457,18 +457,18 @@ def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Accou
             )
         if found := ledger.contexts_misplaced + ledger.feedback_misplaced:
             notes.append(f"{found:,} {MISPLACED_REMEDY}.")
-        lines = [_line(identity, ledger) for identity in IDENTITIES]
+        lines = [_line(total, parts, ledger) for total, parts in IDENTITIES.items()]
         flow = ledger_flow(ledger, f"ledger-{number}") if number < FLOWS_MAX else []
         accounts.append(_Account(listed(of), len(of) > 1, lines, notes, flow))
     return accounts
 
 
-def _line(identity: Identity, ledger: Ledger) -> _Line:
-    total = _count(identity.total, ledger)
-    parts = [_count(part, ledger) for part in identity.parts if part not in _OMITTED_IF_ZERO or getattr(ledger, part)]
-    off = total.number - sum(part.number for part in parts)
-    signs = ["≠" if off else "=", *"+" * (len(parts) - 1)]
-    return _Line(total, list(zip(signs, parts, strict=True)), off)
+def _line(field: str, parts: Sequence[str], ledger: Ledger) -> _Line:
+    total = _count(field, ledger)
+    counts = [_count(part, ledger) for part in parts if part not in _OMITTED_IF_ZERO or getattr(ledger, part)]
+    off = total.number - sum(count.number for count in counts)
+    signs = ["≠" if off else "=", *"+" * (len(counts) - 1)]
+    return _Line(total, list(zip(signs, counts, strict=True)), off)
 
 
 def _count(field: str, ledger: Ledger) -> _Count:

@@ -6,6 +6,7 @@ change a policy, edit the policy's rule. `check_table` rejects a table with an i
 
 from collections.abc import Mapping
 from enum import Enum, unique
+from itertools import chain
 from typing import NamedTuple
 
 from stream.wire.ledger import IDENTITIES, Ledger
@@ -179,7 +180,7 @@ _LEVELS = {
     "deferred": {State.DEFERRED},
     "orphans_waiting": {State.ORPHAN, State.SHOWN_ORPHAN},
 }  # fields of `Ledger` that count the ids in these states
-_IN_IDENTITIES = {name for total, parts in IDENTITIES for name in (total, *parts)}
+_IN_IDENTITIES = {*IDENTITIES, *chain.from_iterable(IDENTITIES.values())}
 _OF_RULES = _IN_IDENTITIES - {"contexts", "feedback", "context_malformed", "feedback_malformed", *_LEVELS}
 
 
@@ -223,7 +224,7 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
     changes["feedback"] = int("new feedback" in available or "a shown record" in available)
     for name, states in _LEVELS.items():
         changes[name] = (rule.after in states) - (state in states)
-    for total, parts in IDENTITIES:
+    for total, parts in IDENTITIES.items():
         if changes.get(total, 0) != sum(changes.get(part, 0) for part in parts):
             contradictions.append(f"the counts violate {total} = {' + '.join(parts)}")
     return contradictions

@@ -3,23 +3,15 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-
-class Identity(NamedTuple):
-    """One of the ledger's equations: a total, and the counts that add up to it."""
-
-    total: str
-    parts: tuple[str, ...]
-
-
-IDENTITIES = (
-    Identity("contexts", ("decided", "context_duplicates", "context_malformed")),
-    Identity("decided", ("pending", "deferred", "matched", "expired", "unshown", "unmatched")),
-    Identity("feedback", (
+IDENTITIES = {
+    "contexts": ("decided", "context_duplicates", "context_malformed"),
+    "decided": ("pending", "deferred", "matched", "expired", "unshown", "unmatched"),
+    "feedback": (
         "matched", "late", "feedback_duplicates", "mismatched", "orphans_waiting", "orphans_dropped",
         "feedback_malformed", "feedback_unmatched", "shown",
-    )),
-)  # fmt: skip
-"""Equations between `Ledger` fields that are true at every commit."""
+    ),
+}  # fmt: skip
+"""Equations between `Ledger` fields that are true at every commit: totals, and the counts that add up to them."""
 
 
 class Ledger(NamedTuple):
@@ -62,7 +54,7 @@ class Ledger(NamedTuple):
         """
         failed = []
         counts = self._asdict()
-        for total, parts in IDENTITIES:
+        for total, parts in IDENTITIES.items():
             if counts[total] != (found := sum(counts[part] for part in parts)):
                 terms = " + ".join(f"{part} {counts[part]}" for part in parts)
                 failed.append(f"{total} {counts[total]} != {found} = {terms}")

@@ -47,7 +47,7 @@ def test_metrics_contain_every_ledger_count() -> None:
         values = [value for (name, _), value in reported.items() if name == metric.name]
         return sum(value for value in values if not isinstance(value, Counts))
 
-    parts = {identity.total: sum(getattr(ledger, part) for part in identity.parts) for identity in IDENTITIES}
+    parts = {total: sum(getattr(ledger, part) for part in parts) for total, parts in IDENTITIES.items()}
     assert summed(metrics.CONTEXTS) == parts["contexts"]
     assert summed(metrics.PENDING) + summed(metrics.DEFERRED) + summed(metrics.SETTLED) == parts["decided"]
     assert summed(metrics.FEEDBACK_RECORDS) + summed(metrics.WAITING_ORPHANS) == parts["feedback"]
