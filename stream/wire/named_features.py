@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import xxhash
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from stream.parsing import close_matches, shown
 from stream.wire.records import Features, FloatArray, IndexArray
@@ -57,15 +57,7 @@ class Scale(NamedTuple):
     """The scale of a numeric feature: a value x is encoded as (x - centre) / unit."""
 
     centre: float
-    unit: float  # above 0
-
-    def of(self, values: T) -> T:
-        """Convert a value, or an array of values.
-
-        >>> Scale(10.0, 4.0).of(12.0)
-        0.5
-        """
-        return (values - self.centre) / self.unit
+    unit: Annotated[float, Meta(gt=0)]
 
 
 class Vocabulary(NamedTuple):
@@ -153,7 +145,7 @@ class FeatureEncoder:
     def scaled(self, name: str, values: T) -> T:
         """Scale a numeric feature's values."""
         scale = self.names[name].scale if self.names else None
-        return values if scale is None else scale.of(values)
+        return values if scale is None else (values - scale.centre) / scale.unit
 
     def _hashed(self, name: str, values: Iterable[str]) -> IndexArray:
         assert self.hash_bits is not None
@@ -199,7 +191,7 @@ class _PlainName(Struct, omit_defaults=True):
     name: str
     kind: Kind
     values: list[str] | None
-    scale: tuple[float, float] | None = None  # two numbers, centre and unit
+    scale: Scale | None = None
 
 
 class _PlainEncoder(Struct):
@@ -232,13 +224,12 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
     for one in plain.names:
         if one.values is not None and len(set(one.values)) < len(one.values):
             raise NamedFeaturesError(f"feature encoder, {one.name[:100]!r}: expected distinct values")
-        if one.scale is not None and not (one.kind is Kind.NUMERIC and one.scale[1] > 0.0):
+        if one.scale is not None and one.kind is not Kind.NUMERIC:
             raise NamedFeaturesError(
-                f"feature encoder, {one.name[:100]!r}: a scale requires a numeric feature and a unit above 0; got "
-                f"{one.kind} and {one.scale[1]}"
+                f"feature encoder, {one.name[:100]!r}: a scale requires a numeric feature; got {one.kind}"
             )
     names = {one.name: (one.kind, one.values) for one in plain.names}
-    scales = {one.name: Scale(*one.scale) for one in plain.names if one.scale is not None}
+    scales = {one.name: one.scale for one in plain.names if one.scale is not None}
     return build(names, plain.hash_bits, unknown=plain.hash_bits is not None, scales=scales)
 
 

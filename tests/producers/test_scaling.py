@@ -13,7 +13,7 @@ from producers.datasets.logs.mapping import mapping_of
 from producers.datasets.logs.reading import open_log
 from producers.datasets.scaling import Moments, standardised, uneven_of
 from producers.datasets.svmlight import read
-from stream.wire.named_features import Scaling, from_plain, to_plain
+from stream.wire.named_features import Scale, Scaling, from_plain, to_plain
 from stream.wire.records import FloatArray
 
 
@@ -52,7 +52,8 @@ def test_columns_in_memory_and_in_a_log_have_equal_scales(rows: list[list[float]
 
     for column in range(3):
         moments = Moments().including(x[: len(x) // 2, column]).including(x[len(x) // 2 :, column])
-        expected = x[:, column] if moments.scale is None else moments.scale.of(x[:, column])
+        scale = moments.scale or Scale(0.0, 1.0)
+        expected = (x[:, column] - scale.centre) / scale.unit
         np.testing.assert_allclose(scaled[:, column], expected, rtol=1e-6, atol=1e-6)
 
 
