@@ -7,9 +7,9 @@ rejected.
     model:DIGEST:BASE64
 
 BASE64 encodes a section. DIGEST is the first 16 hex digits of the SHA-256 digest of the decoded bytes. The section's
-arrays are the parts of the learner's state that determine the greedy class. The section's values are `settings`, on
-which the state depends; `scalars`, the names of the parts that are not arrays; and the model pipeline's `class_names`
-and `features`, or null.
+arrays are the parts of the learner's state that determine the greedy class; a number is an array without dimensions.
+The section's values are `settings`, on which the state depends, and the model pipeline's `class_names` and `features`,
+or null.
 """
 
 from base64 import b64decode, b64encode
@@ -57,9 +57,8 @@ class Frozen(NamedTuple):
             ParameterError: the model is too large.
         """
         arrays = {name: np.asarray(value) for name, value in self.state.items()}
-        scalars = [name for name, value in self.state.items() if not isinstance(value, np.ndarray)]
-        names = {"class_names": self.class_names, "features": self.features}
-        section = Section("holdout", {"settings": self.settings, "scalars": scalars, **names}, arrays)
+        values = {"settings": self.settings, "class_names": self.class_names, "features": self.features}
+        section = Section("holdout", values, arrays)
         data = b"".join(encode_section(section))
         text = f"{MODEL}{sha256(data).hexdigest()[:16]}:{b64encode(data).decode()}"
         if len(text) > TEXT_MAX:
@@ -85,8 +84,7 @@ class Frozen(NamedTuple):
             raise ParameterError(f"holdout_policy {text[:40]}: expected a model with this digest; got {found}")
         try:
             _, values, arrays = SectionReader([memoryview(data)]).section()
-            scalars = values["scalars"]
-            state = {name: array.item() if name in scalars else array for name, array in arrays.items()}
+            state = {name: array if array.ndim else array.item() for name, array in arrays.items()}
             return cls(values["settings"], state, values["class_names"], values["features"])
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise ParameterError(f"holdout_policy {text[:40]}: expected a model; got {error!r}") from error
