@@ -10,6 +10,7 @@
   accepted with probability m/p. All actions are then equally likely among the accepted decisions.
 """
 
+from math import nan
 from typing import Literal, NamedTuple
 
 from stream.learners import Learner
@@ -19,8 +20,6 @@ Play = Literal["own", "logged", "match"]
 
 Reward = Literal["exclusive", "any"]
 """The number of right classes per context: exactly one, or any number. The bit refers only to the played class."""
-
-UNKNOWN_PROPENSITY = float("nan")
 
 
 class Played(NamedTuple):
@@ -42,7 +41,7 @@ def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged, pr
         logged: the log's decision.
         propensity_min: minimum propensity for learning; 0 if the learner does not weight by propensities.
     """
-    propensity = UNKNOWN_PROPENSITY if logged.propensity is None else logged.propensity
+    propensity = nan if logged.propensity is None else logged.propensity
     decision = learner.as_played(x, own, logged.action, propensity)
     return Played(decision, Target(own.action, own.propensity), is_floored=propensity < propensity_min)
 

@@ -101,11 +101,8 @@ class Classes:
         if not given:
             raise ClassesError("expected at least one class; got none")
         new: dict[str, int] = {}
-        indices = np.empty(len(given), np.int32)
-        for place, one in enumerate(given):
-            indices[place] = self._index_of(one, new)
-        indices.sort()
-        if (indices[1:] == indices[:-1]).any():
+        indices = sorted(self._index_of(one, new) for one in given)
+        if len(set(indices)) < len(indices):
             raise ClassesError(f"expected each class once; got {shown(given)}")
         if action is not None and action not in indices:
             raise ClassesError(f"expected the logged decision's class {action} in the list; got {shown(given)}")
@@ -113,7 +110,7 @@ class Classes:
             raise NewClassesError(list(new))
         if new:
             self.add(new)
-        return indices
+        return np.array(indices, np.int32)
 
     def _index_of(self, given: str | int, new: dict[str, int]) -> int:
         if self.names is None:
