@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
-from stream.simulation.checks import OVERFLOWS, check, equal_faultless, row_name
+from stream.simulation.checks import EVICTIONS, check, equal_faultless, row_name
 from stream.simulation.processes import UnexpectedError
 from stream.simulation.schedule import (
     ENVIRONMENT,
@@ -83,7 +83,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     others = [
         "reordered feedback", "operation during an outage", "fenced", "removed and ends",
         "blocked by a transaction", "step aborted after a rebalance", "transaction timeout",
-        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, *OVERFLOWS,
+        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, *EVICTIONS,
     ]  # fmt: skip
     if shares:
         others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE]

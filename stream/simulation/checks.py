@@ -30,7 +30,7 @@ OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journ
 
 
 def check(world: World) -> list[str]:
-    """Check a run, and count its overflows and its uses of rows in the join table as coverage."""
+    """Check a run, and count its evictions and its uses of rows in the join table as coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [Partition(world, number) for number in range(world.schedule.partitions)]
@@ -39,7 +39,7 @@ def check(world: World) -> list[str]:
     for one in partitions:
         findings = one.wrong + _as_sent(one) + _in_order(one) + _ticks(one) + _offsets(one)
         counts = Counter() if one.oracle is None else one.oracle.counts
-        world.trace.fired.update({name: counts[name] for name in OVERFLOWS})
+        world.trace.fired.update({name: counts[name] for name in EVICTIONS})
         if one.oracle is not None:
             world.trace.fired.update({row_name(*row): count for row, count in one.oracle.rows.items()})
         if one.number in tasks:
@@ -50,7 +50,7 @@ def check(world: World) -> list[str]:
     return wrong + _nothing_aborted_is_visible(world)
 
 
-OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained", "overflow of deferred")
+EVICTIONS = ("pending_evicted", "orphans_evicted", "retained_evicted", "deferred_evicted")
 
 
 def row_name(state: State, happened: Input) -> str:
@@ -236,7 +236,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
     If the faults in a run take no virtual time, the run publishes the same predictions, examples and dead letters as
     the run without faults, which has one process. The records are equal byte for byte and in the same order. Every
-    partition's final model, ledger and overflows are also equal. Four conditions apply:
+    partition's final model and ledger are also equal. Four conditions apply:
 
     1. A learner polls whenever a record is appended or an action is due. Otherwise the time of a decision's tick
        differs.
@@ -260,10 +260,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
             name = f"differs from the run without faults: {topic}/{partition}"
             wrong += [f"{name} {difference}" for difference in differences("record", other, one)]
     tasks, expected = (
-        {
-            number: (task.join.ledger(), task.join.overflows(), state_digest([task.learner.state()]))
-            for number, task in of
-        }
+        {number: (task.join.ledger(), state_digest([task.learner.state()])) for number, task in of}
         for of in (world.processes.tasks().items(), faultless.processes.tasks().items())
     )
     wrong += [

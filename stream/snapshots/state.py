@@ -36,7 +36,7 @@ from stream.journal.steps import (
 from stream.learners import State
 from stream.shared.replica import Place, Replica
 from stream.snapshots.chunks import Generation, Parts, Pulse, finish
-from stream.task.join import Orphan, Overflows, Pending, Retained
+from stream.task.join import Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
 from stream.wire.records import NOTHING_LOGGED, DecisionTime, FloatArray, IndexArray
@@ -60,7 +60,6 @@ class Snapshot(NamedTuple):
     dated_ms: int  # time of the latest decision so far
     undated: Sequence[int]  # steps whose ticks are not applied yet; their decisions may already be settled
     stream_ms: int
-    overflows: Overflows
     classes: list[str]  # names of open classes, in index order; empty unless the classes are open
     learner: State  # empty with a shared model
     pending: Entries = ()  # columns: ids, Pending
@@ -99,8 +98,8 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
         learner = task.learner.state() if spare is None else task.learner.state_into(spare)
     classes = list(task.classes.names or ()) if task.classes.is_open else []
     return Snapshot(
-        stored_settings(task.settings), step, join.dated_ms, list(task.undated), join.stream_ms, join.overflows(),
-        classes, learner, _entries(join.pending), _entries(join.orphans),
+        stored_settings(task.settings), step, join.dated_ms, list(task.undated), join.stream_ms, classes, learner,
+        _entries(join.pending), _entries(join.orphans),
         (*_entries(join.retained), join.settled_ms()), _entries(join.deferred), _entries(join.shown),
     )  # fmt: skip
 
@@ -163,7 +162,7 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
             for event_id, one, settled_ms in block
         )
         yield True
-    join.restore_counts(snapshot.step.ledger, snapshot.overflows)
+    join.restore_counts(snapshot.step.ledger)
     return task
 
 
@@ -205,7 +204,7 @@ def encode(snapshot: Snapshot | ModelSnapshot) -> Iterator[bytes | memoryview]:
 
 def _task_sections(snapshot: Snapshot) -> Iterator[Section]:
     values = {name: getattr(snapshot, name) for name in ("settings", "dated_ms", "undated", "stream_ms", "classes")}
-    yield Section("state", values | {"step": plain_step(snapshot.step), "overflows": snapshot.overflows._asdict()})
+    yield Section("state", values | {"step": plain_step(snapshot.step)})
     yield from _learner_sections(snapshot.learner)
     undated = frozenset(snapshot.undated)
     for name in _ROWS:
@@ -246,7 +245,7 @@ def decoding(generation: Generation) -> Parts[Snapshot]:
         values, learner, columns = yield from _reading(generation)
         return Snapshot(
             check_settings(values["settings"]), step_of_plain(values["step"]), values["dated_ms"], values["undated"],
-            values["stream_ms"], Overflows(**values["overflows"]), values["classes"], learner, **columns,
+            values["stream_ms"], values["classes"], learner, **columns,
         )  # fmt: skip
 
 

@@ -111,15 +111,6 @@ Event = Settled | Late | Mismatched | DroppedOrphan
 """An event for the task, which then learns, makes a correction, or writes a dead letter."""
 
 
-class Overflows(NamedTuple):
-    """The number of entries of each kind that were evicted."""
-
-    pending: int = 0
-    orphans: int = 0
-    retained: int = 0
-    deferred: int = 0
-
-
 class _Collection:
     """The entries for all ids in certain states, oldest first, and the limits on these entries."""
 
@@ -128,7 +119,7 @@ class _Collection:
     def __init__(self, state: State, entries: dict[str, Any], counted_as: str) -> None:
         self.state = state  # one of the states that share the collection
         self.entries = entries
-        self.counted_as = counted_as  # the field of `Overflows` for evicted entries
+        self.counted_as = counted_as  # the field of `Ledger` for evicted entries
         self.others: tuple[dict[str, Any], ...] = ()  # other entries that count towards `entries_max`
         self.limit_ms = self.entries_max = 0
 
@@ -217,11 +208,11 @@ class Join:
         self.retained: dict[str, Retained] = {}
         self._settled = _AgeQueue()  # the ids in `retained`, with the times at which they were settled
         self._equal: dict[Retained, Retained] = {}  # entries shared by several ids
-        self._pending = _Collection(State.PENDING, self.pending, "pending")
-        self._deferred = _Collection(State.DEFERRED, self.deferred, "deferred")
-        self._shown = _Collection(State.SHOWN, self.shown, "pending")
-        self._orphans = _Collection(State.ORPHAN, self.orphans, "orphans")
-        self._retained = _Collection(State.MATCHED, self.retained, "retained")
+        self._pending = _Collection(State.PENDING, self.pending, "pending_evicted")
+        self._deferred = _Collection(State.DEFERRED, self.deferred, "deferred_evicted")
+        self._shown = _Collection(State.SHOWN, self.shown, "pending_evicted")
+        self._orphans = _Collection(State.ORPHAN, self.orphans, "orphans_evicted")
+        self._retained = _Collection(State.MATCHED, self.retained, "retained_evicted")
         self._pending.others = (self.deferred, self.shown)
         self._deferred.others = (self.pending, self.shown)
         self._shown.others = (self.pending, self.deferred)
@@ -230,7 +221,6 @@ class Join:
         self._collection_of = {collection.state: collection for collection in self._waiting}
         self._collection_of[State.SHOWN_ORPHAN] = self._orphans
         self._collection_of |= dict.fromkeys(_SETTLED_STATES.values(), self._retained)
-        self._overflows = dict.fromkeys(Overflows._fields, 0)
         self._counts = dict.fromkeys(Ledger._fields, 0)
         self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
         self._is_changed = False  # True if the settings have changed since the last `settle_changed`
@@ -289,14 +279,9 @@ class Join:
         """The number of contexts and feedback records received."""
         return self._counts["contexts"] + self._counts["feedback"]
 
-    def overflows(self) -> Overflows:
-        """Return the number of entries of each kind that were evicted."""
-        return Overflows(**self._overflows)
-
-    def restore_counts(self, ledger: Ledger, overflows: Overflows) -> None:
+    def restore_counts(self, ledger: Ledger) -> None:
         """Restore the counts from a stored state."""
         self._counts.update(ledger._asdict())
-        self._overflows.update(overflows._asdict())
 
     def count(self, *names: str, by: int = 1) -> None:
         """Increment counters in the ledger. Tasks count malformed records this way, because no rule applies to them."""
@@ -419,7 +404,7 @@ class Join:
         """
         if collection.state in _UNSETTLED:
             collection = self._deferred if self.deferred else min(self._pending, self._shown, key=self._due_ms)
-        self._overflows[collection.counted_as] += 1
+        self._counts[collection.counted_as] += 1
         return self._end_oldest(collection)
 
     def _end_oldest(self, collection: _Collection) -> Sequence[Event]:

@@ -36,7 +36,6 @@ from stream.snapshots.state import (
     restore_model,
     state_digest,
 )
-from stream.task.join import Overflows
 from stream.task.settings import TaskSettings, learner_of
 from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, identity
 from stream.wire import codec
@@ -200,7 +199,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
             "use a different topic prefix"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
-    snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.meta["classes"] or [], model.state)
+    snapshot = Snapshot(settings, step, 0, (), 0, model.meta["classes"] or [], model.state)
     writer = ChunkWriter(0, encode(snapshot), str(partition), IMPORT_SLOT)
     _import(broker, topics, [partition], writer, transactional_id)
 

@@ -86,7 +86,7 @@ class Oracle:
         self.settings = settings
         self.champion = settings.learner  # name of the current champion, if each task has its own model
         self.events: list[Event] = []
-        self.counts: Counter[str] = Counter()  # counts by ledger field, and by kind of overflow
+        self.counts: Counter[str] = Counter()  # counts by ledger field
         self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each rule in the join table
         self.undated: dict[int, list[int]] = {}  # decision times of steps whose ticks have not been applied yet
         self.dated_step = 0  # the last step whose tick was applied
@@ -107,8 +107,10 @@ class Oracle:
         while self._is_over_limit():
             self._evict()
         while len(self._orphans) > settings.join.orphans_max:
+            self.counts["orphans_evicted"] += 1
             self._drop_oldest()
         while len(self._known) > settings.join.retained_max:
+            self.counts["retained_evicted"] += 1
             self._forget_oldest()
 
     def ledger(self) -> Ledger:
@@ -174,7 +176,6 @@ class Oracle:
         waits = context.is_deferred and (orphan is None or first is not None)
         self._unsettled[State.DEFERRED if waits else State.PENDING][event_id] = pending
         if self._is_over_limit():
-            self.counts[f"overflow of {'deferred' if self._unsettled[State.DEFERRED] else 'pending'}"] += 1
             self._evict()
         return ""
 
@@ -229,7 +230,7 @@ class Oracle:
         place = TopicPartition(record.topic, record.partition)
         self._orphans[event_id] = _Orphan(feedback, place, record.offset, record.append_ms, self._stream_ms)
         if len(self._orphans) > self.settings.join.orphans_max:
-            self.counts["overflow of orphans"] += 1
+            self.counts["orphans_evicted"] += 1
             self._drop_oldest()
 
     def tick(self, step: int, append_ms: int) -> None:
@@ -287,8 +288,10 @@ class Oracle:
     def _evict(self) -> None:
         """Settle the oldest deferred decision. If no decision is deferred, settle the decision that expires first."""
         if self._unsettled[State.DEFERRED]:
+            self.counts["deferred_evicted"] += 1
             self._expire(State.DEFERRED)
         else:
+            self.counts["pending_evicted"] += 1
             self._expire(min(State.PENDING, State.SHOWN, key=lambda state: _first_date(self._unsettled[state])))
 
     def _expire(self, state: State) -> None:
@@ -305,7 +308,7 @@ class Oracle:
         self.events.append(Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset))
         self._known[event_id] = _Known(State[outcome.name], reward, action, self._stream_ms)
         if len(self._known) > self.settings.join.retained_max:
-            self.counts["overflow of retained"] += 1
+            self.counts["retained_evicted"] += 1
             self._forget_oldest()
 
     def _drop_oldest(self) -> None:

@@ -40,6 +40,10 @@ class Ledger(NamedTuple):
     deferred: int = 0  # deferred decisions that are waiting to be shown
     unshown: int = 0  # deferred decisions that were not shown in time
     shown: int = 0  # shown records that were accepted
+    pending_evicted: int = 0  # decisions that expired early, because `pending_max` was exceeded
+    deferred_evicted: int = 0  # deferred decisions that were settled early, because `pending_max` was exceeded
+    orphans_evicted: int = 0  # orphans that were dropped early, because `orphans_max` was exceeded
+    retained_evicted: int = 0  # ids that were forgotten early, because `retained_max` was exceeded
 
     @property
     def balances(self) -> bool:

@@ -20,6 +20,7 @@ LEDGER = (
     "feedback", "matched", "expired", "pending", "late", "feedback_duplicates", "conflicts",
     "orphans_waiting", "orphans_dropped", "feedback_malformed", "mismatched", "contexts_misplaced",
     "feedback_misplaced", "unmatched", "feedback_unmatched", "propensities_floored", "deferred", "unshown", "shown",
+    "pending_evicted", "deferred_evicted", "orphans_evicted", "retained_evicted",
 )  # fmt: skip
 """The names of all counts in a ledger."""
 

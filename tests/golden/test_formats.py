@@ -211,7 +211,6 @@ def test_snapshot_chunk_contains_settings_counts_learner_and_decisions() -> None
     found = golden_generation()
     assert (found.state["step"]["number"], found.state["undated"]) == (7, [39, 40])
     assert settings(found.state["settings"])["learner"] == "banditron"
-    assert found.state["overflows"] == {"pending": 0, "orphans": 0, "retained": 0, "deferred": 0}
     pending = format_reader.counts(found.state["step"]["ledger"])["pending"] - len(found.of("shown"))
     assert [entry["logged"] for entry in found.of("pending")] == [[0.5, n] for n in range(pending)]
     assert [entry["decided_ms"] for entry in found.of("pending")][-2:] == [-39, -40]

@@ -6,7 +6,7 @@ times: it expires each decision when stream time passes the deadline. Both metho
 
 from dataclasses import dataclass, field
 
-from stream.task.join import JoinSettings, Overflows
+from stream.task.join import JoinSettings
 from stream.wire.ledger import Ledger
 
 
@@ -243,8 +243,8 @@ class JoinOracle:
             mismatched=self.mismatched,
             unmatched=sum(d.outcome == "unmatched" for d in self.decisions),
             feedback_unmatched=self.passed_over,
+            pending_evicted=self.gave_way,
+            deferred_evicted=self.deferred_gave_way,
+            orphans_evicted=self.orphans_gave_way,
+            retained_evicted=self.forgotten_early,
         )
-
-    def overflows(self) -> Overflows:
-        """Return the number of times that each limit was exceeded."""
-        return Overflows(self.gave_way, self.orphans_gave_way, self.forgotten_early, self.deferred_gave_way)

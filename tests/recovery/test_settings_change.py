@@ -390,7 +390,8 @@ def test_entries_beyond_new_limits_are_settled_oldest_first() -> None:
     assert (list(task.join.pending), list(task.join.orphans), list(task.join.retained)) == (
         ["d", "e"], ["orphan-3"], ["c"],
     )  # fmt: skip
-    assert task.join.overflows() == (3, 3, 2, 0)
+    ledger = task.join.ledger()
+    assert (ledger.pending_evicted, ledger.orphans_evicted, ledger.retained_evicted) == (3, 3, 2)
     assert task.step([], 4).examples == []
     assert task.join.ledger().balances
 
@@ -401,7 +402,7 @@ def test_settled_ids_beyond_the_new_limit_are_forgotten() -> None:
     task.change_settings(by_context(join=replace(small_task().join, retained_max=2)))
     task.step([], 3)
     assert list(task.join.retained) == ["b", "c"]
-    assert task.join.overflows() == (0, 0, 1, 0)
+    assert task.join.ledger().retained_evicted == 1
 
 
 def test_new_expiry_policy_applies_only_to_later_expiries() -> None:

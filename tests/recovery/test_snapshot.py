@@ -25,7 +25,7 @@ from stream.snapshots.state import (
     take,
     task_digest,
 )
-from stream.task.join import JoinSettings, Orphan, Overflows, Pending, Retained
+from stream.task.join import JoinSettings, Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
 from stream.wire.ledger import Ledger
@@ -109,7 +109,7 @@ steps = st.builds(
 )  # fmt: skip
 snapshots = st.builds(
     Snapshot, st.just(stored_settings(small_task())), steps, times, st.lists(st.integers(1, 2**53), max_size=3), times,
-    st.builds(Overflows, times, times, times, times), st.lists(ids, max_size=3), states,
+    st.lists(ids, max_size=3), states,
     entries(decisions()), entries(orphans), settled_ids(), entries(decisions()), entries(decisions()),
 )  # fmt: skip
 
@@ -224,15 +224,16 @@ def test_restored_task_equals_the_original_and_continues_identically(settings: T
     assert task_digest(again) == task_digest(task)
 
 
-def test_snapshot_contains_correctable_decisions_and_overflow_counts() -> None:
+def test_snapshot_contains_correctable_decisions_and_eviction_counts() -> None:
     limits = JoinSettings(window_ms=100, orphan_ms=500, retain_ms=10_000, pending_max=3, orphans_max=1, retained_max=9)
     settings = small_task("soba-diag", join=limits, on_expiry="negative", late="correct")
     task = used_task(settings)
     snapshot = taken(task)
     assert any(entry.pending is not None for entry in snapshot.retained[1])
-    assert min(snapshot.overflows) > 0
+    ledger = snapshot.step.ledger
+    assert min(ledger.pending_evicted, ledger.deferred_evicted, ledger.orphans_evicted, ledger.retained_evicted) > 0
     again = restored(decode(whole(stored(*chunks(snapshot)))), settings)
-    assert again.join.overflows() == snapshot.overflows
+    assert again.join.ledger() == ledger
     assert same(taken(again), snapshot)
 
 
@@ -245,7 +246,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
         "_time", "_is_broken", "_decoded",  # state of the current step
     }, "add new task state to the snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
-        "assumed_reward", "_corrects", "stream_ms", "dated_ms", "_counts", "_overflows",
+        "assumed_reward", "_corrects", "stream_ms", "dated_ms", "_counts",
         "pending", "deferred", "shown", "orphans", "retained",
         "_pending", "_deferred", "_shown", "_orphans", "_retained", "_waiting",  # derived from other fields
         "_settled", "_quiet_until_ms", "_collections", "_collection_of",
@@ -515,9 +516,8 @@ def test_missing_count_is_0_and_an_unknown_count_is_rejected() -> None:
     assert ledger.expired > 0
     found = decode(rewritten(b'"expired":%d,' % ledger.expired, b""))
     assert found.step.ledger == ledger._replace(expired=0)
-    for old, new in ((b'"matched":', b'"newer":'), (b'"overflows":{', b'"overflows":{"newer":1,')):
-        with pytest.raises(JournalError, match=r"^snapshots/0 offset 3: generation 7 cannot be read: .*newer"):
-            decode(rewritten(old, new))
+    with pytest.raises(JournalError, match=r"^snapshots/0 offset 3: generation 7 cannot be read: .*newer"):
+        decode(rewritten(b'"matched":', b'"newer":'))
 
 
 def test_state_of_another_learner_is_rejected() -> None:

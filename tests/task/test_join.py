@@ -15,7 +15,6 @@ from stream.task.join import (
     JoinSettings,
     Late,
     Mismatched,
-    Overflows,
     Pending,
     Retained,
 )
@@ -448,14 +447,15 @@ def test_each_transition_leads_to_the_state_in_the_table(state: State, happened:
 def test_overflow_of_pending_decisions_expires_the_oldest_and_counts_it() -> None:
     driver = Driver(JoinSettings(window_ms=100, pending_max=2))
     assert driver.run("context a@0, context b@1, context c@2, right a@3") == ["expired a None", "late a"]
-    assert driver.join.overflows() == Overflows(pending=1)
-    assert driver.join.ledger() == Ledger(contexts=3, decided=3, pending=2, expired=1, feedback=1, late=1)
+    assert driver.join.ledger() == Ledger(
+        contexts=3, decided=3, pending=2, expired=1, feedback=1, late=1, pending_evicted=1
+    )
 
 
 def test_overflow_settles_the_oldest_deferred_decision_as_unshown() -> None:
     driver = Driver(JoinSettings(pending_max=2))
     assert driver.run("deferred a@0, deferred b@1, context c@2") == ["unshown a None"]
-    assert driver.join.overflows() == Overflows(deferred=1)
+    assert driver.join.ledger() == Ledger(contexts=3, decided=3, pending=1, deferred=1, unshown=1, deferred_evicted=1)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_overflow_settles_the_oldest_deferred_decision_as_unshown() -> None:
 def test_overflow_expires_the_decision_with_the_earliest_deadline(script: str, expired: str) -> None:
     driver = Driver(JoinSettings(pending_max=2))
     assert driver.run(f"deferred a@0, {script}") == [f"expired {expired} None"]
-    assert driver.join.overflows() == Overflows(pending=1)
+    assert driver.join.ledger().pending_evicted == 1
 
 
 def test_unshown_decision_is_never_corrected() -> None:
@@ -477,32 +477,32 @@ def test_unshown_decision_is_never_corrected() -> None:
 def test_decision_that_matches_an_orphan_does_not_count_toward_the_pending_limit() -> None:
     driver = Driver(JoinSettings(window_ms=100, pending_max=1))
     assert driver.run("context a@0, right b@1, context b@1") == ["matched b 1"]
-    assert driver.join.overflows() == Overflows()
+    assert driver.join.ledger() == Ledger(contexts=2, decided=2, pending=1, matched=1, feedback=1)
 
 
 def test_overflow_of_orphans_drops_the_oldest_orphan_and_counts_it() -> None:
     driver = Driver(JoinSettings(orphan_ms=100, orphans_max=2))
     assert driver.run("right a@0, right b@0, right c@0, context a@1") == ["dropped a"]
-    assert driver.join.overflows() == Overflows(orphans=1)
     assert driver.join.ledger() == Ledger(
-        contexts=1, decided=1, pending=1, feedback=3, orphans_waiting=2, orphans_dropped=1
+        contexts=1, decided=1, pending=1, feedback=3, orphans_waiting=2, orphans_dropped=1, orphans_evicted=1
     )
 
 
 def test_overflow_of_settled_ids_forgets_the_oldest_id_and_counts_it() -> None:
     driver = Driver(JoinSettings(retained_max=1))
     driver.run("context a@0, right a@0, context b@0, right b@0, right a@0, right b@0")
-    assert driver.join.overflows() == Overflows(retained=1)
     assert driver.join.ledger() == Ledger(
-        contexts=2, decided=2, matched=2, feedback=4, feedback_duplicates=1, orphans_waiting=1
+        contexts=2, decided=2, matched=2, feedback=4, feedback_duplicates=1, orphans_waiting=1, retained_evicted=1
     )
 
 
 def test_every_decision_expires_immediately_if_all_limits_are_0() -> None:
     driver = Driver(JoinSettings(pending_max=0, orphans_max=0, retained_max=0))
     assert driver.run("context a@0, right b@0, context a@0") == ["expired a None", "dropped b", "expired a None"]
-    assert driver.join.ledger().balances
-    assert driver.join.overflows() == Overflows(pending=2, orphans=1, retained=2)
+    assert driver.join.ledger() == Ledger(
+        contexts=2, decided=2, expired=2, feedback=1, orphans_dropped=1,
+        pending_evicted=2, orphans_evicted=1, retained_evicted=2,
+    )  # fmt: skip
 
 
 def test_negative_policy_assumes_reward_0_at_expiry() -> None:
@@ -568,8 +568,8 @@ def test_stored_counts_are_restored() -> None:
     driver = Driver(JoinSettings(orphans_max=0))
     driver.run("context a@0, right a@1, right b@1")
     other = Join(JoinSettings(orphans_max=0))
-    other.restore_counts(driver.join.ledger(), driver.join.overflows())
-    assert (other.ledger(), other.overflows()) == (driver.join.ledger(), driver.join.overflows())
+    other.restore_counts(driver.join.ledger())
+    assert other.ledger() == driver.join.ledger()
 
 
 IDS = st.sampled_from("abcdefg")
@@ -625,7 +625,6 @@ class JoinMachine(RuleBasedStateMachine):
         join = self.driver.join
         assert join.ledger() == self.oracle.ledger()
         assert join.ledger().balances
-        assert join.overflows() == self.oracle.overflows()
         assert join.stream_ms == self.oracle.time_ms
         unsettled = [d for d in self.oracle.decisions if not d.outcome]
         assert list(join.pending) == [d.id for d in unsettled if not d.is_deferred and d.shown_at_ms is None]

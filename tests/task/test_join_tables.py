@@ -74,7 +74,6 @@ def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
         join = driver.join
         assert join.ledger() == oracle.ledger()
         assert join.ledger().balances
-        assert join.overflows() == oracle.overflows()
 
 
 def check_all() -> None:

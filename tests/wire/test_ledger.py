@@ -31,9 +31,16 @@ BALANCED = Ledger(
     deferred=9,
     unshown=4,
     shown=7,
+    pending_evicted=8,
+    deferred_evicted=2,
+    orphans_evicted=1,
+    retained_evicted=70,
 )
 
-OUTSIDE_EQUATIONS = ("conflicts", "contexts_misplaced", "feedback_misplaced", "propensities_floored")
+OUTSIDE_EQUATIONS = (
+    "conflicts", "contexts_misplaced", "feedback_misplaced", "propensities_floored",
+    "pending_evicted", "deferred_evicted", "orphans_evicted", "retained_evicted",
+)  # fmt: skip
 """Fields that are not in the ledger's equations, because other fields count the same records."""
 
 
