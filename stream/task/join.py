@@ -259,10 +259,6 @@ class Join:
             self.retained[event_id] = self._shared(entry)
             self._settled.append(event_id, settled_ms)
 
-    def state_of(self, event_id: str) -> State:
-        """Return an id's state."""
-        return self._find(event_id)[0]
-
     def settled_ms(self) -> Sequence[int]:
         """Return a copy of the stream times at which the ids in `retained` were settled, in the same order."""
         return self._settled.times_ms()

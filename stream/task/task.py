@@ -275,7 +275,6 @@ class Task:
         self._time = DecisionTime(number)
         self._act_on(self.join.settle_changed(), effects)
         keys: tuple[list[bytes], list[bytes]] = [], []  # the contexts' keys, and the feedback's keys
-        partition = 0
         for record in records:
             is_context = record.topic == self._contexts_topic
             if not is_context:
@@ -295,13 +294,12 @@ class Task:
                 self.join.count(*(_MALFORMED_CONTEXT if is_context else _MALFORMED_FEEDBACK))
                 effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
             if partitions > 1 and key is not None:
-                partition = record.partition
                 keys[not is_context].append(key)
         if effects.predictions and self.settings.dated_by == "tick":
             self.undated[number] = self._time
-        if partitions > 1:
+        if partitions > 1 and records:
             for name, its_keys in zip(("contexts_misplaced", "feedback_misplaced"), keys, strict=True):
-                self.join.count(name, by=count_misplaced(its_keys, partition, partitions))
+                self.join.count(name, by=count_misplaced(its_keys, records[0].partition, partitions))
         return effects
 
     def _promote(self, name: str, effects: Effects) -> None:

@@ -137,7 +137,7 @@ def ignores_actions(record: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def counts_duplicates_twice(self: Join, event_id: str, *rest: Any, original: Any = Join.receive_context) -> Any:
-    self._counts["context_duplicates"] += "a decision" in self.state_of(event_id).has
+    self._counts["context_duplicates"] += "a decision" in self._find(event_id)[0].has
     return original(self, event_id, *rest)
 
 

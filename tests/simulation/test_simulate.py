@@ -101,7 +101,7 @@ receive_context = Join.receive_context
 def counts_duplicates_twice(
     join: Join, event_id: str, decide: Callable[[], tuple[Pending, bool]], *rest: bool
 ) -> Sequence[Event]:
-    if join.state_of(event_id) in (State.PENDING, State.MATCHED, State.EXPIRED):
+    if join._find(event_id)[0] in (State.PENDING, State.MATCHED, State.EXPIRED):
         receive_context(join, event_id, decide, *rest)
     return receive_context(join, event_id, decide, *rest)
 
