@@ -7,7 +7,8 @@ determine whether feedback is matched or late. The time at which records are rea
                             in time         │          late
     decision     decided ├──── window_ms ───┤ deadline (still in time)
 
-The code looks up the rule for an input and applies the rule. Only the table defines next states and counts.
+The code looks up the rule for an input and applies the rule. Only the table defines next states, and the counts in the
+ledger's equations.
 """
 
 from array import array
@@ -426,7 +427,7 @@ class Join:
             feedback: the new feedback or, for a context, the feedback that was waiting for it.
             record: the feedback's record, or the shown record.
         """
-        move, after, counted, differing = TRANSITIONS[state, happened]
+        move, after, counted = TRANSITIONS[state, happened]
         for name in counted:
             self._counts[name] += 1
         events: Sequence[Event] = ()
@@ -448,8 +449,7 @@ class Join:
             events = (Late(feedback, kept if self._corrects else rest),)
         elif move is Move.IGNORE_FEEDBACK:
             first = kept.feedback if state is State.ORPHAN else kept
-            if feedback.reward != first.reward:
-                self.count(*differing)
+            self._counts["conflicts"] += feedback.reward != first.reward
         if after is state:
             return events
 

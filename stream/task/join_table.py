@@ -9,7 +9,7 @@ from enum import Enum, unique
 from itertools import chain
 from typing import NamedTuple
 
-from stream.wire.ledger import IDENTITIES, Ledger
+from stream.wire.ledger import IDENTITIES
 from stream.wire.records import Outcome
 
 
@@ -74,7 +74,7 @@ class Move(Enum):
     SHOW = "the window begins", ("a shown record", "a deferred decision"), State.SHOWN
     IGNORE_SHOWN = "only the first shown record for a deferred decision is used", ("a shown record",)
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
-    IGNORE_FEEDBACK = "only the first bit is used", ("new feedback", "a first bit")
+    IGNORE_FEEDBACK = "only the first bit is used; a differing bit is a conflict", ("new feedback", "a first bit")
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
@@ -97,14 +97,12 @@ class Rule(NamedTuple):
     move: Move
     after: State
     counts: tuple[str, ...] = ()  # fields of `Ledger` that are incremented
-    differing: tuple[str, ...] = ()  # additional counts if the bit differs from the first bit
 
 
 Table = Mapping[tuple[State, Input], Rule]
 
 _DECIDED = ("decided",)
 _DUPLICATE = ("feedback_duplicates",)
-_CONFLICT = ("conflicts",)
 _PASS = ("feedback_unmatched",)
 _SHOWN = ("shown",)
 
@@ -119,7 +117,7 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.ORPHAN, Input.DEFERRED): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched")),
     (State.ORPHAN, Input.DEFERRED_MISMATCH): Rule(Move.DEFER_AND_REFUSE, State.DEFERRED, ("decided", "mismatched")),
     (State.ORPHAN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS)),
-    (State.ORPHAN, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.ORPHAN, _DUPLICATE, differing=_CONFLICT),
+    (State.ORPHAN, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.ORPHAN, _DUPLICATE),
     (State.ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.ORPHAN, _DUPLICATE),
     (State.ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
     (State.SHOWN_ORPHAN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, (*_DECIDED, *_DUPLICATE)),
@@ -144,7 +142,7 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.SHOWN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.SHOWN, _DUPLICATE),
     (State.SHOWN, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",)),
     (State.MATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.MATCHED, ("context_duplicates",)),
-    (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE, differing=_CONFLICT),
+    (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE),
     (State.MATCHED, Input.MISMATCH): Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
     (State.MATCHED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.MATCHED, _DUPLICATE),
     (State.MATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
@@ -180,8 +178,7 @@ _LEVELS = {
     "deferred": {State.DEFERRED},
     "orphans_waiting": {State.ORPHAN, State.SHOWN_ORPHAN},
 }  # fields of `Ledger` that count the ids in these states
-_IN_IDENTITIES = {*IDENTITIES, *chain.from_iterable(IDENTITIES.values())}
-_OF_RULES = _IN_IDENTITIES - {"contexts", "feedback", "context_malformed", "feedback_malformed", *_LEVELS}
+_OF_RULES = {*chain.from_iterable(IDENTITIES.values())} - {"context_malformed", "feedback_malformed", *_LEVELS}
 
 
 class TableError(ValueError):
@@ -214,10 +211,8 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
     outcomes = [name for name in rule.counts if name in tuple(Outcome)]
     if outcomes != [move.settles] * (move.settles is not None):
         contradictions.append(f"expected the outcome {move.settles} to be counted; got {outcomes}")
-    unknown = {*rule.counts} - _OF_RULES | {*rule.differing} - ({*Ledger._fields} - _IN_IDENTITIES)
+    unknown = {*rule.counts} - _OF_RULES
     contradictions += [f"{name} is not a count that a rule can increment" for name in sorted(unknown)]
-    if rule.differing and "a first bit" not in move.needs:
-        contradictions.append("expected no counts for differing bits, because this move does not compare bits")
 
     changes = {name: rule.counts.count(name) for name in rule.counts}
     changes["contexts"] = int("a context" in available)

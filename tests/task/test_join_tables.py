@@ -96,7 +96,6 @@ def changes() -> list[Change]:
         name = f"{row[0].name} + {row[1].name}"
         others = [rule._replace(move=move) for move in Move] + [rule._replace(after=state) for state in State]
         others += [rule._replace(counts=other.counts) for other in TRANSITIONS.values()]
-        others += [rule._replace(differing=other) for other in ((), ("conflicts",), ("late",))]
         others += TRANSITIONS.values()
         found += [
             Change(f"{name}: {number} {other}", {**TRANSITIONS, row: other})
