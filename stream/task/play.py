@@ -11,10 +11,10 @@
 """
 
 from math import nan
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from stream.learners import Learner
-from stream.wire.records import Decision, Features, Logged, Target
+from stream.wire.records import Decision, Features, Logged
 
 Play = Literal["own", "logged", "match"]
 
@@ -22,32 +22,13 @@ Reward = Literal["exclusive", "any"]
 """The number of right classes per context: exactly one, or any number. The bit refers only to the played class."""
 
 
-class Played(NamedTuple):
-    """A decision to publish, and its relation to the logged decision."""
-
-    decision: Decision
-    target: Target
-    counts: bool = True  # False if the log has no bit for this decision
-    is_floored: bool = False  # True if the logged propensity is below the minimum
+def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged) -> Decision:
+    """Return the log's decision for x as a decision of the learner, whose own decision is not played."""
+    return learner.as_played(x, own, logged.action, nan if logged.propensity is None else logged.propensity)
 
 
-def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged, propensity_min: float) -> Played:
-    """Play the log's decision.
-
-    Args:
-        learner: the learner.
-        x: the context's features.
-        own: the learner's own decision.
-        logged: the log's decision.
-        propensity_min: minimum propensity for learning; 0 if the learner does not weight by propensities.
-    """
-    propensity = nan if logged.propensity is None else logged.propensity
-    decision = learner.as_played(x, own, logged.action, propensity)
-    return Played(decision, Target(own.action, own.propensity), is_floored=propensity < propensity_min)
-
-
-def play_match(own: Decision, logged: Logged, propensity_min: float, u: float) -> Played:
-    """Play the learner's decision, which is used only if the log has the same action.
+def is_matched(own: Decision, logged: Logged, propensity_min: float, u: float) -> bool:
+    """Return whether the log has a bit for the learner's decision: the same action, in an accepted logged decision.
 
     Args:
         own: the learner's decision.
@@ -56,8 +37,5 @@ def play_match(own: Decision, logged: Logged, propensity_min: float, u: float) -
             accepted.
         u: uniform draw in [0, 1) that determines acceptance.
     """
-    propensity = logged.propensity or 0.0
-    is_taken = propensity_min == 0.0 or u * propensity < propensity_min
-    counts = is_taken and own.action == logged.action
-    target = Target(own.action, own.propensity)
-    return Played(own, target, counts, is_floored=propensity < propensity_min)
+    is_accepted = propensity_min == 0.0 or u * (logged.propensity or 0.0) < propensity_min
+    return is_accepted and own.action == logged.action

@@ -18,7 +18,7 @@ from stream.randomness.draws import Draws, Purpose
 from stream.shared.view import Recall, View, features_max
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.placement import count_misplaced
-from stream.task.play import Played, play_logged, play_match
+from stream.task.play import is_matched, play_logged
 from stream.task.settings import TaskSettings
 from stream.wire.classes import NewClassesError
 from stream.wire.codec import (
@@ -43,9 +43,11 @@ from stream.wire.records import (
     FloatArray,
     Headers,
     IndexArray,
+    Logged,
     Outcome,
     Prediction,
     Record,
+    Target,
     make,
 )
 from stream.wire.updates import Entry
@@ -331,12 +333,11 @@ class Task:
         event_id, x, logged, unknown, eligible, _ = context
         effects.unknown.extend(unknown)
         u = self._draw_action(event_id)
-        decision, target, counts = self.model.decide(event_id, x, u, eligible), None, True
+        decision, target, has_bit = self.model.decide(event_id, x, u, eligible), None, True
         if logged is not None:
-            decision, target, counts, is_floored = self._play(context, decision)
-            if is_floored:
-                self.join.count("propensities_floored")
-        if counts:
+            target = Target(decision.action, decision.propensity)
+            decision, has_bit = self._play(context, logged, decision)
+        if has_bit:
             self.model.observe(x, decision if logged is None else self._taught(decision))
         if self.settings.dated_by == "context":
             self._time = DecisionTime(self._time.step, record.append_ms)
@@ -348,7 +349,7 @@ class Task:
         prediction = make(Prediction, published)
         effects.predictions.append((prediction, record.offset))
         pending = make(Pending, (x, decision, self._time, trace))
-        return pending, counts
+        return pending, has_bit
 
     def _challenged(self, decision: Decision) -> Challenged:
         """Return the name of the learner that decided, and the classes that the other learners chose."""
@@ -356,12 +357,15 @@ class Task:
         others = {name: choices[n] for n, name in enumerate(self._members) if n != champion}
         return Challenged(self._members[champion], others)
 
-    def _play(self, context: Context, own: Decision) -> Played:
-        """Play the logged decision or the learner's own decision, depending on `play`."""
-        assert context.logged is not None
-        if self.settings.play == "logged":
-            return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
-        return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
+    def _play(self, context: Context, logged: Logged, own: Decision) -> tuple[Decision, bool]:
+        """Return the decision to play, and whether the log has a bit for it, depending on `play`."""
+        is_match = self.settings.play == "match"
+        propensity_min = self.settings.propensity_min if is_match else self._propensity_min
+        if logged.propensity is not None and logged.propensity < propensity_min:
+            self.join.count("propensities_floored")
+        if is_match:
+            return own, is_matched(own, logged, propensity_min, self._draw_log(context.id))
+        return play_logged(self.learner, context.x, own, logged), True
 
     def _taught(self, decision: Decision) -> Decision:
         """Return the decision for the learner's update. A logged propensity below the minimum is raised to the minimum.

@@ -33,12 +33,12 @@ from stream.snapshots import state as snapshot_module
 from stream.task import task as task_module
 from stream.task.join import Join
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State
-from stream.task.play import Played, play_match
+from stream.task.play import is_matched
 from stream.task.settings import Sharing
 from stream.task.task import OwnModel, Task
 from stream.wire import codec
 from stream.wire.codec import tick_headers
-from stream.wire.records import Decision, DecisionTime, Feedback, Logged, Record, Target, TopicPartition
+from stream.wire.records import Decision, DecisionTime, Feedback, Logged, Record, TopicPartition
 from stream.wire.updates import DECIDED, Entry, decode_update, joined
 
 pytestmark = pytest.mark.slow
@@ -283,12 +283,12 @@ def snapshot_that_shares_the_model(task: Task, step: JournalStep, spare: Any = N
     return snapshot_module.take(task, step)._replace(learner=vars(task.learner)["arrays"])
 
 
-def plays_its_own(learner: Any, x: Any, own: Decision, logged: Logged, propensity_min: float) -> Played:
-    return Played(own, Target(own.action, own.propensity))
+def plays_its_own(learner: Any, x: Any, own: Decision, logged: Logged) -> Decision:
+    return own
 
 
-def matches_any_action(own: Decision, logged: Logged, propensity_min: float, u: float) -> Played:
-    return play_match(own, logged, propensity_min, 0.0)
+def accepts_every_propensity(own: Decision, logged: Logged, propensity_min: float, u: float) -> bool:
+    return is_matched(own, logged, propensity_min, 0.0)
 
 
 def shared(name: str, owner: Any, attribute: str, change: Any) -> Mutation:
@@ -370,7 +370,7 @@ MUTATIONS = [
         Rule(Move.REFUSE, State.UNMATCHED, ("mismatched",)),
     ),
     replaced("logged actions not played", task_module, "play_logged", plays_its_own),
-    replaced("nonuniform logs treated as uniform", task_module, "play_match", matches_any_action),
+    replaced("nonuniform logs treated as uniform", task_module, "is_matched", accepts_every_propensity),
     replaced("propensity floor not applied", Task, "_taught", lambda self, decision: decision),
     replaced("actions in feedback ignored", task_module, "decode_feedback", ignores_actions),
     replaced("no decision deferred", Join, "receive_context", never_defers),
