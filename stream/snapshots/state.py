@@ -100,7 +100,7 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
     return Snapshot(
         stored_settings(task.settings), step, join.dated_ms, list(task.undated), join.stream_ms, classes, learner,
         _entries(join.pending), _entries(join.orphans),
-        (*_entries(join.retained), join.settled_ms()), _entries(join.deferred), _entries(join.shown),
+        (*_entries(join.retained), join.settled.times_ms()), _entries(join.deferred), _entries(join.shown),
     )  # fmt: skip
 
 

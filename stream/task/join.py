@@ -16,7 +16,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from stream.task.join_table import TRANSITIONS, Input, Move, State, check_table
@@ -177,8 +176,6 @@ _REFUSALS = frozenset((Move.REFUSE, Move.DECIDE_AND_REFUSE, Move.DEFER_AND_REFUS
 _UNDECIDED = frozenset(state for state in State if "no decision" in state.has)
 _UNSETTLED = frozenset(state for state in State if "an unsettled decision" in state.has)
 
-_ledger_counts = itemgetter(*Ledger._fields)
-
 
 class Join:
     """The state machines for all event ids in one task.
@@ -207,7 +204,7 @@ class Join:
         self.shown: OrderedDict[str, Pending] = OrderedDict()
         self.orphans: OrderedDict[str, Orphan] = OrderedDict()
         self.retained: dict[str, Retained] = {}
-        self._settled = _AgeQueue()  # the ids in `retained`, with the times at which they were settled
+        self.settled = _AgeQueue()  # the ids in `retained`, with the times at which they were settled
         self._equal: dict[Retained, Retained] = {}  # entries shared by several ids
         self._pending = _Collection(State.PENDING, self.pending, "pending_evicted")
         self._deferred = _Collection(State.DEFERRED, self.deferred, "deferred_evicted")
@@ -258,18 +255,14 @@ class Join:
         """
         for event_id, entry, settled_ms in retained:
             self.retained[event_id] = self._shared(entry)
-            self._settled.append(event_id, settled_ms)
-
-    def settled_ms(self) -> Sequence[int]:
-        """Return a copy of the stream times at which the ids in `retained` were settled, in the same order."""
-        return self._settled.times_ms()
+            self.settled.append(event_id, settled_ms)
 
     def ledger(self) -> Ledger:
         """Return the current counts."""
         self._counts["pending"] = len(self.pending) + len(self.shown)
         self._counts["deferred"] = len(self.deferred)
         self._counts["orphans_waiting"] = len(self.orphans)
-        return Ledger._make(_ledger_counts(self._counts))
+        return Ledger._make(self._counts.values())
 
     @property
     def records(self) -> int:
@@ -299,7 +292,7 @@ class Join:
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)
         happened, feedback, record = Input.CONTEXT, None, None
-        if state is State.UNSEEN or state is State.ORPHAN or state is State.SHOWN_ORPHAN:
+        if state in _UNDECIDED:
             if kept is not None:
                 feedback, record, _ = kept
             kept, has_bit = decide()
@@ -390,7 +383,7 @@ class Join:
         elif collection.state is State.ORPHAN:
             since_ms = next(iter(self.orphans.values())).kept_at_ms
         else:
-            since_ms = self._settled.oldest_ms()
+            since_ms = self.settled.oldest_ms()
         return inf if since_ms is None else since_ms + collection.limit_ms
 
     def _evict(self, collection: _Collection) -> Sequence[Event]:
@@ -407,7 +400,7 @@ class Join:
     def _end_oldest(self, collection: _Collection) -> Sequence[Event]:
         """Apply the deadline rule to a collection's oldest entry."""
         is_settled = collection.state is State.MATCHED
-        event_id = self._settled.oldest_id() if is_settled else next(iter(collection.entries))
+        event_id = self.settled.oldest_id() if is_settled else next(iter(collection.entries))
         state, kept = self._find(event_id)
         return self._follow(state, Input.DEADLINE, event_id, kept, None, None)
 
@@ -444,36 +437,36 @@ class Join:
             events = (make(Mismatched, (feedback, record, kept.action)),)
         elif move is Move.DROP_ORPHAN:
             events = (DroppedOrphan(event_id, kept),)
-        elif move is Move.TAKE_LATE:
-            rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # an id is corrected only once
-            events = (Late(feedback, kept if self._corrects else rest),)
-        elif move is Move.IGNORE_FEEDBACK:
-            first = kept.feedback if state is State.ORPHAN else kept
-            self._counts["conflicts"] += feedback.reward != first.reward
         if after is state:
+            if move is Move.TAKE_LATE:
+                rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # corrected only once
+                return (Late(feedback, kept if self._corrects else rest),)
+            if move is Move.IGNORE_FEEDBACK:
+                first = kept.feedback if state is State.ORPHAN else kept
+                self._counts["conflicts"] += feedback.reward != first.reward
             return events
 
         if state is not State.UNSEEN:
             collection = self._collection_of[state]
             del collection.entries[event_id]
-            if collection.state is State.MATCHED and self._settled.popleft():
+            if collection.state is State.MATCHED and self.settled.popleft():
                 # A dict does not reuse the space that removed ids occupied. Without a copy, the dict would grow to
                 # twice its size.
                 self.retained = collection.entries = dict(self.retained)
         if after is State.UNSEEN:
             return events
         collection = self._collection_of[after]
-        if after is State.PENDING or after is State.DEFERRED:
-            collection.entries[event_id] = kept
-        elif after is State.SHOWN:
+        if move is Move.SHOW:
             collection.entries[event_id] = kept._replace(time=DecisionTime(0, self.stream_ms))
-        elif after is State.ORPHAN or after is State.SHOWN_ORPHAN:
+        elif after in _UNSETTLED:
+            collection.entries[event_id] = kept
+        elif after in _UNDECIDED:
             collection.entries[event_id] = make(Orphan, (feedback, record, self.stream_ms))
         else:
             corrected = kept if self._corrects and after is State.EXPIRED else None
             entry = make(Retained, (outcome, reward, kept.action, corrected))
             collection.entries[event_id] = self._shared(entry)
-            self._settled.append(event_id, self.stream_ms)
+            self.settled.append(event_id, self.stream_ms)
         return (*events, *self._evict(collection)) if collection.is_full else events
 
     def _shared(self, entry: Retained) -> Retained:

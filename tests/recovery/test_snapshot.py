@@ -247,9 +247,9 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
     }, "add new task state to the snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "assumed_reward", "_corrects", "stream_ms", "dated_ms", "_counts",
-        "pending", "deferred", "shown", "orphans", "retained",
+        "pending", "deferred", "shown", "orphans", "retained", "settled",
         "_pending", "_deferred", "_shown", "_orphans", "_retained", "_waiting",  # derived from other fields
-        "_settled", "_quiet_until_ms", "_collections", "_collection_of",
+        "_quiet_until_ms", "_collections", "_collection_of",
         "_equal",
         "_is_changed",  # never set between steps
     }, "add new join state to the snapshot"  # fmt: skip
