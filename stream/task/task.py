@@ -40,7 +40,6 @@ from stream.wire.records import (
     Drift,
     Example,
     Features,
-    FloatArray,
     Headers,
     IndexArray,
     Logged,
@@ -153,10 +152,14 @@ class OwnModel:
         self.learner.observe(x, decision)
 
     def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """See Model."""
-        before = self.learner.alarms.tobytes()
+        """See Model and `Learner.alarms`."""
+        before = self.learner.alarms.tobytes()  # comparing bytes is faster than comparing numbers
         self.version += self.learner.update(x, decision, reward, v, label)
-        return _triggered(before, self.learner.alarms) if before else None
+        alarms = self.learner.alarms
+        if not before or before == alarms.tobytes():
+            return None
+        detector = int(np.flatnonzero(alarms > np.frombuffer(before))[0])
+        return detector if detector < alarms.size - 1 else DRIFT_OF_ALL
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
         """See Model."""
@@ -211,10 +214,7 @@ class Task:
 
     @property
     def version(self) -> int:
-        """The model's version.
-
-        For a task's own model: the number of updates. For a shared model: the number of log entries at the last step.
-        """
+        """The model's version; see `Model`."""
         return self.model.version
 
     @property
@@ -436,16 +436,3 @@ class Task:
         if waited_ms <= self.settings.join.orphan_ms:
             reason = f"feedback for {dropped.id!r}: the limit of {self.settings.join.orphans_max} orphans was exceeded"
         effects.dead_letters.append(DeadLetter(dropped.orphan.record, DEAD_LETTER_ORPHAN, reason))
-
-
-def _triggered(before: bytes, alarms: FloatArray) -> Drift | None:
-    """Return the drift detector that an update triggered, if any; see `Learner.alarms`.
-
-    Args:
-        before: the bytes of the alarms before the update. Comparing bytes is faster than comparing numbers.
-        alarms: the alarms after the update.
-    """
-    if before == alarms.tobytes():
-        return None
-    detector = int(np.flatnonzero(alarms > np.frombuffer(before))[0])
-    return detector if detector < alarms.size - 1 else DRIFT_OF_ALL
