@@ -51,7 +51,7 @@ a class name. The last two kinds have an empty x and an all-zero decision."""
 NO_BIT, NO_LABEL = -1, -1
 
 _NAME = "updates"
-FEATURE_BYTES = 12
+FEATURE_BYTES = 12  # size of an index and a value in x
 _ENTRY_BYTES = 38  # size of an entry without scores and x
 
 
