@@ -26,48 +26,12 @@ from stream.kafka.connection import RETRY_S
 from stream.kafka.kafka_python.admin import Admin
 from stream.kafka.kafka_python.connection import KafkaConnection
 from stream.kafka.kafka_python.consumers import Reader
-from stream.kafka.port import Acl, RebalanceListener
+from stream.kafka.port import Acl
 from stream.kafka.refusals import Subscription
 from stream.wire.records import Record, TopicPartition
 
 _JOIN_POLL_MS = 50
 _VERDICT_S = 10.0  # limit on the wait for a heartbeat response, because the group may be unreachable
-
-
-class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Handles rebalances on the client's network thread, while the user's thread waits in `poll`.
-
-    Revoked partitions must be released before the member joins again, so the user's listener is called here. Assigned
-    partitions are only stored and paused, because a learner's recovery of a partition may take minutes and would block
-    the heartbeats on this thread.
-    """
-
-    def __init__(self, client: Any, listener: RebalanceListener) -> None:
-        self._client = client
-        self._listener = listener
-        self.assignment: frozenset[TopicPartition] = frozenset()
-        self.assigned = False  # True if there is a new assignment that the user's listener has not received
-        self.failure: Exception | None = None  # error raised by the user's listener
-        self.closing = False
-
-    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        if self.assignment and not self.assigned and not self.closing:
-            try:
-                self._listener.on_revoked(self.assignment)
-            except Exception as error:  # raised again in poll, on the user's thread
-                self.failure = error
-        self.assignment = frozenset()
-        self.assigned = False
-
-    def on_partitions_lost(self, lost: Iterable[Any]) -> None:
-        self.on_partitions_revoked(lost)
-
-    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        self._client.pause(*assigned)
-        for tp in assigned:
-            self._client.seek(tp, 0)  # prevents an offset request; `_take_over` seeks to the committed offset
-        self.assignment = frozenset(TopicPartition(*tp) for tp in assigned)
-        self.assigned = True
 
 
 class _Joins:
@@ -116,8 +80,14 @@ class _Joins:
         return self._assignment
 
 
-class GroupConsumer(Reader):
-    """A static group member; see Member."""
+class GroupConsumer(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
+    """A static group member; see Member.
+
+    The client reports rebalances on its network thread, while the user's thread waits in `poll`. Revoked partitions
+    must be released before the member joins again, so the user's listener is called there. Assigned partitions are only
+    stored and paused, because a learner's recovery of a partition may take minutes and would block the heartbeats on
+    that thread. `poll` then calls the user's listener.
+    """
 
     def __init__(self, connection: KafkaConnection, admin: Admin, subscription: Subscription) -> None:
         client = connection.make_consumer(
@@ -126,10 +96,13 @@ class GroupConsumer(Reader):
         )
         super().__init__(connection, admin, client)
         self._subscription = subscription
-        self._rebalances = _Rebalances(client, subscription.listener)
+        self._assignment: frozenset[TopicPartition] = frozenset()
+        self._is_new = False  # True if the user's listener has not received the assignment
+        self._failure: Exception | None = None  # error in the user's listener, raised again by poll
+        self._closing = False
         self._fenced = False
         self._joins = _Joins(client._coordinator, rejoins=subscription.rejoins)
-        client.subscribe(list(subscription.topics), listener=self._rebalances)
+        client.subscribe(list(subscription.topics), listener=self)
         # If the group leader has no metadata, it assigns no partitions, and all members must join a second time.
         try:
             with connection.translating(f"read the metadata of {', '.join(subscription.topics)}", self.needs()):
@@ -141,19 +114,37 @@ class GroupConsumer(Reader):
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""
-        return self._rebalances.assignment
+        return self._assignment
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        """See ConsumerRebalanceListener. Lost partitions are also reported here."""
+        if self._assignment and not self._is_new and not self._closing:
+            try:
+                self._subscription.listener.on_revoked(self._assignment)
+            except Exception as error:
+                self._failure = error
+        self._assignment = frozenset()
+        self._is_new = False
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        """See ConsumerRebalanceListener."""
+        self._client.pause(*assigned)
+        for tp in assigned:
+            self._client.seek(tp, 0)  # prevents an offset request; `_take_over` seeks to the committed offset
+        self._assignment = frozenset(TopicPartition(*tp) for tp in assigned)
+        self._is_new = True
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer."""
         self._raise_if_out()
-        if not self._rebalances.assignment:
+        if not self._assignment:
             timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # newly assigned partitions are paused and return no records
         records = super().poll(timeout_ms, records_max)
-        failure, self._rebalances.failure = self._rebalances.failure, None
+        failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         self._raise_if_out()
-        if self._rebalances.assigned:
+        if self._is_new:
             self._take_over()
         return records
 
@@ -198,7 +189,7 @@ class GroupConsumer(Reader):
     def close(self) -> None:
         """See Consumer."""
         metadata = self._client.group_metadata()
-        self._rebalances.closing = True
+        self._closing = True
         super().close()
         if metadata.member_id and not self._fenced:
             self._admin.leave(self._subscription, metadata.member_id)
@@ -220,8 +211,8 @@ class GroupConsumer(Reader):
 
     def _take_over(self) -> None:
         """Call the user's listener with the new assignment on the user's thread, and start reading these partitions."""
-        self._rebalances.assigned = False
-        tps = self._rebalances.assignment
+        self._is_new = False
+        tps = self._assignment
         beginnings = self._admin.beginnings(sorted(tps))
         committed = self._admin.committed(self._subscription.group, sorted(tps), self._client)
         for tp, offset in (beginnings | committed).items():
