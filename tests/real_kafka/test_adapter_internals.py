@@ -32,6 +32,7 @@ CONSUMER = (
     "_coordinator._do_join_and_sync_async",
     "_coordinator._generation.member_id",
     "_coordinator._heartbeat_enabled",
+    "_coordinator.fetch_committed_offsets",
     "_coordinator.heartbeat.last_receive",
     "_coordinator.heartbeat.poll_timeout_expired",
     "_coordinator.rebalance_in_progress",

@@ -11,7 +11,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from kafka import KafkaAdminClient
@@ -184,12 +183,14 @@ class Admin:
                 return self.committed(group, tps, client)
             finally:
                 client.close(timeout_ms=0)
-        offsets = {}
-        for tp in tps:
-            ask = partial(client.committed, KafkaTopicPartition(*tp), timeout_ms=self._connection.request_timeout_ms)
-            needs = (Acl("group", group, "Read"), Acl("topic", tp.topic, "Read"))
-            offsets[tp] = self._connection.ask(f"read the offsets of group {group}", ask, needs)
-        return {tp: offset for tp, offset in offsets.items() if offset is not None}
+        wanted = [KafkaTopicPartition(*tp) for tp in tps]
+        fetch, timeout_ms = client._coordinator.fetch_committed_offsets, self._connection.request_timeout_ms
+        found = self._connection.ask(
+            f"read the offsets of group {group}",
+            lambda: fetch(wanted, timeout_ms=timeout_ms),
+            [Acl("group", group, "Read"), *(Acl("topic", tp.topic, "Read") for tp in tps)],
+        )
+        return {tp: found[tp].offset for tp in tps if tp in found}
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """See Broker."""
