@@ -98,24 +98,20 @@ class Reader:
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def position(self, tp: TopicPartition) -> int:
-        """See Consumer."""
-        what = f"read the position in {tp}"
-        with self._connection.translating(what):
-            try:
-                offset = self._client.position(KafkaTopicPartition(*tp), timeout_ms=self._connection.request_timeout_ms)
-            except kafka_errors.IllegalStateError as error:
-                raise BrokerError(f"{tp} is not assigned to this consumer") from error
-        if offset is None:
-            raise self._connection.unanswered(what)
-        return int(offset)
+        """See Consumer. The client's own `position` is not used, because it could send a request."""
+        position = self._known_position(tp)
+        if position is None:
+            raise BrokerError(f"{tp} is not assigned to this consumer")
+        return position
 
     def lag(self, tp: TopicPartition) -> int:
-        """See Consumer. The client's own `position` is not used, because it could send a request."""
-        state = self._client._subscription.assignment.get(KafkaTopicPartition(*tp))
-        if state is None or state.position is None:
-            return 0
-        position: int = state.position.offset
-        return max(0, self._stable_ends.get(tp, 0) - position)
+        """See Consumer."""
+        position = self._known_position(tp)
+        return 0 if position is None else max(0, self._stable_ends.get(tp, 0) - position)
+
+    def _known_position(self, tp: TopicPartition) -> int | None:
+        state = self._client._subscription.assignment.get(tp)
+        return None if state is None or state.position is None else int(state.position.offset)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
