@@ -1,5 +1,6 @@
 """`onebit dead-letters`: write dead letters back to their original topics."""
 
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ from stream.app.connection import connected
 from stream.app.settings import Program, Settings
 from stream.cli.console import examples, out, print_json, print_line
 from stream.cli.flags import Json, with_settings
-from stream.kafka.requeueing import Fate, Requeued, requeue
+from stream.kafka.requeueing import Fate, requeue
 from stream.reporting.record_lines import quoted, short_name
 from stream.wire.dead_letters import DeadLetter
 
@@ -49,20 +50,18 @@ def requeue_letters(
         return reason is None or reason == letter.kind or reason in letter.reason
 
     with connected(settings) as (broker, topics, partitions):
-
-        def show(one: Requeued) -> None:
-            letter, topic = one.letter, short_name(one.letter.topic, topics)
-            line = (
-                f"dead-letter/{one.partition}@{one.offset} {topic}/{letter.partition}@{letter.offset} {letter.kind}: "
-                f"{quoted(letter.reason)}: {'would be ' if dry_run and one.fate is Fate.REQUEUED else ''}{one.fate}"
-            )
-            if not json:
-                print_line(line, markup=False)
-
-        counts = requeue(broker, topics, partitions, wanted, show, dry_run=dry_run)
+        results = requeue(broker, topics, partitions, wanted, dry_run=dry_run)
+    counts = Counter(one.fate for one in results)
     if json:
         print_json({str(fate): count for fate, count in counts.items()} | {"dry_run": dry_run})
         return
+    for one in results:
+        letter, topic = one.letter, short_name(one.letter.topic, topics)
+        line = (
+            f"dead-letter/{one.partition}@{one.offset} {topic}/{letter.partition}@{letter.offset} {letter.kind}: "
+            f"{quoted(letter.reason)}: {'would be ' if dry_run and one.fate is Fate.REQUEUED else ''}{one.fate}"
+        )
+        print_line(line, markup=False)
     verb = "would be written" if dry_run else "written"
     passed_over = counts.total() - counts[Fate.REQUEUED]
     out.print(f"{counts[Fate.REQUEUED]:,} {verb} back to their topics, {passed_over:,} skipped")

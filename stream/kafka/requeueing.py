@@ -1,7 +1,7 @@
 """Requeues dead letters. Each dead letter is sent to its original topic at most once."""
 
-from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -39,11 +39,10 @@ def requeue(
     topics: Topics,
     partitions: int,
     wanted: Callable[[DeadLetter], bool] = lambda letter: True,
-    reported: Callable[[Requeued], None] = lambda requeued: None,
     *,
     dry_run: bool = False,
-) -> Counter[Fate]:
-    """Send the records in dead letters to their original topics again. Return the number of letters with each result.
+) -> list[Requeued]:
+    """Send the records in dead letters to their original topics again. Return the result for each selected letter.
 
     Each record is sent to its key's partition, with an additional header that identifies the dead letter. Because
     of this header, no dead letter is requeued twice, even if this process is killed. If the record still cannot be
@@ -54,8 +53,7 @@ def requeue(
         topics: the pipeline's topics.
         partitions: the number of partitions in each topic.
         wanted: returns whether to requeue a dead letter.
-        reported: called with each selected letter and its result.
-        dry_run: report the results without sending anything.
+        dry_run: return the results without sending anything.
 
     Raises:
         BrokerUnavailableError: some records were not acknowledged in time. Repeat the call to send the missing records.
@@ -68,22 +66,17 @@ def requeue(
         if (letter := _letter_of(record)) is not None and wanted(letter)
     ]
     if not found:
-        return Counter()
+        return []
     before = _requeued_before(broker, topics, partitions, min(record.append_ms for record, _ in found))
-    counts: Counter[Fate] = Counter()
-    producer = broker.producer()
-    try:
+    results = []
+    with closing(broker.producer()) as producer:
         for record, letter in found:
             fate = _fate(record, letter, topics, before)
             if fate is Fate.REQUEUED and not dry_run:
                 home = letter.partition if letter.key is None else partition_for(letter.key, partitions)
                 producer.send(letter.topic, home, letter.key, letter.value, _headers(letter, _mark(record)))
-            counts[fate] += 1
-            reported(Requeued(letter, record.partition, record.offset, fate))
-        producer.flush()
-    finally:
-        producer.close()
-    return counts
+            results.append(Requeued(letter, record.partition, record.offset, fate))
+    return results
 
 
 def _letter_of(record: Record) -> DeadLetter | None:
