@@ -45,7 +45,7 @@ class ClientConfig:
     ssl_key_location: str | None = None  # PEM
     ssl_key_password: SecretStr | None = None
     ssl_endpoint_identification_algorithm: str = "https"  # a value in CHECKS_OF_NAME
-    client_id: str | None = None
+    client_id: str = "onebit"
 
     @property
     def uses_tls(self) -> bool:

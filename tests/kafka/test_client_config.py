@@ -21,14 +21,14 @@ SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", **U
 
 
 def test_properties_are_passed_to_librdkafka_unchanged() -> None:
-    given = {**SCRAM, "ssl.ca.location": "/ca.pem", "client.id": "onebit"}
+    given = {**SCRAM, "ssl.ca.location": "/ca.pem", "client.id": "ours"}
     assert client_config(given).librdkafka() == given | {"ssl.endpoint.identification.algorithm": "https"}
 
 
 def test_empty_properties_configure_no_security() -> None:
     assert client_config({}) == ClientConfig()
     assert ClientConfig().librdkafka() == {
-        "security.protocol": "PLAINTEXT", "ssl.endpoint.identification.algorithm": "https"
+        "security.protocol": "PLAINTEXT", "ssl.endpoint.identification.algorithm": "https", "client.id": "onebit"
     }  # fmt: skip
 
 

@@ -95,7 +95,6 @@ class ConfluentConnection(Connection):
         """Return a client's librdkafka properties: the common ones and `own`, whose names have `_` in place of dots."""
         return {
             "bootstrap.servers": ",".join(self.servers),
-            "client.id": "onebit",
             # librdkafka logs errors that it retries; final errors are raised. Nothing reads its queue of log lines.
             "log_level": 0,
             "log.queue": True,

@@ -41,9 +41,7 @@ def settings_of(config: ClientConfig) -> dict[str, Any]:
     Raises:
         ClientConfigError: a certificate or a key cannot be read.
     """
-    settings: dict[str, Any] = {"security_protocol": config.security_protocol}
-    if config.client_id is not None:
-        settings["client_id"] = config.client_id
+    settings: dict[str, Any] = {"security_protocol": config.security_protocol, "client_id": config.client_id}
     if config.uses_tls:
         settings["ssl_context"] = context_of(config)
     if config.uses_sasl:
