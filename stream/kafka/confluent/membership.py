@@ -57,7 +57,7 @@ class GroupConsumer(Reader):
             partition_assignment_strategy="range",
         )
         super().__init__(connection, admin, client, {})
-        self._is_assigned = True  # the group assigns the partitions
+        self._must_assign = False  # the group assigns the partitions
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
         self._generation = _NO_GENERATION  # the generation of the current assignment
@@ -120,10 +120,7 @@ class GroupConsumer(Reader):
         self._generation = _generation_of(self._client.consumer_group_metadata())
         beginnings = self._admin.beginnings(sorted(tps))
         self._positions = beginnings | self._admin.committed(self.subscription.group, sorted(tps))
-        self._is_assigned = False
         self._paused.clear()
-        self._aside.clear()
-        self._stopped.clear()
         self.subscription.listener.on_assigned(tps)
         self.subscription.check_kept({tp: self._positions[tp] for tp in sorted(tps - self._paused)}, beginnings)
 
