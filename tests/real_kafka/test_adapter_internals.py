@@ -61,14 +61,15 @@ PRODUCER = (
 IMPORTED = (
     "kafka.consumer.fetcher:Fetcher.PartitionRecords.take",
     "kafka.consumer.fetcher:Fetcher._parse_fetched_data",
-    "kafka.net.compat:KafkaNetClient.close",
     "kafka.net.connection:KafkaConnection.close_future",
     "kafka.net.inet:KafkaNetSocket.sock_connect",
     "kafka.net.manager:KafkaConnectionManager._build_transport",
+    "kafka.net.manager:KafkaConnectionManager.close",
     "kafka.net.manager:KafkaConnectionManager.ssl_enabled",
     "kafka.net.manager:KafkaConnectionManager.get_connection",
     "kafka.net.selector:NetworkSelector.close",
     "kafka.net.transport:KafkaSSLTransport._sock_recv",
+    "kafka.net.transport:KafkaTCPTransport._close",
     "kafka.net.transport:KafkaTCPTransport._sock_recv",
     "kafka.producer.future:FutureRecordMetadata._produce_future",
     "kafka.producer.transaction_manager:TransactionState.ABORTABLE_ERROR",
@@ -89,7 +90,7 @@ def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
         consumer.poll(100, 1)
     sink = KafkaTransactionSink(broker._connection, "internals")
     yield {"consumer": consumer._client, "producer": sink._client}
-    sink.release()
+    sink.close()
     broker.close()
 
 

@@ -4,7 +4,7 @@ Workarounds for kafka-python:
 
 - If a client's constructor cannot connect, the client's thread keeps running and its sockets stay open.
   `Connection.make` closes them, and `_Socket` closes the socket after each failed attempt. A client that is closed
-  during a write also leaves its socket open.
+  during a write also leaves its socket open; `Manager` closes it.
 - A new consumer's first metadata request names no topics. The consumer requests metadata for its topics only after the
   retry interval, which is 100 ms by default. Readers use a shorter interval. `make_consumer` also sets the interval in
   the client's metadata object, because the client does not pass it on.
@@ -119,7 +119,7 @@ class KafkaConnection(Connection):
             configs["socket_connection_setup_timeout_ms"] = self.setup_timeout_ms
             configs["socket_connection_setup_timeout_max_ms"] = self.setup_timeout_ms
             net = NetworkSelector(**configs)
-            made.append(_NetClient(net, Manager(net, **configs)))
+            made.append(KafkaNetClient(net, Manager(net, **configs)))
             return made[-1]
 
         shared = {
@@ -178,15 +178,6 @@ class KafkaConnection(Connection):
         if mechanism == BY_TOKEN:
             return "the broker does not accept the token printed by sasl.oauthbearer.token.command"
         return f"the name or the password is wrong (sasl.username, sasl.password; {mechanism})"
-
-
-class _NetClient(KafkaNetClient):  # type: ignore[misc]
-    """A client's network layer that leaves no socket open when it is closed."""
-
-    def close(self, node_id: Any = None) -> None:
-        super().close(node_id)
-        if node_id is None:
-            self._manager.close_sockets()
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]

@@ -93,11 +93,12 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         self._transports.add(transport)
         return transport
 
-    def close_sockets(self) -> None:
-        """Close the connections that kafka-python leaves open because of unwritten data."""
-        for transport in self._transports:
-            if transport._sock is not None:
-                transport._sock.close()
+    def close(self, node_id: Any = None, timeout_ms: float | None = None) -> None:
+        """Close connections, including those that kafka-python leaves open because of unwritten data."""
+        super().close(node_id, timeout_ms)
+        if node_id is None:
+            for transport in self._transports:
+                transport._close()
 
     async def _build_tls(self, node: Any, timeout_at: float | None) -> Any:
         options, proxy_url = self.config["socket_options"], self.config["proxy_url"]
