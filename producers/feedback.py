@@ -156,7 +156,7 @@ class FeedbackProgram:
         sent = self._send_due(now_ms) if self._due and self._due[0].due_ms <= now_ms else 0
         if sent:
             self._acknowledged = False
-            self._on_append_time(self._producer.flush())
+            self._on_append_time(max(self._producer.flush().values()))
             self._acknowledged = True
             now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:

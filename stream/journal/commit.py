@@ -54,7 +54,7 @@ def commit(
         for part in commits:
             send(producer, topics, part)
     after(3)
-    producer.flush()
+    append_ms = max(producer.flush().values())
     after(4)
     offsets: dict[TopicPartition, int] = {}
     for part in commits:
@@ -62,7 +62,7 @@ def commit(
         offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
     producer.send_offsets(offsets, consumer)
     after(5)
-    append_ms = producer.commit()
+    producer.commit()
     after(6)
     return append_ms
 

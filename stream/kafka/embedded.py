@@ -307,14 +307,14 @@ class EmbeddedSink:
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
-        self._unsettled: dict[_Log, int] = {}  # last offset written to each partition since the last `settle`
+        self._unsettled: dict[_Log, int] = {}  # last offset written to each partition since the last flush
 
-    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Sink."""
         log = self._broker.append(topic, partition, key, value, headers)
         self._unsettled[log] = log.first + len(log.records) - 1
 
-    def settle(self) -> dict[TopicPartition, int]:
+    def flush(self) -> dict[TopicPartition, int]:
         """See Sink."""
         for log, offset in self._unsettled.items():
             log.check_replicated(offset)
@@ -322,7 +322,7 @@ class EmbeddedSink:
         self._unsettled = {}
         return {TopicPartition(record.topic, record.partition): record.append_ms for record in records}
 
-    def release(self) -> None:
+    def close(self) -> None:
         """See Sink."""
 
 
@@ -344,7 +344,7 @@ class _TransactionSink(EmbeddedSink):
     def begin(self) -> None:
         """See TransactionSink."""
 
-    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Sink."""
         log = self._broker.append(topic, partition, key, value, headers)
         offset = self._unsettled[log] = log.first + len(log.records) - 1

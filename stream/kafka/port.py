@@ -78,8 +78,10 @@ class Producer(Protocol):
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record."""
 
-    def flush(self) -> int:
-        """Wait until all queued records are acknowledged. Return their latest append time, or -1 if there are none.
+    def flush(self) -> Mapping[TopicPartition, int]:
+        """Wait until all queued records are in the log.
+
+        Returns the latest append time in each partition that was written to since the last flush.
 
         Raises:
             BrokerUnavailableError: some records were not acknowledged in time, and may or may not have been written.
@@ -90,27 +92,15 @@ class Producer(Protocol):
         """Flush and release the connection."""
 
 
-class TransactionalProducer(Protocol):
+class TransactionalProducer(Producer, Protocol):
     """Writes records and consumed offsets in transactions.
 
-    A new producer fences all earlier producers with the same id.
+    A new producer fences all earlier producers with the same id. `send` and `flush` require an open transaction; after
+    a failed flush, abort it. `close` aborts an open transaction.
     """
 
     def begin(self) -> None:
         """Open a transaction. This may take a few milliseconds, until the last transaction's markers are written."""
-
-    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        """Queue a record in the open transaction."""
-
-    def flush(self) -> Mapping[TopicPartition, int]:
-        """Wait until all queued records are in the log.
-
-        Returns the latest append time in each partition that was written to since `begin` or the last flush.
-
-        Raises:
-            BrokerUnavailableError: some records were not acknowledged in time; abort the transaction.
-            TopicSettingsError: an acknowledged record has no append time; abort the transaction.
-        """
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: "Member") -> None:
         """Add the member's next offsets to the transaction.
@@ -120,8 +110,8 @@ class TransactionalProducer(Protocol):
             FencedError: another process has taken over.
         """
 
-    def commit(self) -> int:
-        """Commit, and return the latest append time of the transaction's records, or -1 if there are none.
+    def commit(self) -> None:
+        """Flush and commit.
 
         Raises:
             FencedError: another producer has taken over, and the transaction is aborted.
@@ -131,9 +121,6 @@ class TransactionalProducer(Protocol):
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one."""
-
-    def close(self) -> None:
-        """Abort an open transaction and release the connection."""
 
 
 class Consumer(Protocol):

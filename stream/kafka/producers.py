@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from stream.kafka.connection import Connection
-from stream.kafka.port import BrokerError, BrokerUnavailableError, Member
+from stream.kafka.port import BrokerError, BrokerUnavailableError, Member, Producer, TransactionalProducer
 from stream.wire.records import Headers, TopicPartition
 
 QUEUED_RECORDS_MAX = 20_000
@@ -13,35 +13,14 @@ QUEUED_BYTES_MAX = 32 << 20
 """Limits on unacknowledged records. At the limit, `send` waits for acknowledgements before it queues more records."""
 
 
-class Sink(Protocol):
-    """A client's producer. Its methods raise BrokerError or a subclass of it."""
-
-    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-        """Queue a record."""
-
-    def settle(self) -> dict[TopicPartition, int]:
-        """Wait until all queued records are acknowledged, and return their latest append time in each partition."""
-
-    def release(self) -> None:
-        """Close without waiting for queued records."""
+class Sink(Producer, Protocol):
+    """A client's producer. `close` does not wait for queued records."""
 
 
-class TransactionSink(Sink, Protocol):
-    """A client's transactional producer. When it is created, it fences earlier producers with the same id."""
+class TransactionSink(TransactionalProducer, Protocol):
+    """A client's transactional producer. `commit` does not flush; all records must have been acknowledged."""
 
     failure: BrokerError | None  # error for all later calls, set by fencing or by a commit with an unknown outcome
-
-    def begin(self) -> None:
-        """Open a transaction."""
-
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], member: Member) -> None:
-        """See TransactionalProducer."""
-
-    def commit(self) -> None:
-        """Commit the transaction. All its records must have been acknowledged."""
-
-    def abort(self) -> None:
-        """Discard queued records, and abort the transaction."""
 
 
 class PlainProducer:
@@ -59,16 +38,16 @@ class PlainProducer:
         """See Producer."""
         if self._has_failed:  # after a failed delivery, the client may have lost its sequence numbers
             fresh = self._make()
-            self._sink.release()
+            self._sink.close()
             self._sink, self._has_failed = fresh, False
         self._sink.send(topic, partition, key, value, headers)
 
-    def flush(self) -> int:
+    def flush(self) -> Mapping[TopicPartition, int]:
         """See Producer."""
         if self._has_failed:  # no record has been sent since the failure
-            return -1
+            return {}
         try:
-            return max(self._sink.settle().values(), default=-1)
+            return self._sink.flush()
         except BrokerError:
             self._has_failed = True
             raise
@@ -79,7 +58,7 @@ class PlainProducer:
             self.flush()
         finally:
             self._clients.discard(self)
-            self._sink.release()
+            self._sink.close()
 
 
 class TransactionProducer:
@@ -90,7 +69,6 @@ class TransactionProducer:
         self._sink = sink
         self._clients = clients
         self._in_transaction = False
-        self._append_ms = -1  # the latest append time in the open transaction
         clients.add(self)
 
     def begin(self) -> None:
@@ -100,7 +78,6 @@ class TransactionProducer:
             raise BrokerError("a transaction is already open: commit or abort it first")
         self._sink.begin()
         self._in_transaction = True
-        self._append_ms = -1
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
@@ -111,21 +88,18 @@ class TransactionProducer:
     def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer."""
         self._check_open()
-        appended_ms = self._sink.settle()
-        self._append_ms = max(self._append_ms, *appended_ms.values(), -1)
-        return appended_ms
+        return self._sink.flush()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Member) -> None:
         """See TransactionalProducer."""
         self._check_open()
         self._sink.send_offsets(offsets, consumer)
 
-    def commit(self) -> int:
+    def commit(self) -> None:
         """See TransactionalProducer."""
         self.flush()
         self._sink.commit()
         self._in_transaction = False
-        return self._append_ms
 
     def abort(self) -> None:
         """See TransactionalProducer."""
@@ -139,7 +113,7 @@ class TransactionProducer:
         with suppress(BrokerError):  # the next producer with this id, or the broker, aborts the transaction
             self.abort()
         self._clients.discard(self)
-        self._sink.release()
+        self._sink.close()
 
     def _check_open(self) -> None:
         self._check_usable()

@@ -216,12 +216,13 @@ class FaultyTransactionalProducer:
         assert isinstance(consumer.inner, EmbeddedMember)
         self._inner.send_offsets(offsets, consumer.inner)
 
-    def commit(self) -> int:
+    def commit(self) -> None:
         """See TransactionalProducer."""
         verdict = self._broker.consult("commit")
         self._drain(len(self._queue))
         if verdict is Verdict.PROCEEDS:
-            return self.finish()
+            self.finish()
+            return
         if verdict is Verdict.ANSWER_IS_LOST:
             self.finish()
         elif verdict is Verdict.HANGS:
@@ -229,12 +230,11 @@ class FaultyTransactionalProducer:
             self._broker.hang(self.finish)
         raise BrokerUnavailableError(f"no response to the commit of {self._id} arrived in time; the outcome is unknown")
 
-    def finish(self) -> int:
+    def finish(self) -> None:
         """Commit on the embedded broker."""
-        append_ms = self._inner.commit()
+        self._inner.commit()
         self._broker.transaction.end(Fate.COMMITTED)
         self._broker.observe(self._broker.transaction)
-        return append_ms
 
     def abort(self) -> None:
         """See TransactionalProducer."""

@@ -55,9 +55,9 @@ def write(broker: Broker, name: str, values: Iterable[str], partition: int = 0) 
     producer = broker.producer()
     for value in values:
         producer.send(name, partition, b"key", value.encode())
-    append_ms = producer.flush()
+    appended_ms = producer.flush()
     producer.close()
-    return append_ms
+    return max(appended_ms.values(), default=-1)
 
 
 def read(consumer: Consumer, count: int, records_max: int = 100) -> list[Record]:

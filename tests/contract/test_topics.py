@@ -94,7 +94,7 @@ def test_records_are_read_in_offset_order_and_unchanged(broker: Broker, prefix: 
     producer.send(name, 1, b"k", b"first", headers)
     producer.send(name, 1, None, b"second")
     producer.send(name, 1, b"tombstone", None)
-    append_ms = producer.flush()
+    append_ms = producer.flush()[TopicPartition(name, 1)]
     producer.close()
     records = read(broker.reader([TopicPartition(name, 1)]), 3)
     assert [record._replace(append_ms=append_ms) for record in records] == [
@@ -116,7 +116,7 @@ def test_append_times_come_from_the_broker_and_never_decrease(broker: Broker, pr
 
 def test_flush_without_records_returns_no_time(broker: Broker, prefix: str) -> None:
     producer = broker.producer()
-    assert producer.flush() == -1
+    assert producer.flush() == {}
     producer.close()
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +59,7 @@ def test_cleared_fatal_error_means_fenced_only_with_transactions(monkeypatch: py
         producer.flush()
     admin: Any = None
     with pytest.raises(BrokerUnavailableError):
-        ConfluentSink(connection, admin).settle()
+        ConfluentSink(connection, admin).flush()
 
 
 def test_delivery_callbacks_run_no_python_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +77,7 @@ def test_delivery_callbacks_run_no_python_code(monkeypatch: pytest.MonkeyPatch) 
     callbacks[0](None, message)
     sys.setprofile(None)
     assert "call" not in called
-    assert sink.settle() == {TopicPartition("contexts", 0): 7}
+    assert sink.flush() == {TopicPartition("contexts", 0): 7}
 
 
 def test_timeout_in_send_offsets_makes_the_producer_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +91,7 @@ def test_timeout_in_send_offsets_makes_the_producer_unusable(monkeypatch: pytest
     producer.begin()
     began_s = time.monotonic()
     offsets = {TopicPartition("contexts", 0): 7}
-    for ask in (lambda: producer.send_offsets(offsets, consumer), producer.commit, producer.begin):
+    for ask in (partial(producer.send_offsets, offsets, consumer), producer.commit, producer.begin):
         with pytest.raises(BrokerUnavailableError, match=r"learner-1 .* is unknown: could not send the offsets"):
             ask()
     assert connection.cut_off_s > began_s  # the timeout counts as an outage

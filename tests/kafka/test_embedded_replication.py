@@ -22,7 +22,7 @@ def broker() -> EmbeddedBroker:
     return made
 
 
-def send(producer: Producer | TransactionalProducer, tp: TopicPartition, value: bytes) -> None:
+def send(producer: Producer, tp: TopicPartition, value: bytes) -> None:
     producer.send(*tp, b"key", value)
 
 
@@ -80,7 +80,7 @@ def test_flush_of_a_producer_with_records_in_a_held_partition_raises(broker: Emb
     send(producer, HELD, b"held")
     with pytest.raises(BrokerUnavailableError):
         producer.flush()
-    assert producer.flush() == -1  # no records were sent after the failed flush
+    assert producer.flush() == {}  # no records were sent after the failed flush
 
 
 def test_flush_and_commit_of_a_transaction_with_records_in_a_held_partition_raise(broker: EmbeddedBroker) -> None:

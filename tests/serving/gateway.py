@@ -76,7 +76,7 @@ class _LearningProducer:
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         self._producer.send(topic, partition, key, value, headers)
 
-    def flush(self) -> int:
+    def flush(self) -> Mapping[TopicPartition, int]:
         self._broker.responds.wait(WAIT_S)
         self._broker.check()
         if self._broker.refusal is not None:

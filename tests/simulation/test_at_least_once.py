@@ -1,6 +1,6 @@
 """The replay and the feedback program write each record at least once. Duplicates do not change the results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
-from stream.wire.records import Headers
+from stream.wire.records import Headers, TopicPartition
 from stream.wire.topics import partition_for
 from tests.pipeline import TOPICS, LearnerGroup, Pipeline, digest, feedback_value, plan, run_until_idle
 
@@ -156,7 +156,7 @@ class FlushFailingProducer(PlainProducer):
     def send(self, *record: Any) -> None:
         self.queue.append(record)
 
-    def flush(self) -> int:
+    def flush(self) -> Mapping[TopicPartition, int]:
         self.forgetful.flushes += bool(self.queue)
         fails = bool(self.queue) and self.forgetful.flushes % 7 == 0
         if self.forgetful.writes or not fails:

@@ -88,7 +88,7 @@ class ConfluentSink:
             )
         connection.producers.append(self._client)
 
-    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Sink."""
         callbacks: Sequence[Callable[[Any, Any], None]] = self._callbacks.get(topic, ())
         if partition >= len(callbacks):
@@ -122,7 +122,7 @@ class ConfluentSink:
         self._callbacks[topic] = [partial(setitem, report) for report in reports]
         return self._callbacks[topic]
 
-    def settle(self) -> dict[TopicPartition, int]:
+    def flush(self) -> dict[TopicPartition, int]:
         """See Sink."""
         try:
             left = self._client.flush(self._connection.patience_s)
@@ -159,7 +159,7 @@ class ConfluentSink:
         for report in self._reports.values():
             report.clear()
 
-    def release(self) -> None:
+    def close(self) -> None:
         """See Sink."""
         if self._client is not None:
             self._connection.producers.remove(self._client)
@@ -195,7 +195,7 @@ class ConfluentTransactionSink(ConfluentSink):
         try:
             connection.ask(f"take over the transactional id {transactional_id}", take_over, [self._own])
         except BrokerError:
-            self.release()
+            self.close()
             raise
 
     def begin(self) -> None:

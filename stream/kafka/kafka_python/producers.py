@@ -5,7 +5,7 @@ Workarounds for kafka-python:
 - `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait indefinitely. Here, every wait has a
   timeout (`_wait_for`). If no response to a commit arrives, its outcome is unknown, and the producer is unusable.
 - If a producer renews its epoch during a transaction (KIP-360), the broker aborts the records sent so far, but a later
-  commit reports success. A commit is therefore sent only after every record has been acknowledged (`settle`).
+  commit reports success. A commit is therefore sent only after every record has been acknowledged (`flush`).
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
   does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the broker responds to a producer's
   offsets with UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
@@ -14,7 +14,7 @@ Workarounds for kafka-python:
 - When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as
   it does after losing its sequence numbers. A client that receives a new epoch fences its successor. Here, the client
   does not request a new epoch.
-- For a topic with CreateTime, the client returns the sender's timestamp as a record's append time (`settle`).
+- For a topic with CreateTime, the client returns the sender's timestamp as a record's append time (`flush`).
 - The producer's queue has no limit. If any records are unacknowledged, `close` raises an error and leaves the
   producer's thread running.
 """
@@ -62,7 +62,7 @@ class KafkaSink:
                 **settings,
             )
 
-    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Sink."""
         self._topics.add(topic)
         try:
@@ -73,9 +73,9 @@ class KafkaSink:
             self._connection.refuse(what, error, self.needs())
         self._bytes += len(value or b"")
         if len(self._futures) >= QUEUED_RECORDS_MAX or self._bytes >= QUEUED_BYTES_MAX:
-            self._appended_ms = self.settle()
+            self._appended_ms = self.flush()
 
-    def settle(self) -> dict[TopicPartition, int]:
+    def flush(self) -> dict[TopicPartition, int]:
         """See Sink."""
         futures, self._futures, self._bytes = self._futures, [], 0
         appended_ms, self._appended_ms = self._appended_ms, {}
@@ -106,7 +106,7 @@ class KafkaSink:
         """Return the ACLs required for the topics to which records were sent."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._topics)]
 
-    def release(self) -> None:
+    def close(self) -> None:
         """See Sink."""
         self._client._sender.force_close()
         self._client._sender.join(CLOSE_S)
@@ -138,7 +138,7 @@ class KafkaTransactionSink(KafkaSink):
             with self._translating("take over the transactional id"):
                 self._client.init_transactions()
         except BrokerError:
-            self.release()
+            self.close()
             raise
 
     def begin(self) -> None:
