@@ -1,5 +1,6 @@
 """An estimate of the broker's time, for clients."""
 
+import math
 from collections.abc import Callable
 
 
@@ -11,14 +12,12 @@ class EstimatedClock:
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
         self._monotonic_ms = monotonic_ms
-        self._ahead_ms: int | None = None  # the broker's time minus this host's monotonic time
+        self._ahead_ms = -math.inf  # the broker's time minus this host's monotonic time
 
     def observe(self, append_ms: int) -> None:
         """Update the estimate with an append time from the broker."""
-        ahead_ms = append_ms - self._monotonic_ms()
-        if self._ahead_ms is None or ahead_ms > self._ahead_ms:
-            self._ahead_ms = ahead_ms
+        self._ahead_ms = max(self._ahead_ms, append_ms - self._monotonic_ms())
 
     def now_ms(self) -> int:
         """Return a lower bound on the broker's time, or 0 if unknown."""
-        return 0 if self._ahead_ms is None else self._monotonic_ms() + self._ahead_ms
+        return int(max(0, self._monotonic_ms() + self._ahead_ms))
