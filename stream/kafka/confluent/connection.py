@@ -158,8 +158,6 @@ def _is_not_let_in(error: Any) -> bool:
 
 def _security_of(config: ClientConfig) -> dict[str, Any]:
     properties: dict[str, Any] = dict(config.librdkafka())
-    if not config.uses_tls:
-        del properties["ssl.endpoint.identification.algorithm"]
     if config.sasl_mechanism == BY_TOKEN:
         command = TokenCommand(config.sasl_oauthbearer_token_command or "")
 
