@@ -161,6 +161,13 @@ class Connection:
         within = f"no response within {self.request_timeout_ms} ms; check that the broker is running and reachable"
         return BrokerUnavailableError(f"could not {what} at {self.bootstrap}: {within}")
 
+    def outcome_unknown(self, transactional_id: str, why: str) -> BrokerUnavailableError:
+        """Return the error for a producer whose last transaction may or may not have been committed."""
+        return BrokerUnavailableError(
+            f"the outcome of a transaction with the transactional id {transactional_id} at {self.bootstrap} is "
+            f"unknown: {why}; create a new producer with this id, and check whether the topics contain the records"
+        )
+
     @contextmanager
     def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
         """Translate client errors raised in a `with` block to BrokerErrors. See `ask` for `needs`."""

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, MutableSet
 from contextlib import suppress
 from typing import Any, Protocol
 
-from stream.kafka.connection import Connection
-from stream.kafka.port import BrokerError, BrokerUnavailableError, Member, Producer, TransactionalProducer
+from stream.kafka.port import BrokerError, Member, Producer, TransactionalProducer
 from stream.wire.records import Headers, TopicPartition
 
 QUEUED_RECORDS_MAX = 20_000
@@ -123,11 +122,3 @@ class TransactionProducer:
     def _check_usable(self) -> None:
         if self._sink.failure is not None:
             raise self._sink.failure
-
-
-def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> BrokerUnavailableError:
-    """Return the error for a producer whose last transaction may or may not have been committed."""
-    return BrokerUnavailableError(
-        f"the outcome of a transaction with the transactional id {transactional_id} at {connection.bootstrap} is "
-        f"unknown: {why}; create a new producer with this id, and check whether the topics contain the records"
-    )

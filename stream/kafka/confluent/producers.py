@@ -40,7 +40,7 @@ from stream.kafka.confluent.headers import headers_to_send
 from stream.kafka.confluent.membership import GroupConsumer
 from stream.kafka.kafka_python.admin import Admin
 from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError, FencedError, Member
-from stream.kafka.producers import QUEUED_BYTES_MAX, QUEUED_RECORDS_MAX, outcome_unknown
+from stream.kafka.producers import QUEUED_BYTES_MAX, QUEUED_RECORDS_MAX
 from stream.kafka.refusals import without_append_time
 from stream.wire.records import Headers, TopicPartition
 
@@ -241,7 +241,7 @@ class ConfluentTransactionSink(ConfluentSink):
                 self._client.commit_transaction(self._connection.request_timeout_s)
 
     def _fail_unknown(self, what: str, why: str, raised: BaseException) -> NoReturn:
-        self.failure = outcome_unknown(self._connection, self._id, f"could not {what} ({why})")
+        self.failure = self._connection.outcome_unknown(self._id, f"could not {what} ({why})")
         raise self.failure from raised
 
     @contextmanager

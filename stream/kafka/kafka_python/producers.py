@@ -33,7 +33,7 @@ from stream.kafka.kafka_python.connection import CLOSE_S, KafkaConnection, kind_
 from stream.kafka.kafka_python.foreign import NULL, headers_to_send
 from stream.kafka.kafka_python.membership import GroupConsumer, offsets_of
 from stream.kafka.port import Acl, BrokerError, FencedError, Member, StaleMemberError
-from stream.kafka.producers import QUEUED_BYTES_MAX, QUEUED_RECORDS_MAX, outcome_unknown
+from stream.kafka.producers import QUEUED_BYTES_MAX, QUEUED_RECORDS_MAX
 from stream.kafka.refusals import without_append_time
 from stream.wire.records import Headers, TopicPartition
 
@@ -177,7 +177,7 @@ class KafkaTransactionSink(KafkaSink):
         self._client._sender.wakeup()
         if not result.wait(1000 * self._connection.patience_s):
             timeout_ms = self._connection.request_timeout_ms
-            self.failure = outcome_unknown(self._connection, self._id, f"no response to {what} within {timeout_ms} ms")
+            self.failure = self._connection.outcome_unknown(self._id, f"no response to {what} within {timeout_ms} ms")
             raise self.failure
 
     @contextmanager
@@ -193,7 +193,7 @@ class KafkaTransactionSink(KafkaSink):
                     f"its timeout or another process has taken over"
                 ) from error
             if self._manager.has_fatal_error():  # the client also treats a request without a response as fatal
-                self.failure = outcome_unknown(self._connection, self._id, f"could not {what}: {error}")
+                self.failure = self._connection.outcome_unknown(self._id, f"could not {what}: {error}")
                 raise self.failure from error
             self._connection.refuse(what, error, needs)
 
