@@ -36,12 +36,11 @@ class ConfluentBroker(Admin):
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return PlainProducer(lambda: ConfluentSink(self._librdkafka, self), self._librdkafka.clients)
+        return PlainProducer(lambda: ConfluentSink(self._librdkafka, self))
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        sink = ConfluentTransactionSink(self._librdkafka, self, transactional_id)
-        return TransactionProducer(sink, self._librdkafka.clients)
+        return TransactionProducer(ConfluentTransactionSink(self._librdkafka, self, transactional_id))
 
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._librdkafka, self, subscription)

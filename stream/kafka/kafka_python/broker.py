@@ -22,12 +22,11 @@ class KafkaBroker(Admin):
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return PlainProducer(lambda: KafkaSink(self._connection, linger_ms=5), self._connection.clients)
+        return PlainProducer(lambda: KafkaSink(self._connection, linger_ms=5))
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        sink = KafkaTransactionSink(self._connection, transactional_id)
-        return TransactionProducer(sink, self._connection.clients)
+        return TransactionProducer(KafkaTransactionSink(self._connection, transactional_id))
 
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._connection, self, subscription)
