@@ -39,7 +39,6 @@ _code: Any = confluent_kafka.KafkaError
 
 _POLL_INTERVAL_MS = 300_000  # a member that does not poll for this long leaves the group automatically
 _VERDICT_S = 10.0  # limit on waiting for the response to a heartbeat
-_NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
 
 
@@ -60,7 +59,7 @@ class GroupConsumer(Reader):
         self._must_assign = False  # the group assigns the partitions
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
-        self._generation = _NO_GENERATION  # the generation of the current assignment
+        self._generation: int | None = None  # the generation of the current assignment; None without an assignment
         self._known_s = time.monotonic()  # time when the group last assigned partitions or accepted offsets
         self._lost = False  # True if partitions were lost for an unknown reason
         self._is_broken = False  # True if the client had a fatal error
@@ -131,7 +130,7 @@ class GroupConsumer(Reader):
                 self.subscription.listener.on_revoked(self.assignment())
             except Exception as error:
                 self._failure = error
-        self._generation = _NO_GENERATION
+        self._generation = None
         self._positions = {}
         self._has_moved = True
         self._aside.clear()
@@ -216,8 +215,7 @@ class GroupConsumer(Reader):
         """
         self._raise_if_out()
         metadata: bytes = self._client.consumer_group_metadata()
-        is_joined = self._generation != _NO_GENERATION and self._client.memberid() == self._member_id
-        if not is_joined or _generation_of(metadata) != self._generation:
+        if self._client.memberid() != self._member_id or _generation_of(metadata) != self._generation:
             raise self.subscription.not_joined()
         return metadata
 
@@ -259,7 +257,7 @@ class GroupConsumer(Reader):
             self._set_aside(event)
 
     def needs(self) -> list[Acl]:
-        """See Reader. The first ACL is for the group."""
+        """See Reader."""
         return self.subscription.needs()
 
     def on_offsets_accepted(self) -> None:
