@@ -11,7 +11,7 @@ from sched import scheduler
 
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerUnavailableError, FencedError
-from stream.simulation.faulty_broker import COMMIT_STEP, REPLICATE, SENDS_MODEL, CrashError, Verdict
+from stream.simulation.faulty_broker import COMMIT_STEP, REPLICATE, SENDS_MODEL, SENDS_SNAPSHOT, CrashError
 from stream.simulation.outside import PREFIX, TOPICS
 from stream.simulation.processes import Process, Processes
 from stream.simulation.schedule import IN_COMMIT, Item, Kind, Schedule
@@ -79,42 +79,24 @@ class Faults:
         for tp in list(self._held):
             self._release(tp)
 
-    def consult(self, process: Process, call: str) -> Verdict:
-        """Return the fault to inject into an operation. Called before each operation; see `faulty_broker.Consult`.
+    def consult(self, process: Process, call: str) -> None:
+        """Inject the faults for an operation. Called before each operation; see `faulty_broker.Consult`.
 
         Also called after each numbered step in a commit. Outages and slow calls do not affect these steps.
         """
-        if process.dead:
-            raise CrashError
         if call.startswith(COMMIT_STEP):
-            return self._meet(process, call)
+            self._meet(process, call)
+            return
         self._refuse_in_outage(call)
         if self._clock.now_ms < self._slow_until_ms and not call.startswith("send "):
             self._run_until(self._clock.now_ms + self._call_ms)
-            if process.dead:
-                raise CrashError
         if call == REPLICATE and self._held:
             self._trace.fired[WAITS_FOR_FOLLOWERS] += 1
             until_ms = min(self._clock.now_ms + self._schedule.replication_timeout_ms, max(self._held.values()))
             self._pause(process, until_ms - self._clock.now_ms)
-            return Verdict.PROCEEDS
-        verdict = self._meet(process, call)
+            return
+        self._meet(process, call)
         self._refuse_in_outage(call)  # an outage can have started during a pause
-        return verdict
-
-    def hang(self, process: Process, commit: Callable[[], object]) -> None:
-        """Stop the process whose commit hangs, and complete the commit later."""
-
-        def finish() -> None:
-            try:
-                commit()
-            except FencedError:
-                self._trace.note(process.name, "its hanging commit is fenced")
-            else:
-                self._trace.note(process.name, "its hanging commit has completed")
-
-        self._timers.enter(process.away_ms // 2, 0, finish)
-        raise CrashError
 
     def _refuse_in_outage(self, call: str) -> None:
         if self._clock.now_ms < self._processes.outage_until_ms:
@@ -140,7 +122,7 @@ class Faults:
             self._trace.fire(item, process.name)
             act()
 
-    def _meet(self, process: Process, call: str) -> Verdict:
+    def _meet(self, process: Process, call: str) -> None:
         """Inject the first armed fault that matches this call."""
         armed = self._armed.get(process.name, [])
         for index, item in enumerate(armed):
@@ -150,18 +132,18 @@ class Faults:
                 armed[index] = item._replace(number=item.number - 1)
                 continue
             del armed[index]
-            return self._strike(process, item, call)
-        return Verdict.PROCEEDS
+            self._strike(process, item, call)
+            return
 
-    def _strike(self, process: Process, item: Item, call: str) -> Verdict:
+    def _strike(self, process: Process, item: Item, call: str) -> None:
         """Inject an armed fault."""
         self._trace.fire(item, process.name)
         kind = item.kind
-        if kind is Kind.REFUSED:
+        if kind is Kind.COMMIT_UNKNOWN:
+            process.broker.transaction.commit()
+        if kind in (Kind.REFUSED, Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST):
             raise BrokerUnavailableError(f"{call}: no answer")
         process.away_ms = item.for_ms
-        if kind in _VERDICTS:
-            return _VERDICTS[kind]
         if kind is Kind.PAUSE:
             self._trace.note(process.name, f"pauses before {call}")
         elif kind is Kind.ZOMBIE_IN_COMMIT:
@@ -171,9 +153,19 @@ class Faults:
         elif kind is Kind.JOIN_IN_COMMIT:
             self._processes.join()
         else:
+            if kind is Kind.COMMIT_HANGS:
+                self._timers.enter(item.for_ms // 2, 0, partial(self._finish_commit, process))
             raise CrashError
         self._pause(process, item.for_ms)
-        return Verdict.PROCEEDS
+
+    def _finish_commit(self, process: Process) -> None:
+        """Complete a commit whose process has died."""
+        try:
+            process.broker.transaction.commit()
+        except FencedError:
+            self._trace.note(process.name, "its hanging commit is fenced")
+        else:
+            self._trace.note(process.name, "its hanging commit has completed")
 
     def _pause(self, process: Process, for_ms: int) -> None:
         """Run the world while one process is blocked in a call."""
@@ -185,32 +177,24 @@ class Faults:
         else:
             self._processes.poll_all()
         self._trace.note(process.name, "wakes up")
-        if process.dead:
-            raise CrashError
 
 
 _COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.MOVE_IN_SNAPSHOT, Kind.PAUSE)
 """Faults that occur at the Nth matching call, where N is the item's `number`."""
 
-_VERDICTS = {
-    Kind.COMMIT_UNKNOWN: Verdict.ANSWER_IS_LOST,
-    Kind.COMMIT_LOST: Verdict.IS_LOST,
-    Kind.COMMIT_HANGS: Verdict.HANGS,
+_CALLS = {
+    Kind.CRASH_IN_RECOVERY: ("read",),
+    Kind.CRASH_IN_SNAPSHOT: (SENDS_SNAPSHOT, SENDS_MODEL),
+    Kind.MOVE_IN_SNAPSHOT: (SENDS_MODEL,),
+    Kind.COMMIT_UNKNOWN: ("commit",),
+    Kind.COMMIT_LOST: ("commit",),
+    Kind.COMMIT_HANGS: ("commit",),
 }
+"""The operations in which a fault can occur, unless the item names one."""
 
 
 def _is_for(item: Item, call: str) -> bool:
     """Return whether an armed fault matches this operation."""
     if item.kind in IN_COMMIT or call.startswith(COMMIT_STEP):
         return item.kind in IN_COMMIT and call == f"{COMMIT_STEP}{item.number}"
-    if item.kind is Kind.PAUSE:
-        return True
-    if item.call:
-        return item.call == call
-    if item.kind is Kind.CRASH_IN_RECOVERY:
-        return call == "read"
-    if item.kind is Kind.CRASH_IN_SNAPSHOT:
-        return call.startswith("send snapshot")
-    if item.kind is Kind.MOVE_IN_SNAPSHOT:
-        return call == SENDS_MODEL
-    return call == "commit" and item.kind in _VERDICTS
+    return item.kind is Kind.PAUSE or call in _CALLS.get(item.kind, (item.call,))

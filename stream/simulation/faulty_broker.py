@@ -33,21 +33,13 @@ class Fate(Enum):
     ABORTED = auto()
 
 
-class Verdict(Enum):
-    """How a fault affects an operation. The client receives the operation's result only with PROCEEDS."""
-
-    PROCEEDS = auto()
-    IS_LOST = auto()  # the operation is not executed
-    ANSWER_IS_LOST = auto()  # the operation is executed
-    HANGS = auto()  # the operation is executed later
-
-
 @dataclass(slots=True, eq=False)
 class Transaction:
     """A transaction as its client wrote it, whether or not its records are visible on the broker."""
 
     transactional_id: str
     process: str
+    commit: Callable[[], object]  # commits on the embedded broker, even after the process has died
     fate: Fate = Fate.OPEN
     records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # partitions and offsets
 
@@ -57,7 +49,7 @@ class Transaction:
             self.fate = fate
 
 
-Consult = Callable[[str], Verdict]
+Consult = Callable[[str], None]
 """A callback that receives an operation's name before it runs. It can raise CrashError or BrokerUnavailableError."""
 
 
@@ -79,7 +71,6 @@ class FaultyBroker:
     process: str
     consult: Consult
     transactions: list[Transaction] = field(default_factory=list)  # all processes' transactions, in order
-    hang: Callable[[Callable[[], object]], None] = lambda commit: None  # called for a hanging commit
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after every acknowledged commit
     lingers: bool = False  # True if records are queued until a flush
     poll_max: int = 1_000_000  # limit on the records that a poll returns
@@ -89,7 +80,7 @@ class FaultyBroker:
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
     member: EmbeddedMember | None = None  # the process's member in the group
-    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the last transaction
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", int, Fate.ABORTED))  # the last one
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # (old end, remaining reports)
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
@@ -155,6 +146,7 @@ class FaultyBroker:
         """See Broker."""
 
 
+SENDS_SNAPSHOT = "send snapshot"
 SENDS_MODEL = "send snapshot of the model"
 REPLICATE = "replicate"
 COMMIT_STEP = "commit step "
@@ -163,7 +155,7 @@ COMMIT_STEP = "commit step "
 def _name_of_send(topic: str, key: bytes | None) -> str:
     if not topic.endswith("snapshots"):
         return "send record"
-    return SENDS_MODEL if (key or b"").startswith(b"0/model/") else "send snapshot"
+    return SENDS_MODEL if (key or b"").startswith(b"0/model/") else SENDS_SNAPSHOT
 
 
 class FaultyTransactionalProducer:
@@ -174,13 +166,12 @@ class FaultyTransactionalProducer:
         self._inner = inner
         self._id = transactional_id
         self._queue: list[tuple[TopicPartition, bytes | None, bytes | None, Headers]] = []
-        self._hangs = False
 
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._broker.consult("begin")
         self._inner.begin()
-        self._broker.transaction = Transaction(self._id, self._broker.process)
+        self._broker.transaction = Transaction(self._id, self._broker.process, self._finish)
         self._broker.transactions.append(self._broker.transaction)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
@@ -218,28 +209,17 @@ class FaultyTransactionalProducer:
 
     def commit(self) -> None:
         """See TransactionalProducer."""
-        verdict = self._broker.consult("commit")
+        self._broker.consult("commit")
         self._drain(len(self._queue))
-        if verdict is Verdict.PROCEEDS:
-            self.finish()
-            return
-        if verdict is Verdict.ANSWER_IS_LOST:
-            self.finish()
-        elif verdict is Verdict.HANGS:
-            self._hangs = True
-            self._broker.hang(self.finish)
-        raise BrokerUnavailableError(f"no response to the commit of {self._id} arrived in time; the outcome is unknown")
+        self._finish()
 
-    def finish(self) -> None:
-        """Commit on the embedded broker."""
+    def _finish(self) -> None:
         self._inner.commit()
         self._broker.transaction.end(Fate.COMMITTED)
         self._broker.observe(self._broker.transaction)
 
     def abort(self) -> None:
         """See TransactionalProducer."""
-        if self._hangs:
-            return  # the commit request is in flight, and the abort cannot overtake it
         self._broker.consult("abort")
         self._queue.clear()
         self._inner.abort()
@@ -247,8 +227,6 @@ class FaultyTransactionalProducer:
 
     def close(self) -> None:
         """See TransactionalProducer."""
-        if self._hangs:
-            return
         self._broker.consult("close")
         self._inner.close()
         self._broker.transaction.end(Fate.ABORTED)

@@ -11,7 +11,7 @@ from consumers.recovery import Parked
 from stream.journal.steps import JournalError
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerError, FencedError
-from stream.simulation.faulty_broker import COMMIT_STEP, CrashError, Fate, FaultyBroker, Transaction, Verdict
+from stream.simulation.faulty_broker import COMMIT_STEP, CrashError, Fate, FaultyBroker, Transaction
 from stream.simulation.outside import TOPICS
 from stream.simulation.schedule import Schedule
 from stream.simulation.tracing import Trace
@@ -67,8 +67,7 @@ class Processes:
     _broker: EmbeddedBroker
     _timers: scheduler
     _trace: Trace
-    consult: Callable[[Process, str], Verdict] = field(init=False)  # see `Faults.consult`
-    hang: Callable[[Process, Callable[[], object]], None] = field(init=False)  # handles a hanging commit
+    consult: Callable[[Process, str], None] = field(init=False)  # see `Faults.consult`
     transactions: list[Transaction] = field(default_factory=list)
     outage_until_ms: int = 0  # end of the outage, before which no process starts
     models: set[SeenModel] = field(default_factory=set)  # all replica states that were seen in the run
@@ -82,7 +81,7 @@ class Processes:
 
     def live(self) -> list[Process]:
         """Return the processes that are neither dead nor zombies."""
-        return [process for process in self._all if not process.zombie and not process.dead]
+        return [process for process in self._all if not process.zombie]
 
     def named(self, number: int) -> Process | None:
         """Return a live process that is not in a call, selected by number, or None if there is no such process."""
@@ -110,7 +109,7 @@ class Processes:
         """Return the earliest future time at which a process has work due."""
         dues = []
         for process in self._all:
-            if process.program is None or process.busy or process.dead:
+            if process.program is None or process.busy:
                 continue
             due_ms = process.program.next_due_ms()
             if due_ms is not None:
@@ -200,8 +199,6 @@ class Processes:
 
     def die(self, process: Process, away_ms: int) -> None:
         """Stop a process without closing anything."""
-        if process.dead:
-            return
         self._trace.note(process.name, "is dead")
         self.leave_behind(process)
         self._remove(process)
@@ -246,7 +243,6 @@ class Processes:
             name,
             lambda call: self.consult(process, call),
             self.transactions,
-            lambda commit: self.hang(process, commit),
             self._trace.committed,
             lingers=schedule.lingers,
             poll_max=schedule.poll_max,
@@ -281,8 +277,7 @@ class Processes:
 
     def _remove(self, process: Process) -> None:
         process.dead = True
-        if process in self._all:
-            self._all.remove(process)
+        self._all.remove(process)
 
     def _restart(self, process: Process, away_ms: int, parked: Parked | None = None) -> None:
         """Restart a process after a delay, but not before the end of an outage.

@@ -28,7 +28,6 @@ class World:
         self.processes = Processes(schedule, self.broker, self._timers, self.trace)
         self._faults = Faults(schedule, self.processes, self.broker, self._timers, self.trace, self._run_until)
         self.processes.consult = self._faults.consult
-        self.processes.hang = self._faults.hang
         self._todo = deque(schedule.items)
 
     def run(self) -> None:

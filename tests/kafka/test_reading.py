@@ -7,7 +7,7 @@ import pytest
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.reading import RUN_GAP_MAX, RecordsAt, follow, offset_at, read_in_order, read_partition
-from stream.simulation.faulty_broker import FaultyBroker, Verdict
+from stream.simulation.faulty_broker import FaultyBroker
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
 from tests.pipeline import TOPICS, Pipeline, small_task
@@ -25,10 +25,9 @@ class _Outage:
             pipeline.context(f"e{number}")
         self.broker = FaultyBroker(pipeline.broker, "reader", self._consult)
 
-    def _consult(self, operation: str) -> Verdict:
+    def _consult(self, operation: str) -> None:
         if self.away:
             raise BrokerUnavailableError(f"no broker for: {operation}")
-        return Verdict.PROCEEDS
 
 
 def test_abandoning_a_reader_during_an_outage_raises_nothing() -> None:

@@ -12,7 +12,7 @@ from consumers.shared_model import GONE_MS, SharedModel
 from stream.journal.steps import HEADERS as JOURNAL_HEADERS
 from stream.journal.steps import UnrecoverableError
 from stream.kafka.producers import TransactionProducer
-from stream.simulation.faulty_broker import FaultyBroker, Verdict
+from stream.simulation.faulty_broker import FaultyBroker
 from stream.snapshots.chunks import read_snapshots
 from stream.wire.codec import HEADERS as EVENT_HEADERS
 from stream.wire.records import Features, Foreign, Headers, TopicPartition
@@ -104,7 +104,7 @@ def test_log_recreated_under_a_running_learner_is_detected() -> None:
 
 def test_temporary_stale_log_end_is_tolerated() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
-    lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: Verdict.PROCEEDS)
+    lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: None)
     learner = LearnerProgram(lagging, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms)
     for name in "ab":
         run_until_idle(learner)
@@ -184,11 +184,10 @@ class SlowToRead:
         self.messages: list[str] = []
         self.learner: LearnerProgram | None = None
 
-        def consult(call: str) -> Verdict:
+        def consult(call: str) -> None:
             if self.learner is not None and self.learner.replica is not None:
                 self.calls.append(call)
                 pipeline.wait(for_ms if call == "read" else 0)
-            return Verdict.PROCEEDS
 
         broker = FaultyBroker(pipeline.broker, "learner-1", consult)
         self.learner = LearnerProgram(
