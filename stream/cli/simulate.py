@@ -23,7 +23,6 @@ from stream.simulation.campaign import (
     ranges,
     run_seeds,
     shrink,
-    trace,
 )
 from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
 from stream.simulation.tracing import Happened, trace_digest
@@ -194,11 +193,8 @@ def _show_failure(runs: Runs, schedule: Schedule, *, shrinks: bool) -> None:
     if shrinks:
         kept = shrink(schedule)
         announce(f"seed {schedule.seed}: shrunk to {len(kept)} of {len(schedule.items)} items")
-    shown = schedule.only(kept)
     out.print(f"\n[bold red]✗ seed {schedule.seed}", highlight=False)
-    _print_run(shown)
-    for what in examine(shown)[0]:
-        print_line(f"  [red]✗[/] {escape(what)}")
+    _print_run(schedule.only(kept))
     print_line(f"to replay: {runs.replay(schedule.seed, ranges(kept) if shrinks else None)}")
 
 
@@ -211,32 +207,32 @@ def _show_seed(runs: Runs, seed: int, only: str | None, *, json: bool) -> bool:
             raise SettingsError(
                 f"--only: expected items of seed {seed}, 0 to {len(schedule.items) - 1}, such as 0-3,7; got {only!r}"
             ) from error
-    wrong = examine(schedule)[0]
     if json:
-        happened = trace(schedule)
-        lines = [line._asdict() for line in happened]
-        print_json({"ok": not wrong, "seed": seed, "wrong": wrong, "digest": trace_digest(happened), "trace": lines})
+        wrong, trace = examine(schedule)
+        lines = [line._asdict() for line in trace.lines]
+        print_json({"ok": not wrong, "seed": seed, "wrong": wrong, "digest": trace_digest(trace.lines), "trace": lines})
         return not wrong
-    _print_run(schedule)
-    for what in wrong:
-        print_line(f"  [red]✗[/] {escape(what)}")
-    if not wrong:
+    passed = _print_run(schedule)
+    if passed:
         out.print("[bold green]✓ passed", highlight=False)
-    return not wrong
+    return passed
 
 
-def _print_run(schedule: Schedule) -> None:
-    """Print a run's settings and events."""
+def _print_run(schedule: Schedule) -> bool:
+    """Run a schedule, and print its settings, events and violations. Return whether the run passed."""
     task = schedule.task
     limits = ", ".join(f"{name} {getattr(task.join, name)}" for name in task.join.__dataclass_fields__)
     parts = {name: value for name, value in schedule._asdict().items() if name not in ("task", "items", "seed")}
     model = "a shared model" if task.model == "shared" else "own models"
     out.print(f"  {task.learner}, {model}, on expiry {task.on_expiry}, late {task.late}; {limits}", highlight=False)
     out.print("  " + ", ".join(f"{name} {value}" for name, value in parts.items()), highlight=False)
-    happened = trace(schedule)
-    for line in happened:
+    wrong, trace = examine(schedule)
+    for line in trace.lines:
         _print_line(line)
-    out.print(f"  [dim]{len(happened)} lines, digest {trace_digest(happened)}", highlight=False)
+    out.print(f"  [dim]{len(trace.lines)} lines, digest {trace_digest(trace.lines)}", highlight=False)
+    for what in wrong:
+        print_line(f"  [red]✗[/] {escape(what)}")
+    return not wrong
 
 
 def _print_line(line: Happened) -> None:

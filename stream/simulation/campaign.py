@@ -29,7 +29,7 @@ from stream.simulation.tracing import (
     NAMED_TWICE,
     OPEN_IN_LOG,
     WAITS_FOR_FOLLOWERS,
-    Happened,
+    Trace,
 )
 from stream.simulation.world import World
 from stream.task.join_table import TRANSITIONS, Input, State
@@ -48,16 +48,15 @@ class Result(NamedTuple):
 def run_seed(seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
     """Draw the schedule for a seed, run it, and check the run."""
     schedule = draw_schedule(seed, events, model)
-    wrong, coverage = examine(schedule)
-    return Result(seed, tuple(wrong), coverage, schedule.timeless)
+    wrong, trace = examine(schedule)
+    return Result(seed, tuple(wrong), trace.fired, schedule.timeless)
 
 
-def examine(schedule: Schedule) -> tuple[list[str], Counter[str]]:
-    """Run a schedule and check it; return findings and coverage."""
+def examine(schedule: Schedule) -> tuple[list[str], Trace]:
+    """Run a schedule and check it; return findings and the trace. If an error occurs, the trace ends with the error."""
     world = World(schedule)
-    coverage = world.trace.fired
-    coverage[schedule.taught] += 1
-    coverage[CLOCK_PAUSES] += schedule.clock_pauses
+    world.trace.fired[schedule.taught] += 1
+    world.trace.fired[CLOCK_PAUSES] += schedule.clock_pauses
     try:
         world.run()
         wrong = check(world)
@@ -67,7 +66,8 @@ def examine(schedule: Schedule) -> tuple[list[str], Counter[str]]:
             wrong += equal_faultless(world, faultless)
     except Exception as error:  # reported as a finding for this seed, so that the campaign continues
         wrong = [str(error) if isinstance(error, UnexpectedError) else f"{type(error).__name__}: {error}"]
-    return wrong, coverage
+        world.trace.note("!", wrong[0])
+    return wrong, world.trace
 
 
 CLOCK_PAUSES = "clock is paused"
@@ -141,16 +141,6 @@ def run_seeds(seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: 
     # A terminal sends Ctrl-C to every process. The worker processes ignore the signal, and this process stops them.
     with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=max(1, min(50, len(seeds) // (4 * jobs))))
-
-
-def trace(schedule: Schedule) -> list[Happened]:
-    """Return a run's trace. If an error occurs, the trace ends with the error."""
-    world = World(schedule, tracing=True)
-    try:
-        world.run()
-    except Exception as error:  # recorded as the trace's last entry
-        world.trace.note("!", f"{type(error).__name__}: {error}")
-    return world.trace.lines
 
 
 def shrink(schedule: Schedule) -> list[int]:

@@ -1,4 +1,4 @@
-"""Counts the events in a run and, optionally, records a line for each event."""
+"""Counts the events in a run, and records a line for each event."""
 
 import hashlib
 from collections import Counter
@@ -39,14 +39,12 @@ class Trace:
     """Records the events in one run."""
 
     clock: VirtualClock
-    keeps_lines: bool = False
     fired: Counter[str] = field(default_factory=Counter)  # number of occurrences of each event
     lines: list[Happened] = field(default_factory=list)
 
     def note(self, who: str, what: str) -> None:
         """Add a line."""
-        if self.keeps_lines:
-            self.lines.append(Happened(self.clock.now_ms, who, what))
+        self.lines.append(Happened(self.clock.now_ms, who, what))
 
     def fire(self, item: Item, who: str) -> None:
         """Record a fault."""
@@ -62,9 +60,8 @@ class Trace:
 
     def committed(self, transaction: Transaction) -> None:
         """Record a commit whose result the client received."""
-        if self.keeps_lines:
-            counts = Counter(tp.topic.removeprefix("sim.") for tp, _ in transaction.records)
-            self.note(transaction.process, "commits " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+        counts = Counter(tp.topic.removeprefix("sim.") for tp, _ in transaction.records)
+        self.note(transaction.process, "commits " + ", ".join(f"{count} {name}" for name, count in counts.items()))
 
 
 def trace_digest(happened: Sequence[Happened]) -> str:

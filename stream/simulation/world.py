@@ -17,12 +17,12 @@ SETTLING_MAX = 400
 class World:
     """One run of a schedule."""
 
-    def __init__(self, schedule: Schedule, *, tracing: bool = False) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.clock = VirtualClock(START_MS)
         self.broker = EmbeddedBroker(self.clock)
         self.broker.create_topics(TOPICS.specs(schedule.partitions, shares_model=schedule.task.model == "shared"))
-        self.trace = Trace(self.clock, tracing)
+        self.trace = Trace(self.clock)
         self.outside = Outside(self.broker, schedule.partitions, self.trace, open_classes=schedule.task.open_classes)
         self._timers = scheduler(lambda: self.clock.now_ms, lambda ms: None)
         self.processes = Processes(schedule, self.broker, self._timers, self.trace)

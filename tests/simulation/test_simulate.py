@@ -20,7 +20,6 @@ from stream.simulation.campaign import (
     run_seed,
     run_seeds,
     shrink,
-    trace,
 )
 from stream.simulation.schedule import (
     ENVIRONMENT,
@@ -54,9 +53,9 @@ def test_no_seed_fails_and_every_type_of_event_occurs(model: Sharing) -> None:
 @pytest.mark.slow
 def test_seed_is_reproducible_in_another_process() -> None:
     code = (
-        "from stream.simulation.campaign import trace;"
+        "from stream.simulation.campaign import examine;"
         "from stream.simulation.schedule import draw_schedule; from stream.simulation.tracing import trace_digest;"
-        "print(*(trace_digest(trace(draw_schedule(seed))) for seed in range(5)))"
+        "print(*(trace_digest(examine(draw_schedule(seed))[1].lines) for seed in range(5)))"
     )
     runs = [
         subprocess.run(
@@ -87,7 +86,7 @@ def test_faults_have_no_duration_in_a_run_without_time() -> None:
 
 def test_trace_contains_timed_inputs_and_faults() -> None:
     crashing = [s for s in map(draw_schedule, range(50)) if any(i.kind is Kind.CRASH_IN_COMMIT for i in s.items)]
-    traces = (trace(schedule) for schedule in crashing)  # a run can end before a scheduled crash
+    traces = (examine(schedule)[1].lines for schedule in crashing)  # a run can end before a scheduled crash
     lines = next(lines for lines in traces if any(line.what == "is dead" for line in lines))
     times = [line.at_ms for line in lines]
     assert times == sorted(times)
