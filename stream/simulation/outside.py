@@ -1,8 +1,9 @@
 """Clients other than learners, which send contexts, feedback and other records according to a schedule."""
 
-import json
 from contextlib import suppress
+from typing import Any
 
+import orjson
 from msgspec.structs import asdict
 
 from stream.kafka.embedded import EmbeddedBroker
@@ -50,10 +51,7 @@ FOREIGN_OUTPUTS: tuple[Content, ...] = (
     (b'{"id":"e0"}', HEADERS),
 )
 
-_FEATURES = tuple(
-    b'{"i":[%d,%d,%d],"v":[%d,0.5,-1.25]}' % (n % 3, 3 + n % 2, 5 + n % (N_FEATURES - 5), 1 + n % 4) for n in range(24)
-)
-
+_FEATURES = tuple({"i": [n % 3, 3 + n % 2, 5 + n % (N_FEATURES - 5)], "v": [1 + n % 4, 0.5, -1.25]} for n in range(24))
 
 Place = tuple[TopicPartition, int]
 """A partition and an offset."""
@@ -102,7 +100,7 @@ class Outside:
         elif kind in (Kind.FOREIGN_COMMIT, Kind.FOREIGN_ABORT):
             self._end_foreign(item.number, commits=kind is Kind.FOREIGN_COMMIT)
         elif kind in SHOWN:
-            self._send_shown(item)
+            self._send_event(item, TOPICS.feedback, {"shown": True})
         elif kind is Kind.PROMOTION:
             for partition in range(self._partitions):
                 self._producer.send(TOPICS.feedback, partition, None, None, promotion_headers(item.call))
@@ -116,28 +114,25 @@ class Outside:
             self._end_foreign(number, commits=False)
 
     def _send_context(self, item: Item) -> None:
-        key = item.id.encode()
-        logged = b"" if item.logged is None else b',"logged":' + json.dumps(asdict(item.logged)).encode()
-        named = item.eligible and [name_of(k) if self._open_classes else k for k in item.eligible]
-        eligible = b"" if named is None else b',"eligible":' + json.dumps(named).encode()
-        more = logged + eligible + (b',"deferred":true' if item.deferred else b"")
-        value = b'{"id":"%s","x":%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], more)
-        self._send_event(item, TOPICS.contexts, value)
+        fields: dict[str, Any] = {"x": _FEATURES[int(item.id[1:]) % len(_FEATURES)]}
+        if item.logged is not None:
+            fields["logged"] = asdict(item.logged)
+        if item.eligible is not None:
+            fields["eligible"] = [name_of(k) if self._open_classes else k for k in item.eligible]
+        if item.deferred:
+            fields["deferred"] = True
+        self._send_event(item, TOPICS.contexts, fields)
 
     def _send_feedback(self, item: Item) -> None:
-        fields = (item.id.encode(), item.bit, label_of(item.id), json.dumps(item.action).encode())
-        value = b'{"id":"%s","reward":%d,"label":%d,"action":%s}' % fields
-        self._send_event(item, TOPICS.feedback, value)
+        fields = {"reward": item.bit, "label": label_of(item.id), "action": item.action}
+        self._send_event(item, TOPICS.feedback, fields)
         if item.kind is Kind.FEEDBACK:
             event = int(item.id[1:])
             self._trace.fired["reordered feedback"] += event < self._latest_fed
             self._latest_fed = max(self._latest_fed, event)
 
-    def _send_shown(self, item: Item) -> None:
-        self._send_event(item, TOPICS.feedback, b'{"id":"%s","shown":true}' % item.id.encode())
-
-    def _send_event(self, item: Item, topic: str, value: bytes) -> None:
-        key = item.id.encode()
+    def _send_event(self, item: Item, topic: str, fields: dict[str, Any]) -> None:
+        key, value = item.id.encode(), orjson.dumps({"id": item.id, **fields})
         self._send(item, TopicPartition(topic, partition_for(key, self._partitions)), key, (value, HEADERS))
 
     def _send_poison(self, item: Item) -> None:
