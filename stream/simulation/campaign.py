@@ -92,7 +92,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         for state, happened in TRANSITIONS
         if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # only in replays
     ]
-    return [*outside, *faults, *others, *rows, *(taught.name for taught in LEARNERS)]
+    return [*outside, *faults, *others, *rows, *LEARNERS]
 
 
 COVERED_FROM_SEEDS = 2_000

@@ -7,13 +7,14 @@ a run must have the same outputs, models and ledgers as the run without faults (
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
 from stream.randomness.draws import Luck
 from stream.task.join import JoinSettings
 from stream.task.play import Play
-from stream.task.settings import UNIFORM, LatePolicy, OnExpiry, Sharing, TaskSettings
+from stream.task.settings import UNIFORM, Sharing, TaskSettings
 from stream.wire.records import Logged
 
 EVENTS = 20
@@ -159,7 +160,7 @@ class Schedule(NamedTuple):
     timeless: bool
     partitions: int
     members: int
-    taught: str  # name of an entry in LEARNERS
+    taught: str  # key in LEARNERS
     task: TaskSettings
     records_max: int  # limit on records in a transaction
     poll_max: int  # limit on records in one poll
@@ -190,34 +191,26 @@ NEVER_MS = 10**9
 """A duration longer than any run."""
 
 
-class Taught(NamedTuple):
-    """A learner with its policies for expired decisions and late feedback."""
-
-    learner: str
-    parameters: dict[str, float | str]
-    on_expiry: OnExpiry = "drop"
-    late: LatePolicy = "ignore"
-
-    @property
-    def name(self) -> str:
-        """A description for traces and reports."""
-        return f"{self.learner} ({self.on_expiry}, {self.late})"
-
-
-LEARNERS = (
-    Taught("banditron", {"gamma": 0.4}),
-    Taught("soba-diag", {"gamma": 0.4}),
-    Taught("banditron", {"gamma": 0.4}, "negative"),
-    Taught("banditron", {"gamma": 0.4}, "negative", "correct"),
-    Taught("perceptron", {}),
-    Taught("late-ucb", {"drift": "class", "m": 2}),
-    Taught("late-ucb", {"drift": "off", "m": 2}, "negative", "correct"),
-    Taught("igw-logistic", {"drift": "class"}),
-    Taught("stack-igw", {"drift": "global", "vectors": 0}, "negative"),
-)
-"""Learners and policies. No run is long enough for a drift alarm; see `tests/recovery/test_drift_alarms.py`."""
-
 N_CLASSES, N_FEATURES = 3, 8
+
+_task = partial(TaskSettings, n_classes=N_CLASSES, n_features=N_FEATURES)
+
+LEARNERS = {
+    f"{task.learner} ({task.on_expiry}, {task.late})": task
+    for task in (
+        _task("banditron", parameters={"gamma": 0.4}),
+        _task("soba-diag", parameters={"gamma": 0.4}),
+        _task("banditron", parameters={"gamma": 0.4}, on_expiry="negative"),
+        _task("banditron", parameters={"gamma": 0.4}, on_expiry="negative", late="correct"),
+        _task("perceptron"),
+        _task("late-ucb", parameters={"drift": "class", "m": 2}),
+        _task("late-ucb", parameters={"drift": "off", "m": 2}, on_expiry="negative", late="correct"),
+        _task("igw-logistic", parameters={"drift": "class"}),
+        _task("stack-igw", parameters={"drift": "global", "vectors": 0}, on_expiry="negative"),
+    )
+}
+"""Learners and policies, by name in reports. No run is long enough for a drift alarm; see
+`tests/recovery/test_drift_alarms.py`."""
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
 LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
@@ -241,11 +234,8 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     clock_pauses = luck.chance(10)
     partitions = luck.choice((1, 1, 2, 3))
     limits = _draw_limits(luck, timeless=timeless)
-    taught = luck.choice(LEARNERS)
-    task = TaskSettings(
-        taught.learner, N_CLASSES, N_FEATURES, taught.parameters, luck.below(1_000), limits, taught.on_expiry,
-        taught.late,
-    )  # fmt: skip
+    taught = luck.choice(tuple(LEARNERS))
+    task = replace(LEARNERS[taught], seed=luck.below(1_000), join=limits)
     around = Luck(seed ^ _DICE["wrappers"])
     task = replace(task, scale=around.choice(("none", "none", "standard")), floor=around.choice((0.0, 0.0, 0.3)))
     items = _draw_events(luck, events, limits, timeless=timeless)
@@ -267,7 +257,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         items.sort(key=lambda item: item.at_ms)
     if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
-        activation_ms = None if limits.activation_ms is None else 2 * limits.activation_ms
+        activation_ms = limits.activation_ms and 2 * limits.activation_ms
         doubled = replace(
             limits, window_ms=2 * limits.window_ms, activation_ms=activation_ms, orphan_ms=2 * limits.orphan_ms
         )
@@ -279,7 +269,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         timeless,
         partitions,
         members=luck.choice((1, 1, 2, 3)),
-        taught=taught.name,
+        taught=taught,
         task=task,
         records_max=luck.choice((1, 3, 100)),
         poll_max=luck.choice((1, 2, 100, 100)),
