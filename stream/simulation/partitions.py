@@ -6,7 +6,7 @@ from typing import Any
 from stream.journal.steps import JournalStep
 from stream.kafka.reading import read_partition
 from stream.simulation.outside import INPUTS, LOG, TOPICS
-from stream.simulation.reference import OwnReference, SharedReference
+from stream.simulation.reference import Reference
 from stream.simulation.world import World
 from stream.verifying.audit import audit_partition
 from stream.verifying.oracle import Decided, Event, Oracle
@@ -22,7 +22,7 @@ class Partition:
         self.world, self.number = world, number
         self.task = world.schedule.task
         self.is_shared = self.task.model == "shared"
-        self.reference = (SharedReference if self.is_shared else OwnReference)(self.task)
+        self.reference = Reference(self.task)
         self.steps: list[JournalStep] = []
         self.decided: list[list[Decided]] = []  # each step's decisions
         self.events: list[Event] = []
@@ -63,10 +63,9 @@ class Partition:
         for event in oracle.events:
             if not self.reference.apply(event):
                 self.wrong.append(f"step {step.number}: the reference learner decides differently from {event}")
-        if isinstance(self.reference, SharedReference):
-            for name in () if step.log is None else step.log.adds:
-                self.reference.collect(NAMED, name=name)
-        elif self.reference.differs(step):
+        for name in () if step.log is None else step.log.adds:
+            self.reference.add_alone(NAMED, name=name)
+        if not self.is_shared and self.reference.differs(step):
             self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
 
 

@@ -15,6 +15,7 @@ from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import LOG, TOPICS, name_of
 from stream.simulation.partitions import Partition, differences
 from stream.simulation.processes import SeenModel
+from stream.simulation.reference import apply_entry
 from stream.simulation.tracing import NAMED_TWICE
 from stream.simulation.world import World
 from stream.snapshots.chunks import read_snapshots
@@ -22,7 +23,7 @@ from stream.snapshots.state import fresh_replica, state_digest
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
-from stream.wire.updates import CORRECTED, DECIDED, NAMED, NO_LABEL, PROMOTED, SETTLED, Entry, decode_update, entry_at
+from stream.wire.updates import DECIDED, NAMED, Entry, decode_update, entry_at
 
 
 class _Logged(NamedTuple):
@@ -153,7 +154,7 @@ def _applied_again(
                     differing = _decides_otherwise(task, model, own, decided)
                     wrong += [f"partition {partition.number}, step {step.number}: {what}" for what in differing]
         if version < len(log):
-            _apply(model, log[version].entry)
+            apply_entry(model, log[version].entry)
     return wrong
 
 
@@ -173,18 +174,6 @@ def _decides_otherwise(
         if one != other:
             wrong.append(f"{event_id}, version {prediction.model_version}: expected the decision {one}; got {other}")
     return wrong
-
-
-def _apply(model: Learner, entry: Entry) -> None:
-    kind, x, decision, reward, assumed, v, label, _ = entry
-    if kind == DECIDED:
-        model.observe(x, decision)
-    elif kind == SETTLED:
-        model.update(x, decision, reward, v, None if label == NO_LABEL else label)
-    elif kind == PROMOTED:
-        model.promote(label)
-    elif kind == CORRECTED:
-        model.retract(x, decision, assumed, reward, v)
 
 
 def _model_of_the_snapshot(world: World) -> set[SeenModel]:
