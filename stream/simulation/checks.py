@@ -100,36 +100,36 @@ def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
     own record.
     """
     task, found = partition.task, dict[int, dict[int, str | None] | None]()
-    indices: dict[str, int] = {}
+    indices = {} if task.open_classes else {name_of(k): k for k in range(N_CLASSES)}
     steps = iter(partition.steps if partition.is_shared else ())
     end = 0
     for record in partition.contexts:
         while partition.is_shared and record.offset >= end:
             step = next(steps)
-            names_of_step = () if step.log is None else step.log.names
-            indices |= {name: len(indices) + n for n, name in enumerate(names_of_step)}
+            indices = _with_names(indices, () if step.log is None else step.log.names)
             end = step.contexts[1]
         was = partition.world.outside.sent[record.topic, partition.number, record.offset]
-        found[record.offset] = None
-        if not was.id or not can_play(task, was.logged):
-            continue
-        given, known = was.eligible, indices
-        if not task.open_classes:
-            names: list[str | None] = [None] * N_CLASSES
-            chosen = list(range(N_CLASSES)) if given is None else list(given)
-        else:
-            listed = list(indices) if given is None else list(map(name_of, given))
-            new = dict.fromkeys(name for name in listed if name not in indices)
-            known = indices | {name: len(indices) + n for n, name in enumerate(new)}
-            names, chosen = list(known), [known[name] for name in listed]
-        is_bad = not chosen or len({*chosen}) < len(chosen) or max(chosen) >= N_CLASSES or len(names) > N_CLASSES
+        listed = list(indices) if was.eligible is None else list(map(name_of, was.eligible))
+        known = _with_names(indices, listed)
+        chosen = {known[name]: name if task.open_classes else None for name in listed}
+        is_bad = not chosen or len(chosen) < len(listed) or max(chosen) >= N_CLASSES
         is_played = task.play == "own" or was.logged is None or was.logged.action in chosen
-        if not is_bad and is_played:
-            if partition.is_shared and len(known) > len(indices):
-                partition.wrong.append(f"context at offset {record.offset}: the log does not contain its classes")
-            indices = known
-            found[record.offset] = {k: names[k] for k in chosen}
+        if not was.id or not can_play(task, was.logged) or is_bad or not is_played:
+            found[record.offset] = None
+            continue
+        if partition.is_shared and len(known) > len(indices):
+            partition.wrong.append(f"context at offset {record.offset}: the log does not contain its classes")
+        indices = known
+        found[record.offset] = chosen
     return found
+
+
+def _with_names(indices: dict[str, int], names: Iterable[str]) -> dict[str, int]:
+    """Assign the next indices to new names, in order."""
+    known = dict(indices)
+    for name in names:
+        known.setdefault(name, len(known))
+    return known
 
 
 def _in_order(partition: Partition) -> list[str]:

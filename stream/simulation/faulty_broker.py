@@ -81,7 +81,7 @@ class FaultyBroker:
     moved: int = 0  # number of polls that advanced, even if only past invisible records
     member: EmbeddedMember | None = None  # the process's member in the group
     transaction: Transaction = field(default_factory=lambda: Transaction("", "", int, Fate.ABORTED))  # the last one
-    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # (old end, remaining reports)
+    _old_ends: dict[TopicPartition, list[Ends]] = field(default_factory=dict)  # ends to report instead of the true ones
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
     describe_topics: ClassVar[Any] = _forwarded("describe_topics")
@@ -115,11 +115,11 @@ class FaultyBroker:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         self.consult("ends")
-        return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
+        return {tp: old.pop() if (old := self._old_ends.get(tp)) else end for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
         """Return a partition's current end for this process's next `times` requests, even if the end advances."""
-        self._old_ends[tp] = self.broker.ends([tp])[tp], times
+        self._old_ends[tp] = [self.broker.ends([tp])[tp]] * times
 
     def end_lag(self) -> None:
         """Report the true ends of partitions from now on."""
@@ -133,14 +133,6 @@ class FaultyBroker:
     def is_ahead_of_followers(self) -> bool:
         """Return whether the process's transaction has a record at or beyond its partition's high watermark."""
         return any(self.broker.ends([tp])[tp].high_watermark <= offset for tp, offset in self.transaction.records)
-
-    def _reported_end(self, tp: TopicPartition, end: Ends) -> Ends:
-        old, times = self._old_ends.get(tp, (end, 0))
-        if times > 1:
-            self._old_ends[tp] = old, times - 1
-        else:
-            self._old_ends.pop(tp, None)
-        return old
 
     def close(self) -> None:
         """See Broker."""
