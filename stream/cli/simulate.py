@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import asdict
 from typing import Annotated, NamedTuple
 
 import typer
@@ -222,7 +223,8 @@ def _print_run(schedule: Schedule) -> bool:
     """Run a schedule, and print its settings, events and violations. Return whether the run passed."""
     task = schedule.task
     limits = ", ".join(f"{name} {getattr(task.join, name)}" for name in task.join.__dataclass_fields__)
-    parts = {name: value for name, value in schedule._asdict().items() if name not in ("task", "items", "seed")}
+    parts = schedule._asdict() | asdict(schedule.options)
+    parts = {name: value for name, value in parts.items() if name not in ("task", "items", "seed", "options")}
     model = "a shared model" if task.model == "shared" else "own models"
     out.print(f"  {task.learner}, {model}, on expiry {task.on_expiry}, late {task.late}; {limits}", highlight=False)
     out.print("  " + ", ".join(f"{name} {value}" for name, value in parts.items()), highlight=False)

@@ -12,7 +12,6 @@ from stream.journal.recover import rebuild
 from stream.kafka.reading import read_partition
 from stream.simulation.outside import INPUTS, LOG, TOPICS, name_of
 from stream.simulation.partitions import Partition, differences
-from stream.simulation.processes import GROUP
 from stream.simulation.reference import can_play
 from stream.simulation.schedule import N_CLASSES, SHOWN, Kind
 from stream.simulation.shared_model import check_shared_model
@@ -193,7 +192,7 @@ def _offsets(partition: Partition) -> list[str]:
     if not partition.steps:
         return []
     tps, last = [partition.tp(topic) for topic in INPUTS], partition.steps[-1]
-    committed = partition.world.broker.committed(GROUP, tps)
+    committed = partition.world.broker.committed(partition.world.schedule.options.group, tps)
     expected = dict(zip(tps, (last.contexts[1], last.feedback[1]), strict=True))
     if committed == expected:
         return []

@@ -1,12 +1,12 @@
 """The learner processes in a run, and the broker's timeouts for them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from sched import scheduler
 from typing import NamedTuple
 
-from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.learner import LearnerProgram
 from consumers.recovery import Parked
 from stream.journal.steps import JournalError
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
@@ -18,8 +18,6 @@ from stream.simulation.tracing import Trace
 from stream.snapshots.state import state_digest
 from stream.task.task import Task
 from stream.wire.records import TopicPartition
-
-GROUP = "learners"
 
 
 @dataclass(slots=True, eq=False)
@@ -249,15 +247,6 @@ class Processes:
             dry_every=schedule.dry_every,
             old_lags=schedule.old_lags,
         )
-        options = LearnerOptions(
-            GROUP,
-            name,
-            records_max=schedule.records_max,
-            idle_ms=schedule.idle_ms,
-            snapshot_interval_ms=schedule.snapshot_interval_ms,
-            snapshot_bytes_max=schedule.snapshot_bytes_max,
-            snapshot_chunk_bytes=schedule.snapshot_chunk_bytes,
-        )
         self._trace.note(name, "starts")
 
         def start() -> int:
@@ -265,7 +254,7 @@ class Processes:
                 process.broker,
                 TOPICS,
                 schedule.task,
-                options,
+                replace(schedule.options, instance=name),
                 host_ms=lambda: self._clock.now_ms,
                 announce=partial(self._trace.announced, name),
                 crash_point=lambda number: self.consult(process, f"{COMMIT_STEP}{number}"),

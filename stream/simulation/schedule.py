@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
+from consumers.learner import LearnerOptions
 from stream.journal.commit import COMMIT_STEPS
 from stream.randomness.draws import Luck
 from stream.task.join import JoinSettings
@@ -162,14 +163,10 @@ class Schedule(NamedTuple):
     members: int
     taught: str  # key in LEARNERS
     task: TaskSettings
-    records_max: int  # limit on records in a transaction
+    options: LearnerOptions  # options of all learner processes, apart from the instance's name
     poll_max: int  # limit on records in one poll
     dry_every: int  # N if every Nth poll returns nothing; 0 if there are no such polls
     old_lags: bool  # True if lags are reported as of the last fetch
-    idle_ms: int
-    snapshot_interval_ms: int  # 0 for no snapshots
-    snapshot_bytes_max: int  # limit on snapshot bytes per transaction
-    snapshot_chunk_bytes: int  # limit on snapshot bytes per record; some snapshots need several records
     lingers: bool  # True if records are sent only at a flush
     transaction_timeout_ms: int
     session_timeout_ms: int
@@ -264,20 +261,29 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, join=doubled)
     if clock_pauses:
         items = [item._replace(at_ms=START_MS) for item in items]
-    schedule = Schedule(
-        seed,
-        timeless,
-        partitions,
-        members=luck.choice((1, 1, 2, 3)),
-        taught=taught,
-        task=task,
-        records_max=luck.choice((1, 3, 100)),
-        poll_max=luck.choice((1, 2, 100, 100)),
-        dry_every=luck.choice((0, 0, 2, 5)),
+    members, records_max = luck.choice((1, 1, 2, 3)), luck.choice((1, 3, 100))
+    poll_max, dry_every = luck.choice((1, 2, 100, 100)), luck.choice((0, 0, 2, 5))
+    options = LearnerOptions(
+        "learners",
+        records_max=records_max,
         idle_ms=1 if timeless else luck.choice((1, 10, 60)),
         snapshot_interval_ms=luck.choice((0, 0, 10, 50)),
         snapshot_bytes_max=luck.choice((1, 5_000, 1_000_000)),
-        snapshot_chunk_bytes=luck.choice((250, 1_000, 1_000_000)),
+        snapshot_chunk_bytes=luck.choice((250, 1_000, 1_000_000)),  # some snapshots need several records
+    )
+    if model == "shared":  # most runs have several tasks and processes
+        several = Luck(~seed ^ _DICE["shared models"])
+        partitions, members = several.choice((1, 2, 2, 3, 3)), several.choice((1, 2, 2, 3))
+    return Schedule(
+        seed,
+        timeless,
+        partitions,
+        members,
+        taught=taught,
+        task=task,
+        options=options,
+        poll_max=poll_max,
+        dry_every=dry_every,
         lingers=luck.chance(50),
         transaction_timeout_ms=luck.choice((20, 60, 200)),
         session_timeout_ms=luck.choice((10, 30, 200)),  # the longest timeout exceeds any pause
@@ -286,10 +292,6 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         clock_pauses=clock_pauses,
         items=tuple(items),
     )
-    if model == "own":
-        return schedule
-    luck = Luck(~seed ^ _DICE["shared models"])  # most runs have several tasks and processes
-    return schedule._replace(partitions=luck.choice((1, 2, 2, 3, 3)), members=luck.choice((1, 2, 2, 3)))
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
