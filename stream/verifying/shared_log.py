@@ -93,25 +93,22 @@ def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
 
 
 class _Steps:
-    """The log positions of a journal's steps, starting with the first retained step."""
+    """A journal's steps, starting with the first retained step, and their entries in the log."""
 
     def __init__(self) -> None:
         self.first = 1
-        self.entries = array("q")
+        self.entries = array("q")  # number of entries, according to the journal
+        self.found = array("q")  # number of entries in the log
         self.versions = array("q")
         self.names: list[str] = []  # open classes that the task knows, in the order of its steps
         self.seen = 0  # number of the last step found in the log so far
         self.parts = 0  # number of parts of that step
-        self.count = 0  # number of entries from that step
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.entries) - 1
 
     def add(self, step: JournalStep) -> None:
         if not self.entries:
             self.first = step.number
         self.entries.append(0 if step.log is None else step.log.entries)
+        self.found.append(0)
         self.versions.append(step.updates)
         self.names += () if step.log is None else step.log.names
 
@@ -168,9 +165,8 @@ class _LogAudit:
                 self.warnings.append(f"{tp.topic} offset {record.offset} is not from a learner: it has no version")
             else:
                 self._take(record, update)
-        is_held = broker.ends([tp])[tp].stable < ends.high_watermark
-        if is_held:
-            stable = broker.ends([tp])[tp].stable
+        stable = broker.ends([tp])[tp].stable
+        if stable < ends.high_watermark:
             self.warnings.append(
                 f"{tp.topic} can be read up to offset {stable}, where an open transaction begins; later records were "
                 "not checked"
@@ -181,12 +177,24 @@ class _LogAudit:
                 self._fault(
                     f"the journal of partition {partition} has the classes {steps.names}; {tp.topic} names {names}"
                 )
-            self._leave(partition, steps)
-            missing = [number for number in range(max(steps.seen + 1, steps.first), steps.last + 1)
-                       if steps.entries[number - steps.first]]  # fmt: skip
-            if missing and not is_held:
+            self._check_entries(partition, steps, is_whole=stable >= ends.high_watermark)
+
+    def _check_entries(self, partition: int, steps: _Steps, *, is_whole: bool) -> None:
+        """Check that the log has as many entries from each step as the step's journal record states.
+
+        A missing step before the last one that was found is already reported.
+        """
+        for number, (expected, found) in enumerate(zip(steps.entries, steps.found, strict=True), steps.first):
+            if number > steps.seen and expected:
+                if is_whole:
+                    self._fault(
+                        f"step {number} of partition {partition} wrote to the log, but the log ends before that step"
+                    )
+                return
+            if found not in (0, expected):
                 self._fault(
-                    f"step {missing[0]} of partition {partition} wrote to the log, but the log ends before that step"
+                    f"step {number} of partition {partition} wrote {expected} entries according to its journal; "
+                    f"{self._topics.updates} has {found}"
                 )
 
     def _take(self, record: Record, update: Update) -> None:
@@ -199,45 +207,31 @@ class _LogAudit:
         if (update.step, update.part) < (steps.seen, steps.parts):
             return
         if update.step != steps.seen:
-            self._leave(update.partition, steps)
             if update.follows != steps.seen or update.part != 0:
                 self._fault(
                     f"{place}: step {update.step}, part {update.part}, of partition {update.partition} follows step "
                     f"{update.follows}; expected it to follow step {steps.seen}, the previous one in the log"
                 )
-            self._see_version(update, steps, place)
-            steps.seen, steps.parts, steps.count = update.step, 0, 0
+            steps.seen, steps.parts = update.step, 0
         elif update.part != steps.parts:
             self._fault(
                 f"{place}: expected part {steps.parts} of step {update.step} of partition {update.partition}; got part "
                 f"{update.part}"
             )
+        index = update.step - steps.first
+        if 0 <= index < len(steps.entries):  # otherwise, the learner made this step after its journal was read
+            if steps.parts == 0:
+                behind = self.version - steps.versions[index]
+                if behind < 0:
+                    self._fault(
+                        f"{place}: step {update.step} of partition {update.partition} made its decisions at a version "
+                        f"{-behind} entries after this record"
+                    )
+                self._behind.append(max(behind, 0))
+            steps.found[index] += update.entries.kinds.size
         steps.parts = update.part + 1
-        steps.count += update.entries.kinds.size
         self._names.update(dict.fromkeys(update.names))
         self.version += update.entries.kinds.size
-
-    def _see_version(self, update: Update, steps: _Steps, place: str) -> None:
-        if not steps.first <= update.step <= steps.last:
-            return  # the learner made this step after its journal was read
-        behind = self.version - steps.versions[update.step - steps.first]
-        if behind < 0:
-            self._fault(
-                f"{place}: step {update.step} of partition {update.partition} made its decisions at a version "
-                f"{-behind} entries after this record"
-            )
-        self._behind.append(max(behind, 0))
-
-    def _leave(self, partition: int, steps: _Steps) -> None:
-        """Check that the last step found has as many log entries as its journal record states."""
-        if not steps.first <= steps.seen <= steps.last:
-            return
-        expected = steps.entries[steps.seen - steps.first]
-        if expected != steps.count:
-            self._fault(
-                f"step {steps.seen} of partition {partition} wrote {expected} entries according to its "
-                f"journal; {self._topics.updates} has {steps.count}"
-            )
 
     def compare_reports(self) -> None:
         firsts: dict[int, StepReport] = {}
