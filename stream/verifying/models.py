@@ -1,7 +1,8 @@
 """Exports the model as of any past step, rebuilds a shared model, and imports a model into a new pipeline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import islice, takewhile
 from typing import Any
 
 from stream.journal.recover import Report, pipeline_settings, rebuild, settings_in_force
@@ -24,7 +25,6 @@ from stream.snapshots.chunks import (
     MODEL_KEYS,
     MODEL_PARTITION,
     ChunkWriter,
-    Stored,
     read_snapshots,
 )
 from stream.snapshots.state import (
@@ -39,7 +39,6 @@ from stream.snapshots.state import (
 from stream.task.settings import TaskSettings, learner_of
 from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, identity
 from stream.wire import codec
-from stream.wire.classes import Classes
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -87,7 +86,8 @@ def export_model(
     if version is not None:
         raise ModelError(f"{journal}: the task has its own model, which has no log versions; use a step or a time")
     if at_ms is not None:
-        number = _step_at(broker, journal, at_ms, last)
+        _, later = next(read_journal(broker, journal, _offset_after(broker, journal, at_ms)), (None, None))
+        number = last.number if later is None else later.number - 1
     if number is not None and not 1 <= number <= last.number:
         raise ModelError(f"{journal}: expected a step from 1 to {last.number}; got {number}")
     recovered = rebuild(broker, topics, partition, None, progress, until=number)
@@ -100,7 +100,7 @@ def export_model(
         "watermark_ms": task.join.stream_ms,
     }
     counts = {"updates": task.version, "ledger": task.join.ledger()._asdict()}
-    return _model_of(topics, task.settings, position, counts, task.learner, task.classes)
+    return _model_of(topics, task.settings, position, counts, task.learner, task.classes.names)
 
 
 def _model_of(
@@ -109,7 +109,7 @@ def _model_of(
     position: dict[str, Any],
     counts: dict[str, Any],
     learner: Learner,
-    classes: Classes,
+    classes: list[str] | None,
 ) -> Model:
     """Return a learner's model. If there are challengers, return only the current champion's model."""
     if settings.challengers:
@@ -121,7 +121,7 @@ def _model_of(
     meta = {
         "format": FILE_FORMAT,
         **identity(plain),
-        "classes": classes.names,
+        "classes": classes,
         "settings": plain,
         "position": {"topics": topics.contexts.removesuffix("contexts"), **position},
         **counts,
@@ -143,12 +143,7 @@ def _shared_model(
 
     `last` is the last step in the partition's journal.
     """
-    offset = None
-    if at_ms is not None:
-        log = TopicPartition(topics.updates, 0)
-        offset = offset_at(broker, log, at_ms + 1)
-        if offset == broker.beginnings([log])[log] and (first := next(read_partition(broker, log), None)):
-            raise TooEarlyError(log.topic, at_ms, first.append_ms)
+    offset = None if at_ms is None else _offset_after(broker, TopicPartition(topics.updates, 0), at_ms)
     if number is not None:
         journal = TopicPartition(topics.journal, partition)
         _, step = next(read_from_step(broker, journal, number, last), (None, last))  # without a later step, the last
@@ -159,27 +154,21 @@ def _shared_model(
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
     position = {"version": replica.version, "offset": replica.offset}
     counts = {"updates": replica.updates}
-    classes = settings.make_classes()
-    if classes.is_open:
-        classes.add(replica.names)
+    classes = replica.names if settings.open_classes else settings.make_classes().names
     return _model_of(topics, settings, position, counts, replica.learner, classes)
 
 
-def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """Return the number of the last step at or before a given broker time. `last` is the journal's current last step.
+def _offset_after(broker: Broker, tp: TopicPartition, at_ms: int) -> int:
+    """Return the offset after the last record at or before a given broker time.
 
     Raises:
-        TooEarlyError: the first step was taken later.
+        TooEarlyError: the first record was written later.
         BrokerUnavailableError: the broker did not respond.
     """
-    offset = offset_at(broker, journal, at_ms + 1)
-    later = next(read_journal(broker, journal, offset), None)
-    if later is None:
-        return last.number
-    record, step = later
-    if offset == broker.beginnings([journal])[journal]:
-        raise TooEarlyError(str(journal), at_ms, record.append_ms)
-    return step.number - 1
+    offset = offset_at(broker, tp, at_ms + 1)
+    if offset == broker.beginnings([tp])[tp] and (first := next(read_partition(broker, tp), None)) is not None:
+        raise TooEarlyError(str(tp), at_ms, first.append_ms)
+    return offset
 
 
 def import_model(broker: Broker, topics: Topics, partition: int, model: Model, transactional_id: str) -> None:
@@ -255,20 +244,16 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
                 "Use a different topic prefix, or delete and recreate these topics"
             )
     try:
-        holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
-        if not holding and _holds_model(read_snapshots(broker, topics, None)):
-            holding = [MODEL_PARTITION]  # the partition of a shared model's snapshots
+        for partition in (*partitions, None):  # None for a shared model
+            stored = read_snapshots(broker, topics, partition)
+            if stored.imported is not None or stored.newest is not None:
+                place = f"{topics.snapshots}/{MODEL_PARTITION if partition is None else partition}"
+                raise ModelError(
+                    f"{place} already contains a model: use a different topic prefix, or delete and recreate these "
+                    "topics"
+                )
     except JournalError as error:
         raise ModelError(str(error)) from error
-    if holding:
-        raise ModelError(
-            f"{topics.snapshots}/{holding[0]} already contains a model: use a different topic prefix, or delete and "
-            "recreate these topics"
-        )
-
-
-def _holds_model(stored: Stored) -> bool:
-    return stored.imported is not None or stored.newest is not None
 
 
 BATCH_RECORDS = 1_000
@@ -297,18 +282,13 @@ def replica_at(
         snapshot = decode_model(newest)
         if offset is None or snapshot.offset <= offset:
             restore_model(snapshot, replica, settings)
-    tp, before = TopicPartition(topics.updates, 0), replica.version
-    batch: list[Record] = []
-    batch_records = BATCH_RECORDS if version is None else 1
-    for record in read_partition(broker, tp, start=replica.offset):
-        if (offset is not None and record.offset >= offset) or (version is not None and replica.version >= version):
-            break
-        batch.append(record)
-        if len(batch) == batch_records:
-            before = replica.version
-            replica.read(batch)
-            batch.clear()
-    replica.read(batch)
+    records: Iterator[Record] = read_partition(broker, TopicPartition(topics.updates, 0), start=replica.offset)
+    if offset is not None:
+        records = takewhile(lambda record: record.offset < offset, records)
+    before, batch_records = replica.version, BATCH_RECORDS if version is None else 1
+    while (version is None or replica.version < version) and (batch := list(islice(records, batch_records))):
+        before = replica.version
+        replica.read(batch)
     if version is not None and replica.version != version:
         last = replica.version if replica.version < version else before
         more = f", and the next at {replica.version}" if replica.version > version else ", and it is the last"

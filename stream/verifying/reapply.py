@@ -28,12 +28,12 @@ class Replay(NamedTuple):
     """A comparison of the recovered state with the state after reapplying the whole journal without snapshots."""
 
     partition: int
-    steps: int
-    snapshot: int  # step of the snapshot used by recovery; 0 if there is none
-    replayed: str  # digest of the task's whole state
-    recovered: str
-    state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
-    fault: str  # the reason for a failure; empty if there is none
+    steps: int = 0
+    snapshot: int = 0  # step of the snapshot used by recovery; 0 if there is none
+    replayed: str = ""  # digest of the task's whole state
+    recovered: str = ""
+    state: str = ""  # digest of the replayed learner's state alone, as printed by `onebit run`
+    fault: str = ""  # the reason for a failure; empty if there is none
     version: int | None = None  # version of the shared model whose state is `state`; None without a shared model
     foreign: str = ""  # message about records from other programs that have step numbers; only with a shared model
 
@@ -54,7 +54,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
     step's number are skipped, as in a recovery. With the task's own model, such a record is a fault.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
-        return Replay(partition, 0, 0, "", "", "", "")
+        return Replay(partition)
     log: _LogAgain | None = None
     try:
         recovered = rebuild(broker, topics, partition, None)
@@ -78,7 +78,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
         if log is not None:
             log.read_to_end(number)
     except (JournalError, UpdatesError) as error:
-        return Replay(partition, 0, 0, "", "", "", str(error))
+        return Replay(partition, fault=str(error))
     state = state_digest([alone.learner.state()])
     snapshot = 0 if newest is None else newest.number
     version = None if log is None else log.replica.version
