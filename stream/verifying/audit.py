@@ -287,16 +287,13 @@ class _Audit:
         If a previous record in the same input has a later append time, the later of the two times is used.
         """
         placed = []
-        for of_input, source, (first, end) in (
-            (0, self._contexts, step.contexts),
-            (1, self._feedback, step.feedback),
-        ):
+        for source, (first, end) in ((self._contexts, step.contexts), (self._feedback, step.feedback)):
             order_ms = 0
             for record in source.up_to(end):
                 if record.offset >= first:
                     order_ms = max(order_ms, record.append_ms)
-                    placed.append((order_ms, of_input, record.offset, record))
-        return [record for *_, record in sorted(placed, key=itemgetter(0, 1, 2))]
+                    placed.append((order_ms, record))
+        return [record for _, record in sorted(placed, key=itemgetter(0))]
 
     def _apply_context(
         self, oracle: Oracle, record: Record, predictions: dict[int, tuple[Record, Prediction]], date: list[int]
