@@ -5,7 +5,6 @@ transactions that were committed in the `World`. From the learners, it uses only
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 from stream.journal.recover import rebuild
@@ -37,9 +36,8 @@ def check(world: World) -> list[str]:
         wrong.append(f"expected {len(partitions)} running partitions at the end; got {sorted(tasks)}")
     for one in partitions:
         findings = one.wrong + _as_sent(one) + _in_order(one) + _ticks(one) + _offsets(one)
-        counts = Counter() if one.oracle is None else one.oracle.counts
-        world.trace.fired.update({name: counts[name] for name in EVICTIONS})
         if one.oracle is not None:
+            world.trace.fired.update({name: one.oracle.counts[name] for name in EVICTIONS})
             world.trace.fired.update({row_name(*row): count for row, count in one.oracle.rows.items()})
         if one.number in tasks:
             findings += _recovered_is_the_same(one, tasks[one.number])

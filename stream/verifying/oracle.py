@@ -13,7 +13,7 @@ from stream.task.join_table import Input, State
 from stream.task.settings import TaskSettings
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.ledger import Ledger
-from stream.wire.records import Context, Example, Feedback, Outcome, Prediction, Record, TopicPartition
+from stream.wire.records import Context, Example, Feedback, Outcome, Prediction, Record
 
 
 class Decided(NamedTuple):
@@ -63,9 +63,7 @@ class _Pending(NamedTuple):
 
 class _Orphan(NamedTuple):
     feedback: Feedback | None  # None for a shown record
-    place: TopicPartition
-    offset: int
-    append_ms: int
+    record: Record
     kept_ms: int
 
 
@@ -111,7 +109,7 @@ class Oracle:
             self._drop_oldest()
         while len(self._known) > settings.join.retained_max:
             self.counts["retained_evicted"] += 1
-            self._forget_oldest()
+            self._known.popitem(last=False)
 
     def ledger(self) -> Ledger:
         """Return the expected counts."""
@@ -123,7 +121,7 @@ class Oracle:
         """Apply a malformed record; `name` is "context" or "feedback"."""
         self.counts["contexts" if name == "context" else name] += 1
         self.counts[f"{name}_malformed"] += 1
-        self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MALFORMED)
+        self._write_off(record, DEAD_LETTER_MALFORMED)
 
     def context(
         self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
@@ -154,26 +152,26 @@ class Oracle:
             date = [self._dated_ms]
         action, propensity = prediction.decision.action, prediction.decision.known_propensity
         pending, orphan = _Pending(event_id, action, propensity, date), self._orphans.pop(event_id, None)
-        first = None if orphan is None else orphan.feedback
-        is_match = first is not None and first.action in (None, action)
         if is_aside:
             self.rows[state, Input.ASIDE] += 1
             self.counts["feedback_unmatched"] += orphan is not None
-            self._settle(pending, Outcome.UNMATCHED, None, None, None if orphan is None else orphan.offset)
+            self._settle(pending, Outcome.UNMATCHED, None, None, None if orphan is None else orphan.record.offset)
             return ""
-        plain, mismatch = Input.CONTEXT, Input.CONTEXT_MISMATCH
-        if context.is_deferred:
-            plain, mismatch = Input.DEFERRED, Input.DEFERRED_MISMATCH
-        self.rows[state, plain if first is None or is_match else mismatch] += 1
-        if orphan is not None and first is not None and is_match:
-            self._match(pending, first, orphan.append_ms, orphan.offset)
-            return ""
-        if orphan is not None and first is not None:
-            self.counts["mismatched"] += 1
-            self._write_off(*orphan.place, orphan.offset, DEAD_LETTER_MISMATCHED)
-        elif orphan is not None:
-            self.counts["shown" if context.is_deferred else "feedback_duplicates"] += 1
-        waits = context.is_deferred and (orphan is None or first is not None)
+        happened = Input.DEFERRED if context.is_deferred else Input.CONTEXT
+        if orphan is not None:
+            first = orphan.feedback
+            if first is None:
+                self.counts["shown" if context.is_deferred else "feedback_duplicates"] += 1
+            elif first.action in (None, action):
+                self.rows[state, happened] += 1
+                self._match(pending, first, orphan.record)
+                return ""
+            else:
+                happened = Input.DEFERRED_MISMATCH if context.is_deferred else Input.CONTEXT_MISMATCH
+                self.counts["mismatched"] += 1
+                self._write_off(orphan.record, DEAD_LETTER_MISMATCHED)
+        self.rows[state, happened] += 1
+        waits = context.is_deferred and state is not State.SHOWN_ORPHAN
         self._unsettled[State.DEFERRED if waits else State.PENDING][event_id] = pending
         if self._is_over_limit():
             self._evict()
@@ -191,9 +189,9 @@ class Oracle:
             self.counts["feedback_unmatched"] += 1
         elif is_mismatch:
             self.counts["mismatched"] += 1
-            self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MISMATCHED)
+            self._write_off(record, DEAD_LETTER_MISMATCHED)
         elif waiting is not None:
-            self._match(waiting.pop(event_id), feedback, record.append_ms, record.offset)
+            self._match(waiting.pop(event_id), feedback, record)
         elif state is State.UNSHOWN:
             self.counts["late"] += 1
         elif known is not None and state is State.EXPIRED:
@@ -227,8 +225,7 @@ class Oracle:
             self.counts["feedback_unmatched" if state is State.UNMATCHED else "feedback_duplicates"] += 1
 
     def _keep(self, event_id: str, feedback: Feedback | None, record: Record) -> None:
-        place = TopicPartition(record.topic, record.partition)
-        self._orphans[event_id] = _Orphan(feedback, place, record.offset, record.append_ms, self._stream_ms)
+        self._orphans[event_id] = _Orphan(feedback, record, self._stream_ms)
         if len(self._orphans) > self.settings.join.orphans_max:
             self.counts["orphans_evicted"] += 1
             self._drop_oldest()
@@ -265,7 +262,7 @@ class Oracle:
             self._drop_oldest()
         while self._known and (oldest := next(iter(self._known.values()))).settled_ms + limits.retain_ms < now_ms:
             self.rows[oldest.state, Input.DEADLINE] += 1
-            self._forget_oldest()
+            self._known.popitem(last=False)
 
     def _state(self, event_id: str) -> State:
         for state, waiting in self._unsettled.items():
@@ -281,9 +278,9 @@ class Oracle:
     def _is_over_limit(self) -> bool:
         return sum(map(len, self._unsettled.values())) > self.settings.join.pending_max
 
-    def _match(self, pending: _Pending, feedback: Feedback, append_ms: int, offset: int) -> None:
-        delay_ms = max(0, append_ms - pending.date[0]) if pending.date else 0
-        self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, offset)
+    def _match(self, pending: _Pending, feedback: Feedback, record: Record) -> None:
+        delay_ms = max(0, record.append_ms - pending.date[0]) if pending.date else 0
+        self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, record.offset)
 
     def _evict(self) -> None:
         """Settle the oldest deferred decision. If no decision is deferred, settle the decision that expires first."""
@@ -309,18 +306,15 @@ class Oracle:
         self._known[event_id] = _Known(State[outcome.name], reward, action, self._stream_ms)
         if len(self._known) > self.settings.join.retained_max:
             self.counts["retained_evicted"] += 1
-            self._forget_oldest()
+            self._known.popitem(last=False)
 
     def _drop_oldest(self) -> None:
         _, orphan = self._orphans.popitem(last=False)
         self.counts["orphans_dropped"] += 1
-        self._write_off(*orphan.place, orphan.offset, DEAD_LETTER_ORPHAN)
+        self._write_off(orphan.record, DEAD_LETTER_ORPHAN)
 
-    def _forget_oldest(self) -> None:
-        self._known.popitem(last=False)
-
-    def _write_off(self, topic: str, partition: int, offset: int, kind: str) -> None:
-        self.events.append(Letter(topic, partition, offset, kind))
+    def _write_off(self, record: Record, kind: str) -> None:
+        self.events.append(Letter(record.topic, record.partition, record.offset, kind))
 
 
 def _first_date(waiting: OrderedDict[str, _Pending]) -> float:
