@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
 from stream.simulation.checks import EVICTIONS, check, equal_faultless, row_name
-from stream.simulation.processes import UnexpectedError
 from stream.simulation.schedule import (
     ENVIRONMENT,
     EVENTS,
@@ -65,7 +64,7 @@ def examine(schedule: Schedule) -> tuple[list[str], Trace]:
             faultless.run()
             wrong += equal_faultless(world, faultless)
     except Exception as error:  # reported as a finding for this seed, so that the campaign continues
-        wrong = [str(error) if isinstance(error, UnexpectedError) else f"{type(error).__name__}: {error}"]
+        wrong = [f"{type(error).__name__}: {error}"]
         world.trace.note("!", wrong[0])
     return wrong, world.trace
 
@@ -151,8 +150,8 @@ def shrink(schedule: Schedule) -> list[int]:
     still fails. The subset can fail in a different way than the whole schedule.
     """
     indices = list(range(len(schedule.items)))
-    size = len(indices) // 2
-    while size >= 1:
+    size = max(1, len(indices) // 2)
+    while True:
         start, has_shrunk = 0, False
         while start < len(indices):
             fewer = indices[:start] + indices[start + size :]
@@ -161,9 +160,8 @@ def shrink(schedule: Schedule) -> list[int]:
             else:
                 start += size
         if size == 1 and not has_shrunk:
-            break
-        size = size if size == 1 else size // 2
-    return indices
+            return indices
+        size = max(1, size // 2)
 
 
 def ranges(indices: Sequence[int]) -> str:

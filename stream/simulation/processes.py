@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from consumers.learner import LearnerProgram
 from consumers.recovery import Parked
-from stream.journal.steps import JournalError
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerError, FencedError
 from stream.simulation.faulty_broker import COMMIT_STEP, CrashError, Fate, FaultyBroker, Transaction
@@ -154,10 +153,6 @@ class Processes:
             parked = process.parked if process.program is None else process.program.park()
             self.close(process)
             self._restart(process, 0, parked)
-        except JournalError as error:
-            raise UnexpectedError(
-                f"{process.name} at {self._clock.now_ms} ms: {type(error).__name__}: {error}"
-            ) from error
         finally:
             process.busy = False
         return 1

@@ -4,7 +4,6 @@ The entries in the log are applied to one learner, one by one. At each version, 
 replicas' state, and the learner's decisions must equal the tasks' decisions at that version.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -76,14 +75,9 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
 
 
 def _log_differs(partition: Partition, log: Sequence[_Logged]) -> list[str]:
-    """Check that the log has a task's entries in order, and that the number of entries per step matches the journal."""
-    own = [logged for logged in log if logged.partition == partition.number]
-    expected, counts = partition.reference.entries, Counter(logged.step for logged in own)
-    return differences("entry in the log", [*map(_plain, expected)], [_plain(logged.entry) for logged in own]) + [
-        f"step {step.number}: the log has {counts[step.number]} of its entries; the journal has {step.log}"
-        for step in partition.steps
-        if step.log is None or step.log.entries != counts[step.number]
-    ]
+    """Check that the log has a task's entries in order. The audit compares their number per step with the journal."""
+    own = [_plain(logged.entry) for logged in log if logged.partition == partition.number]
+    return differences("entry in the log", [*map(_plain, partition.reference.entries)], own)
 
 
 def _plain(entry: Entry) -> tuple[Any, ...]:

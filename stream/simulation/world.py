@@ -34,7 +34,7 @@ class World:
         """Run the schedule, and then continue until no action is due.
 
         Raises:
-            UnexpectedError: a learner failed, or the learners did not become idle.
+            UnexpectedError: the learners did not become idle.
         """
         for _ in range(self.schedule.members):
             self.processes.join()
