@@ -102,14 +102,7 @@ class Oracle:
         """Change limits and policies, and settle the entries that are due under the new limits."""
         self.settings = settings
         self._settle_due()
-        while self._is_over_limit():
-            self._evict()
-        while len(self._orphans) > settings.join.orphans_max:
-            self.counts["orphans_evicted"] += 1
-            self._drop_oldest()
-        while len(self._known) > settings.join.retained_max:
-            self.counts["retained_evicted"] += 1
-            self._known.popitem(last=False)
+        self._enforce_limits()
 
     def ledger(self) -> Ledger:
         """Return the expected counts."""
@@ -173,8 +166,7 @@ class Oracle:
         self.rows[state, happened] += 1
         waits = context.is_deferred and state is not State.SHOWN_ORPHAN
         self._unsettled[State.DEFERRED if waits else State.PENDING][event_id] = pending
-        if self._is_over_limit():
-            self._evict()
+        self._enforce_limits()
         return ""
 
     def feedback(self, feedback: Feedback, record: Record) -> None:
@@ -226,9 +218,7 @@ class Oracle:
 
     def _keep(self, event_id: str, feedback: Feedback | None, record: Record) -> None:
         self._orphans[event_id] = _Orphan(feedback, record, self._stream_ms)
-        if len(self._orphans) > self.settings.join.orphans_max:
-            self.counts["orphans_evicted"] += 1
-            self._drop_oldest()
+        self._enforce_limits()
 
     def tick(self, step: int, append_ms: int) -> None:
         """Set the time of a step's decisions. It is never earlier than that of previous decisions."""
@@ -275,21 +265,23 @@ class Oracle:
             return State.UNSEEN
         return State.SHOWN_ORPHAN if orphan.feedback is None else State.ORPHAN
 
-    def _is_over_limit(self) -> bool:
-        return sum(map(len, self._unsettled.values())) > self.settings.join.pending_max
+    def _enforce_limits(self) -> None:
+        """Settle or drop the oldest entries beyond the limits. Deferred decisions are settled before all others."""
+        limits, unsettled = self.settings.join, self._unsettled
+        while sum(map(len, unsettled.values())) > limits.pending_max:
+            first = min(State.PENDING, State.SHOWN, key=lambda state: _first_date(unsettled[state]))
+            self.counts["deferred_evicted" if unsettled[State.DEFERRED] else "pending_evicted"] += 1
+            self._expire(State.DEFERRED if unsettled[State.DEFERRED] else first)
+        while len(self._orphans) > limits.orphans_max:
+            self.counts["orphans_evicted"] += 1
+            self._drop_oldest()
+        while len(self._known) > limits.retained_max:
+            self.counts["retained_evicted"] += 1
+            self._known.popitem(last=False)
 
     def _match(self, pending: _Pending, feedback: Feedback, record: Record) -> None:
         delay_ms = max(0, record.append_ms - pending.date[0]) if pending.date else 0
         self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, record.offset)
-
-    def _evict(self) -> None:
-        """Settle the oldest deferred decision. If no decision is deferred, settle the decision that expires first."""
-        if self._unsettled[State.DEFERRED]:
-            self.counts["deferred_evicted"] += 1
-            self._expire(State.DEFERRED)
-        else:
-            self.counts["pending_evicted"] += 1
-            self._expire(min(State.PENDING, State.SHOWN, key=lambda state: _first_date(self._unsettled[state])))
 
     def _expire(self, state: State) -> None:
         """Settle the oldest decision in this state as a decision without feedback."""
