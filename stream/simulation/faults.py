@@ -128,7 +128,7 @@ class Faults:
         for index, item in enumerate(armed):
             if not _is_for(item, call):
                 continue
-            if item.kind in _COUNTING and item.number > 1:
+            if item.kind not in IN_COMMIT and item.number > 1:  # it strikes at the Nth matching call
                 armed[index] = item._replace(number=item.number - 1)
                 continue
             del armed[index]
@@ -179,9 +179,6 @@ class Faults:
         self._trace.note(process.name, "wakes up")
 
 
-_COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.MOVE_IN_SNAPSHOT, Kind.PAUSE)
-"""Faults that occur at the Nth matching call, where N is the item's `number`."""
-
 _CALLS = {
     Kind.CRASH_IN_RECOVERY: ("read",),
     Kind.CRASH_IN_SNAPSHOT: (SENDS_SNAPSHOT, SENDS_MODEL),
@@ -195,6 +192,8 @@ _CALLS = {
 
 def _is_for(item: Item, call: str) -> bool:
     """Return whether an armed fault matches this operation."""
-    if item.kind in IN_COMMIT or call.startswith(COMMIT_STEP):
-        return item.kind in IN_COMMIT and call == f"{COMMIT_STEP}{item.number}"
-    return item.kind is Kind.PAUSE or call in _CALLS.get(item.kind, (item.call,))
+    if item.kind in IN_COMMIT:
+        return call == f"{COMMIT_STEP}{item.number}"
+    if item.kind is Kind.PAUSE:
+        return not call.startswith(COMMIT_STEP)
+    return call in _CALLS.get(item.kind, (item.call,))

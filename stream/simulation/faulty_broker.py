@@ -80,7 +80,8 @@ class FaultyBroker:
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
     member: EmbeddedMember | None = None  # the process's member in the group
-    transaction: Transaction = field(default_factory=lambda: Transaction("", "", int, Fate.ABORTED))  # the last one
+    # The process's last transaction.
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", lambda: None, Fate.ABORTED))
     _old_ends: dict[TopicPartition, list[Ends]] = field(default_factory=dict)  # ends to report instead of the true ones
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
@@ -201,8 +202,8 @@ class FaultyTransactionalProducer:
 
     def commit(self) -> None:
         """See TransactionalProducer."""
-        self._broker.consult("commit")
         self._drain(len(self._queue))
+        self._broker.consult("commit")
         self._finish()
 
     def _finish(self) -> None:

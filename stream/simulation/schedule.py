@@ -450,7 +450,7 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
             task = replace(task, reward="any")
     logs: dict[str, Logged | None] = {}
     for item in items:
-        if item.kind in (Kind.CONTEXT, Kind.FOREIGN_CONTEXT):
+        if item.kind in _DECIDING:
             propensity = 1 / N_CLASSES if least == 0.0 else luck.choice((0.2, 0.3, 0.5, 1.0))
             draw = luck.below(20)
             logged = Logged(luck.below(N_CLASSES), None if draw == 1 else propensity)
