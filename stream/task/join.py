@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
-from stream.task.join_table import TRANSITIONS, Input, Move, State, check_table
+from stream.task.join_table import TRANSITIONS, Input, Move, State, TableError, check_table
 from stream.wire.ledger import Ledger
 from stream.wire.records import Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, Shown, make
 
@@ -224,9 +224,17 @@ class Join:
         self._is_changed = False  # True if the settings have changed since the last `settle_changed`
 
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
-        """Change the settings. Call `settle_changed` to settle entries that are due under the new settings."""
+        """Change the settings. Call `settle_changed` to settle entries that are due under the new settings.
+
+        Raises:
+            TableError: the table replaces settled decisions' bits, but the settings do not allow corrections.
+        """
         self.assumed_reward = 0 if assumes_negative else None
-        self._corrects = corrects
+        self._correctable = {State.EXPIRED} if corrects else set()
+        if TRANSITIONS[State.MATCHED, Input.FEEDBACK].move is Move.REPLACE:
+            if not corrects:
+                raise TableError("join table, MATCHED + FEEDBACK -> REPLACE: expected late=correct; got ignore")
+            self._correctable.add(State.MATCHED)
         for collection, limit_ms, entries_max in (
             (self._pending, settings.window_ms, settings.pending_max),
             (self._deferred, settings.activation_limit_ms, settings.pending_max),
@@ -440,10 +448,13 @@ class Join:
         if after is state:
             if move is Move.TAKE_LATE:
                 rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # corrected only once
-                return (Late(feedback, kept if self._corrects else rest),)
-            if move is Move.IGNORE_FEEDBACK:
+                return (Late(feedback, kept if self._correctable else rest),)
+            if move is Move.IGNORE_FEEDBACK or move is Move.REPLACE:
                 first = kept.feedback if state is State.ORPHAN else kept
-                self._counts["conflicts"] += feedback.reward != first.reward
+                if feedback.reward != first.reward:
+                    self._counts["conflicts"] += 1
+                    if move is Move.REPLACE:
+                        return self._replace(event_id, kept, feedback, record)
             return events
 
         if state is not State.UNSEEN:
@@ -463,11 +474,19 @@ class Join:
         elif after in _UNDECIDED:
             collection.entries[event_id] = make(Orphan, (feedback, record, self.stream_ms))
         else:
-            corrected = kept if self._corrects and after is State.EXPIRED else None
+            corrected = kept if after in self._correctable else None
             entry = make(Retained, (outcome, reward, kept.action, corrected))
             collection.entries[event_id] = self._shared(entry)
             self.settled.append(event_id, self.stream_ms)
         return (*events, *self._evict(collection)) if collection.is_full else events
+
+    def _replace(self, event_id: str, kept: Orphan | Retained, feedback: Feedback, record: Any) -> Sequence[Event]:
+        """Replace the first bit for an id. The id remains in its state."""
+        if isinstance(kept, Orphan):
+            self.orphans[event_id] = kept._replace(feedback=feedback, record=record)
+            return ()
+        self.retained[event_id] = kept._replace(reward=feedback.reward)
+        return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
         """Return the object that all entries with these values share. An entry with a decision is not shared."""

@@ -246,7 +246,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
         "_time", "_is_broken", "_decoded",  # state of the current step
     }, "add new task state to the snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
-        "assumed_reward", "_corrects", "stream_ms", "dated_ms", "_counts",
+        "assumed_reward", "_correctable", "stream_ms", "dated_ms", "_counts",
         "pending", "deferred", "shown", "orphans", "retained", "settled",
         "_pending", "_deferred", "_shown", "_orphans", "_retained", "_waiting",  # derived from other fields
         "_quiet_until_ms", "_collections", "_collection_of",

@@ -1,15 +1,16 @@
 """Mutations of the join's table. Either the table check rejects a changed rule, or the join differs from the oracle."""
 
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
 
-from stream.task.join import Join, JoinSettings
+from stream.task.join import Join, JoinSettings, Late
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, TableError, check_table
+from stream.wire.records import Feedback
 from tests.oracles.join_oracle import JoinOracle
-from tests.task.test_join import LIMITS, ROWS, Driver
+from tests.task.test_join import LIMITS, RECORD, ROWS, Driver
 
 OFTEN, TIGHT = 1_000, 2
 
@@ -122,7 +123,7 @@ def test_every_changed_rule_is_rejected_or_detected() -> None:
         with patch.dict(TRANSITIONS, change.table), patch("stream.task.join.check_table"):
             try:
                 check_all()
-            except AssertionError:
+            except (AssertionError, TableError):  # the result is wrong, or the join rejects the table
                 continue
         unnoticed.append(change.name)
     assert unnoticed == []
@@ -143,4 +144,31 @@ def test_join_rejects_a_table_with_a_contradictory_rule(edit: str) -> None:
         patch.dict(TRANSITIONS, {(State.MATCHED, Input.FEEDBACK): REJECTED[edit]}),
         pytest.raises(TableError, match=r"MATCHED \+ FEEDBACK"),
     ):
+        Join(LIMITS)
+
+
+def replacing(state: State) -> Any:
+    rule = TRANSITIONS[state, Input.FEEDBACK]
+    return patch.dict(TRANSITIONS, {(state, Input.FEEDBACK): rule._replace(move=Move.REPLACE)})
+
+
+def test_changed_table_can_replace_the_reward_of_an_orphan() -> None:
+    with replacing(State.ORPHAN):
+        assert Driver(LIMITS).run("right a@0, wrong a@5, context a@10") == ["feedback conflict", "matched a 0"]
+
+
+def test_changed_table_can_replace_the_reward_of_a_matched_decision() -> None:
+    driver = Driver(LIMITS)
+    with replacing(State.MATCHED):
+        driver.join = Join(LIMITS, assumes_negative=True, corrects=True)
+        driver.run("context a@0, right a@5")
+        first = driver.join.retained["a"]
+        assert first.pending is not None
+        assert driver.join.receive_feedback(Feedback("a", 0), RECORD) == (Late(Feedback("a", 0), first),)
+    assert driver.join.retained["a"] == first._replace(reward=0)
+    assert driver.join.ledger().balances
+
+
+def test_table_that_replaces_matched_rewards_requires_corrections() -> None:
+    with replacing(State.MATCHED), pytest.raises(TableError):
         Join(LIMITS)
