@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from consumers.partition import Partition
-from consumers.recovery import SLICE_MS, Parked, Recoveries
+from consumers.recovery import Parked, Recoveries
 from consumers.shared_model import Hold, SharedModel
 from stream.journal.commit import Commit, CrashPoint, commit
 from stream.journal.steps import Given
@@ -127,7 +127,6 @@ class LearnerProgram:
         shortest_ms = min(settings.join.window_ms, settings.join.activation_limit_ms)
         self._idle_ms = min(options.idle_ms, max(1, shortest_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
-        self._has_recovered = False  # True if a recovery made progress in the previous step
         # Host time at which this process last had a partition; None after `_announce_standby` has logged its message.
         self._standby_since_ms: int | None = host_ms()
         self._snapshots = SnapshotSchedule(
@@ -137,12 +136,13 @@ class LearnerProgram:
         if parked.shared is not None:
             parked.shared.reconnect(broker)
         make_shared = partial(
-            SharedModel, instance=options.instance, lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max
-        )
+            SharedModel, broker, topics, host_ms=host_ms, announce=lambda message: self._announce(message),
+            instance=options.instance, lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
+        )  # fmt: skip
         self._recoveries = Recoveries(
             broker=broker, topics=topics, settings=settings, given=given, change_settings=change_settings,
-            host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, poll=lambda: self._poll(0),
-            make_shared=make_shared, parked=parked, polled_ms=host_ms(),
+            host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, make_shared=make_shared,
+            parked=parked,
         )  # fmt: skip
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Member = broker.group_consumer(
@@ -217,7 +217,9 @@ class LearnerProgram:
         """
         if self.shared is not None:
             began_ms = self._host_ms()
-            self.shared.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
+            for _ in self.shared.read_on():
+                if for_ms is not None and self._host_ms() - began_ms >= for_ms:
+                    break
 
     def report_replica(self) -> None:
         """Read the shared model's log, and record the replica's digest in one task's journal.
@@ -269,12 +271,16 @@ class LearnerProgram:
                 self.shared.close()
 
     def _step(self, timeout_ms: int) -> int:
-        is_recovering = len(self._running) < len(self._assigned)
         if self._awaits_names():
             timeout_ms = min(timeout_ms, NAMES_POLL_MS)
-        self._poll(0 if is_recovering and self._has_recovered else timeout_ms)
+        is_recovering = self._recoveries.worked and len(self._running) < len(self._assigned)
+        self._poll(0 if is_recovering else timeout_ms)
         self._announce_standby()
-        recovered = self._start_assigned()
+        for running in self._recoveries.advance(sorted(self._assigned - self._running.keys())):
+            self._start(running)
+        if self._assigned:
+            self._recoveries.drop_parked(self._assigned)
+        recovered = self._recoveries.worked
         commits = self._apply_to(self._running)
         if commits and not self._commit(commits):
             return 1
@@ -296,33 +302,6 @@ class LearnerProgram:
             running = self._running.get(record.partition)
             if running is not None:  # without a running task, the record is skipped here and read again later
                 running.take(record)
-
-    def _start_assigned(self) -> int:
-        """Start or recover assigned partitions that are not running. Return how many of them made progress.
-
-        Parked tasks resume together. The other tasks are recovered one after another, in time slices, so that each
-        partition can make decisions as soon as its recovery is complete.
-        """
-        began_ms = self._host_ms()
-        self._has_recovered = False
-        resumed = self._recoveries.resume(sorted(self._assigned - self._running.keys()))
-        for each in resumed:
-            self._start(each)
-        worked_count = len(resumed)
-        for partition in sorted(self._assigned - self._running.keys()):
-            # A poll during a different partition's recovery may have revoked this partition.
-            if partition in self._assigned:
-                running, worked = self._recoveries.advance(partition)
-                worked_count += worked
-                if running is not None:
-                    self._start(running)
-                # A partition that waits for another process must not delay the other partitions.
-                if worked and self._host_ms() - began_ms >= SLICE_MS:
-                    break
-        self._has_recovered = worked_count > 0
-        if self._assigned:
-            self._recoveries.drop_parked(self._assigned)
-        return worked_count
 
     def _start(self, running: Partition) -> None:
         task, snapshots = running.task, self._snapshots

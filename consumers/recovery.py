@@ -1,6 +1,6 @@
 """Starts assigned partitions: parked tasks resume, and other tasks are recovered in time slices."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from consumers.partition import Input, Partition
@@ -9,16 +9,14 @@ from stream.journal.recover import Progress, Recovered, Recovery, recovery
 from stream.journal.steps import Given, UnrecoverableError, last_steps, stored_settings
 from stream.kafka.port import Broker
 from stream.shared.view import View
-from stream.snapshots.chunks import MODEL_PARTITION, Parts, Pulse, read_snapshots, reading_snapshots
+from stream.snapshots.chunks import MODEL_PARTITION, Generation, Parts, read_snapshots, reading_snapshots
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 REPORT_INTERVAL_MS = 5_000
-POLL_INTERVAL_MS = 2_000
-"""Interval between polls while snapshots are read. It is much shorter than any session timeout."""
 SLICE_MS = 100
-"""Time slice for recovery work, after which the running partitions take a step."""
+"""Time slice for recovery work, after which the learner polls and the running partitions take a step."""
 PARKED_MS = 60_000
 """Time for which a parked task is kept after its last step while another process owns its partition."""
 
@@ -47,40 +45,44 @@ class Recoveries:
     host_ms: Callable[[], int]
     announce: Callable[[str], None]
     stop: Callable[[], bool]
-    poll: Callable[[], None]  # polls once; called during long recoveries, so that the group does not remove the member
-    make_shared: Callable[[Broker, Topics, TaskSettings, Callable[[], int], Callable[[str], None], Pulse], SharedModel]
+    make_shared: Callable[[TaskSettings, Generation | None], SharedModel]
     parked: Parked
-    polled_ms: int
+    worked: int = 0  # number of partitions that made progress in the last time slice
     reported_ms: int = 0  # host time when progress was last logged
     _running: dict[int, Parts[Partition]] = field(default_factory=dict)  # each yields False while it waits
 
-    def advance(self, partition: int) -> tuple[Partition | None, bool]:
-        """Run a partition's recovery for one time slice.
+    def advance(self, partitions: Sequence[int]) -> Iterator[Partition]:
+        """Work on these partitions for one time slice, and yield those that can run.
 
-        Returns the partition if its recovery is complete, and whether any work was done.
+        Parked tasks resume together. The other tasks are recovered one after another, so that each partition can make
+        decisions as soon as its recovery is complete.
 
         Raises:
             RecoveryStoppedError: the program was stopped.
-            JournalError: the task cannot be recovered.
+            JournalError: a task cannot be recovered.
         """
         began_ms = self.host_ms()
-        steps = self._running.setdefault(partition, self._start(partition))
-        while True:
-            if self.stop():
-                raise RecoveryStoppedError(f"stopped during the recovery of partition {partition}")
+        resumed = self._resume(partitions)
+        self.worked = len(resumed)
+        yield from resumed
+        for partition in sorted({*partitions} - {each.partition for each in resumed}):
+            parts = self._running.setdefault(partition, self._start(partition))
+            worked, is_over = True, False
             try:
-                worked = next(steps)
+                while worked and not is_over:
+                    if self.stop():
+                        raise RecoveryStoppedError(f"stopped during the recovery of partition {partition}")
+                    worked = next(parts)
+                    is_over = self.host_ms() - began_ms >= SLICE_MS
             except StopIteration as end:
-                if self._running.get(partition) is not steps:
-                    return None, True  # the partition was revoked in the meantime
                 del self._running[partition]
-                recovered: Partition = end.value
-                return recovered, True
-            if not worked or self.host_ms() - began_ms >= SLICE_MS or self._running.get(partition) is not steps:
-                return None, worked
+                yield end.value
+            self.worked += worked
+            if worked and is_over:  # a partition that waits for another process must not delay the other partitions
+                return
 
-    def resume(self, partitions: Iterable[int]) -> list[Partition]:
-        """Return those of the partitions' parked tasks that can continue at once. The other partitions need `advance`.
+    def _resume(self, partitions: Sequence[int]) -> list[Partition]:
+        """Return those of the partitions' parked tasks that can continue at once.
 
         The requests cover all partitions together, so that a rebalance only briefly interrupts running partitions.
         """
@@ -120,6 +122,7 @@ class Recoveries:
         if self.parked.shared is not None:
             self.parked.shared.close()
         self.parked = Parked()
+        self._running.clear()
 
     def is_overtaken(self, running: Partition) -> bool:
         """Return whether a model was imported after this task was recovered. Called before the task's first commit."""
@@ -130,22 +133,18 @@ class Recoveries:
     def _start(self, partition: int) -> Parts[Partition]:
         others = ", or from another program in its predictions topic" if self.settings.model == "shared" else ""
         waits = f"partition {partition} waits for a transaction from its previous learner{others}"
-        yield from self._wait(lambda: not self._held_up([partition]), lambda: waits)
+        is_announced = False
+        while self._held_up([partition]):
+            if not is_announced:
+                self.announce(waits)
+            is_announced = True
+            yield False
         if partition in self.parked.partitions and (resumed := self._resumed([partition])):
             return resumed[0]
         recovered = yield from self._recover(partition)
         if recovered.settings.model == "shared":
             yield from self._read_log(partition, recovered)
         return (yield from self._partition_of(partition, recovered))
-
-    def _wait(self, is_over: Callable[[], bool], message: Callable[[], str]) -> Parts[None]:
-        """Wait for another process, and log the reason once."""
-        is_announced = False
-        while not is_over():
-            if not is_announced:
-                self.announce(message())
-            is_announced = True
-            yield False
 
     def _recover(self, partition: int) -> Recovery:
         """Recover a task from its topics, and log the progress at the start, at intervals, and at the end."""
@@ -162,32 +161,34 @@ class Recoveries:
 
         return (yield from recovery(
             self.broker, self.topics, partition, self.settings, report,
-            given=self.given, change_settings=self.change_settings, pulse=self._pulse,
+            given=self.given, change_settings=self.change_settings,
         ))  # fmt: skip
 
     def _read_log(self, partition: int, recovered: Recovered) -> Parts[None]:
         """Read the shared model's log up to the task's last record and up to the model version of its last decision."""
-        shared = self.parked.shared = self.parked.shared or self.make_shared(
-            self.broker, self.topics, recovered.settings, self.host_ms, self.announce, self._pulse
-        )
-        self.reported_ms, wrote = self.host_ms(), recovered.step.wrote
-
-        def keep_reading(offset: int, end: int) -> bool:
-            self._pulse()
-            self._report(f"recovering partition {partition}: offset {offset:,} of {end:,} in the model's log")
-            return True
-
-        def has_all() -> bool:
-            shared.read_on(keep_reading)
-            return shared.has_all_of(partition, wrote, recovered.task.version)
-
-        yield from self._wait(
-            has_all,
-            lambda: (
-                f"partition {partition} waits until {self.topics.updates} can be read up to step {wrote} of this "
-                f"partition and up to the model version of its last decision: {shared.waits_for}"
-            ),
-        )
+        if self.parked.shared is None:
+            stored = yield from reading_snapshots(self.broker, self.topics, None)
+            # While the snapshots were read, another partition's recovery may have restored the model.
+            model = stored.newest or stored.imported
+            self.parked.shared = self.parked.shared or self.make_shared(recovered.settings, model)
+        shared, wrote, is_announced = self.parked.shared, recovered.step.wrote, False
+        self.reported_ms = self.host_ms()
+        while True:
+            for _ in shared.read_on():
+                self._report(
+                    f"recovering partition {partition}: offset {shared.replica.offset:,} of {shared.ends.stable:,} in "
+                    "the model's log"
+                )
+                yield True
+            if shared.has_all_of(partition, wrote, recovered.task.version):
+                break
+            if not is_announced:
+                self.announce(
+                    f"partition {partition} waits until {self.topics.updates} can be read up to step {wrote} of this "
+                    f"partition and up to the model version of its last decision: {shared.waits_for}"
+                )
+            is_announced = True
+            yield False
         known, names = recovered.task.classes.names or [], shared.replica.names
         if recovered.settings.open_classes and names[: len(known)] != known:
             raise UnrecoverableError(
@@ -257,11 +258,3 @@ class Recoveries:
         if shares and import_tp in open_tps:  # a model is being imported, and new tasks will start with it
             held |= {each for each in partitions if ends[TopicPartition(self.topics.journal, each)].high_watermark == 0}
         return held
-
-    def _pulse(self) -> None:
-        """Stop if requested, and poll at intervals. Called during long operations."""
-        if self.stop():
-            raise RecoveryStoppedError("stopped during the recovery of a partition")
-        if self.host_ms() - self.polled_ms >= POLL_INTERVAL_MS:
-            self.polled_ms = self.host_ms()
-            self.poll()

@@ -1,6 +1,6 @@
 """A learner process's replica of a shared model. It follows the log, and limits decisions while it is behind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from stream.journal.steps import ReplicaDigest, UnrecoverableError
 from stream.kafka.port import SHORT_FETCH_WAIT_MS, Broker, Ends
 from stream.kafka.reading import read_towards
 from stream.shared.view import View
-from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, read_snapshots
+from stream.snapshots.chunks import MODEL_PARTITION, Generation, Stored
 from stream.snapshots.schedule import Source
 from stream.snapshots.state import fresh_replica, state_digest, take_model
 from stream.task.settings import TaskSettings
@@ -50,23 +50,23 @@ class SharedModel:
         broker: Broker,
         topics: Topics,
         settings: TaskSettings,
+        stored: Generation | None,
+        *,
         host_ms: Callable[[], int],
         announce: Callable[[str], None] = lambda message: None,
-        pulse: Pulse = lambda: None,
-        *,
         instance: str = "",
         lag_max_ms: int = -1,
         ahead_max: int = 10_000,
     ) -> None:
-        """Restore the model's newest snapshot. The log is not read yet.
+        """Restore the model from a snapshot or an import. The log is not read yet.
 
         Args:
             broker: the broker.
             topics: the pipeline's topics.
             settings: the tasks' settings.
+            stored: the model's newest snapshot or, if there is none, the imported model; None if there is neither.
             host_ms: this host's clock, used to measure intervals.
             announce: called with each log message.
-            pulse: called repeatedly while snapshots are read.
             instance: the process's name, for its reports.
             lag_max_ms: time for which an open transaction may block the log before decisions stop; -1 means no limit.
             ahead_max: limit on a task's decisions that the model has not observed. Each step applies all of them on top
@@ -92,8 +92,7 @@ class SharedModel:
         self.snapshots: Stored | None = None  # earlier snapshots; None unless this process writes the snapshots
         self._too_far_ahead: set[int] = set()  # partitions whose decisions are paused
         self._blocked_since_ms = host_ms()
-        stored = read_snapshots(broker, topics, None, pulse=pulse)
-        self.replica = fresh_replica(settings, stored.newest or stored.imported)
+        self.replica = fresh_replica(settings, stored)
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
             raise UnrecoverableError(
@@ -122,12 +121,8 @@ class SharedModel:
         self._reader = broker.reader([self._tp], SHORT_FETCH_WAIT_MS)
         self._reader.seek(self._tp, self.replica.offset)
 
-    def read_on(self, keep_reading: Callable[[int, int], bool] = lambda offset, end: True) -> None:
-        """Read up to the log's current last stable offset.
-
-        Args:
-            keep_reading: called after each poll with the current offset and the end offset. Returns whether to
-                continue.
+    def read_on(self) -> Iterator[bool]:
+        """Read up to the log's current last stable offset. Yield True after each poll.
 
         Raises:
             UpdatesError: a record cannot be applied.
@@ -145,8 +140,7 @@ class SharedModel:
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
             self.replica.read(read_towards(self._reader, {self._tp: end}, records_max=_RECORDS_MAX))
-            if not keep_reading(self._reader.position(self._tp), end):
-                break
+            yield True
         if self.replica.foreign.records > self._foreign_announced:
             self._foreign_announced = self.replica.foreign.records
             self._announce(self.replica.foreign.describe(self._place))

@@ -27,11 +27,12 @@ from stream.app.settings import AUTO, Program, Settings, SettingsError
 from stream.app.tally import Tally, drift_warnings, ledger_line, report_promotions
 from stream.app.watching import Watched
 from stream.journal.commit import Commit
-from stream.journal.recover import pipeline_settings
+from stream.journal.recover import reading_pipeline_settings
 from stream.journal.steps import SettingsDifferError
 from stream.kafka.port import Broker, BrokerError
 from stream.parsing import format_duration
 from stream.reporting.tables import percent
+from stream.snapshots.chunks import finish
 from stream.task.settings import Sharing, TaskSettings
 from stream.telemetry.metrics import LEARNER
 from stream.wire.topics import Topics
@@ -67,7 +68,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
             if asked_to_stop():
                 raise RecoveryStoppedError("stopped while reading the pipeline's settings")
 
-        begun = pipeline_settings(broker, topics, partitions, pulse)
+        begun = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
         has_no_log = not begun and lacks_log(broker, settings, topics, partitions)
         model = "own" if has_no_log else settings.model_of(partitions)
         task, nnz, given = wanted_settings(settings, begun, topics.journal, model, change=change_settings)

@@ -5,7 +5,7 @@ Also reads the settings in force from the journals and snapshots.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple
 
 from stream.journal.commit import predictions_digest
 from stream.journal.steps import (
@@ -26,13 +26,11 @@ from stream.shared.view import Recall, RecallError
 from stream.snapshots.chunks import (
     MODEL_PARTITION,
     Parts,
-    Pulse,
     Stored,
-    finish,
-    read_snapshots,
+    at_once,
     reading_snapshots,
 )
-from stream.snapshots.state import decode, decode_model, decoding, restoring
+from stream.snapshots.state import decode_model, decoding, restoring
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task, merge
 from stream.wire.classes import NewClassesError
@@ -73,17 +71,6 @@ Decides = Callable[[Task, JournalStep], None]
 """A callback invoked before each step is reapplied. It sets the task's model to the version with which the step made
 its decisions."""
 
-P = ParamSpec("P")
-
-
-def at_once(recovery: Callable[P, Recovery]) -> Callable[P, Recovered]:
-    """Return a function that runs a recovery to completion and returns the result."""
-
-    def recover(*args: P.args, **kwargs: P.kwargs) -> Recovered:
-        return finish(recovery(*args, **kwargs))
-
-    return recover
-
 
 def recovery(
     broker: Broker,
@@ -94,7 +81,6 @@ def recovery(
     *,
     given: Given = None,
     change_settings: bool = False,
-    pulse: Pulse = lambda: None,
 ) -> Recovery:
     """Restore a task to its last commit, step by step, without writing anything.
 
@@ -107,15 +93,13 @@ def recovery(
         given: names of the settings that the user set, or None for all. For all other settings, a task that has already
             started keeps its own values.
         change_settings: whether the user's settings replace the task's settings from the next step on.
-        pulse: called repeatedly while the settings are read from a snapshot.
 
     Raises:
         JournalError: the user's settings differ from the task's settings, or required records were deleted.
         ParameterError: the learner does not support the policies.
     """
     place = f"{topics.journal}/{partition}"
-    current = settings_in_force(broker, topics, partition, pulse)
-    yield True
+    current = yield from reading_settings(broker, topics, partition)
     if current and "seed" not in current:  # an imported model has only the settings that its state depends on
         place = f"the model imported into {topics.snapshots}/{partition}"
     # A recovery can take a long time. The settings are checked first, so that wrong settings are rejected at once.
@@ -214,18 +198,12 @@ recover = at_once(recovery)
 rebuild = at_once(rebuilding)
 
 
-def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
+def reading_settings(broker: Broker, topics: Topics, partition: int) -> Parts[dict[str, Any]]:
     """Return a task's settings after its last step, keyed by name.
 
     If the task has not taken a step, the result contains the imported model's settings. The result is empty if the
     task has not started. It is also empty if the record with the settings was deleted; recovery then reports the
     missing records.
-
-    Args:
-        broker: the broker.
-        topics: the pipeline's topics.
-        partition: the task's partition.
-        pulse: called repeatedly while snapshots are read.
 
     Raises:
         JournalError: the journal or the snapshots cannot be read.
@@ -236,28 +214,32 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
         _, step = next(read_from_step(broker, journal, last.settings_from, last))
         if step.settings is not None and step.number == last.settings_from:
             return stored_settings(step.settings)
-    stored = read_snapshots(broker, topics, partition, pulse=pulse)
+    stored = yield from reading_snapshots(broker, topics, partition)
     generation = stored.imported if last is None else stored.newest
     if generation is None:
         return {}
-    snapshot = decode(generation, pulse)
+    snapshot = yield from decoding(generation)
     is_older = last is not None and snapshot.step.settings_from != last.settings_from
     return {} if is_older else {"model": "own", **snapshot.settings}
 
 
-def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
+def reading_pipeline_settings(broker: Broker, topics: Topics, partitions: int) -> Parts[dict[str, Any]]:
     """Return the settings of the first task that has started, keyed by name. Other tasks start with these settings.
 
     If no task has started, the result contains the first imported model's settings. The result is empty for a new
-    pipeline. See `settings_in_force`.
+    pipeline. See `reading_settings`.
     """
     for topic in (topics.journal, topics.snapshots):
         ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
         for tp, end in ends.items():
-            if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition, pulse)):
+            if end.high_watermark and (found := (yield from reading_settings(broker, topics, tp.partition))):
                 return found
-    imported = read_snapshots(broker, topics, None, pulse=pulse).imported
+    imported = (yield from reading_snapshots(broker, topics, None)).imported
     return {} if imported is None else {**decode_model(imported).settings, "model": "shared"}
+
+
+settings_in_force = at_once(reading_settings)
+pipeline_settings = at_once(reading_pipeline_settings)
 
 
 def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:

@@ -17,7 +17,7 @@ or a wrong checksum is *torn*, and is ignored.
 from collections.abc import Callable, Generator, Iterable, Iterator
 from hashlib import sha256
 from itertools import chain, count, pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import orjson
 from msgspec import UNSET, MsgspecError, Struct, UnsetType, convert, to_builtins
@@ -43,16 +43,14 @@ MODEL_PARTITION = 0
 MODEL_KEYS = f"{MODEL_PARTITION}/model"
 """Key prefix for a shared model's snapshots."""
 
-Pulse = Callable[[], None]
-"""A callback that a long operation calls repeatedly. If the callback raises an exception, the operation ends."""
-
+P = ParamSpec("P")
 T = TypeVar("T")
 Parts = Generator[bool, None, T]
 """A long operation as a generator, which yields True after each part and returns the result."""
 
 
-def finish(parts: Parts[T], pulse: Pulse = lambda: None) -> T:
-    """Run an operation to completion, and call `pulse` after each part."""
+def finish(parts: Parts[T], pulse: Callable[[], object] = lambda: None) -> T:
+    """Run an operation to completion, and call `pulse` after each part. An exception in `pulse` ends the operation."""
     while True:
         try:
             next(parts)
@@ -60,6 +58,15 @@ def finish(parts: Parts[T], pulse: Pulse = lambda: None) -> T:
             result: T = end.value
             return result
         pulse()
+
+
+def at_once(operation: Callable[P, Parts[T]]) -> Callable[P, T]:
+    """Return a function that runs an operation to completion and returns the result."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return finish(operation(*args, **kwargs))
+
+    return run
 
 
 class Message(NamedTuple):
@@ -259,17 +266,6 @@ def _other(slot: str) -> str:
     return ROTATING_SLOTS[1 - ROTATING_SLOTS.index(slot)]
 
 
-def read_snapshots(
-    broker: Broker,
-    topics: Topics,
-    partition: int | None,
-    number_max: int | None = None,
-    pulse: Pulse = lambda: None,
-) -> Stored:
-    """Read a task's or a shared model's snapshots in one call; see `reading_snapshots`."""
-    return finish(reading_snapshots(broker, topics, partition, number_max), pulse)
-
-
 def reading_snapshots(
     broker: Broker, topics: Topics, partition: int | None, number_max: int | None = None
 ) -> Parts[Stored]:
@@ -290,3 +286,6 @@ def reading_snapshots(
         stored.add(record)
         yield True
     return stored
+
+
+read_snapshots = at_once(reading_snapshots)

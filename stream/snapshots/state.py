@@ -35,7 +35,7 @@ from stream.journal.steps import (
 )
 from stream.learners import State
 from stream.shared.replica import Place, Replica
-from stream.snapshots.chunks import Generation, Parts, Pulse, finish
+from stream.snapshots.chunks import Generation, Parts, at_once, finish
 from stream.task.join import Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
@@ -230,11 +230,6 @@ def _learner_sections(state: State) -> Iterator[Section]:
             yield Section("learner", {"values": {name: value}})
 
 
-def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
-    """Decode a task's snapshot in one call; see `decoding`."""
-    return finish(decoding(generation), pulse)
-
-
 def decoding(generation: Generation) -> Parts[Snapshot]:
     """Decode a task's snapshot section by section. Each of the generation's payloads is released once it has been read.
 
@@ -247,6 +242,9 @@ def decoding(generation: Generation) -> Parts[Snapshot]:
             check_settings(values["settings"]), step_of_plain(values["step"]), values["dated_ms"], values["undated"],
             values["stream_ms"], values["classes"], learner, **columns,
         )  # fmt: skip
+
+
+decode = at_once(decoding)
 
 
 def decode_model(generation: Generation) -> ModelSnapshot:

@@ -105,11 +105,11 @@ def test_transaction_of_another_program_blocks_the_log_until_it_ends() -> None:
 
 def test_lag_is_measured_since_the_offset_last_advanced() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
-    model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, pipeline.now_ms, lag_max_ms=500)
+    model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, None, host_ms=pipeline.now_ms, lag_max_ms=500)
 
     def lag(at_ms: int) -> tuple[int | None, bool]:
         pipeline.clock.advance_to(at_ms)
-        model.read_on()
+        assert all(model.read_on())
         return None if model.hold is None else model.hold.for_ms, model.stops_decisions
 
     assert lag(1_100) == (None, False)

@@ -7,13 +7,14 @@ import pytest
 
 from consumers import shared_model
 from consumers.learner import LearnerOptions, LearnerProgram
-from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
-from consumers.shared_model import GONE_MS, SharedModel
+from consumers.recovery import RecoveryStoppedError
+from consumers.shared_model import GONE_MS
 from stream.journal.steps import HEADERS as JOURNAL_HEADERS
 from stream.journal.steps import UnrecoverableError
 from stream.kafka.producers import TransactionProducer
 from stream.simulation.faulty_broker import FaultyBroker
 from stream.snapshots.chunks import read_snapshots
+from stream.snapshots.state import decode_model
 from stream.wire.codec import HEADERS as EVENT_HEADERS
 from stream.wire.records import Features, Foreign, Headers, TopicPartition
 from stream.wire.sections import Section, encode_section
@@ -130,8 +131,9 @@ def test_log_without_its_beginning_is_rejected(interval_ms: int) -> None:
 
 def test_log_retained_from_the_model_snapshot_on_is_accepted() -> None:
     pipeline = decided(snapshot_interval_ms=50)
-    model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, lambda: 0)
-    pipeline.broker.delete_records(LOG, model.replica.offset)
+    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
+    assert newest is not None
+    pipeline.broker.delete_records(LOG, decode_model(newest).offset)
     learner = pipeline.learner()
     run_until_idle(learner)
     assert learner.ready
@@ -199,11 +201,12 @@ class SlowToRead:
 def test_learner_reading_a_long_log_polls_reports_progress_and_can_be_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow = SlowToRead(decided(), monkeypatch, POLL_INTERVAL_MS)
+    slow = SlowToRead(decided(), monkeypatch, 2_000)
     assert slow.learner is not None
     with pytest.raises(RecoveryStoppedError):
-        slow.learner.step(0)
-    assert slow.calls == ["ends", *["read", "poll"] * 3, "read"]
+        run_until_idle(slow.learner)
+    # In each step, the recovery and the step itself poll the log once, and the learner then polls its inputs.
+    assert [call for call in slow.calls if call != "ends"] == [*["read", "read", "poll"] * 2]
     assert [line for line in slow.messages if "log" in line] == [
         "recovering partition 0: offset 3 of 4 in the model's log"
     ]

@@ -74,8 +74,7 @@ def test_journals_of_all_parked_tasks_are_checked_once_and_together(
         return reader(tps, fetch_wait_ms)
 
     monkeypatch.setattr(pipeline.broker, "reader", counted)
-    monkeypatch.setattr("consumers.learner.SLICE_MS", 0)  # each recovery takes many steps
-    monkeypatch.setattr("consumers.recovery.SLICE_MS", 0)
+    monkeypatch.setattr("consumers.recovery.SLICE_MS", 0)  # each recovery takes many steps
     learner.step(0)
     while not learner.ready:
         learner.step(0)

@@ -1,7 +1,7 @@
 """Recovery with snapshots gives exactly the same state as recovery without them, no matter when a learner dies."""
 
 from collections.abc import Callable
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -382,37 +382,40 @@ def test_recovery_reports_its_progress() -> None:
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(comes_back: bool) -> None:
+def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(
+    monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
     pipeline, program = many_snapshots()
     program.close()
     learner = pipeline.learner("learner-2", snapshot_interval_ms=0)
-    slow = count(0, 4_000)  # recovery takes four seconds per step
-    learner._host_ms = lambda: next(slow)
-    others: list[LearnerProgram] = []
-
-    def announced(message: str) -> None:
-        if not others:
-            others.append(pipeline.learner("learner-1", snapshot_interval_ms=0))
-            learner._poll(0)
-            pipeline.context("meanwhile", 1)
-            run_until_idle(others[0])
-            if comes_back:
-                others[0].close()
-
-    learner._announce = announced
     corrupt(pipeline, *pipeline.generations()[1:])
-    learner.step(0)
-    learner._host_ms = pipeline.now_ms
+    recover_slowly(learner, monkeypatch)
+    other = pipeline.learner("learner-1", snapshot_interval_ms=0)
+    learner._poll(0)
+    pipeline.context("meanwhile", 1)
+    run_until_idle(other)
+    if comes_back:
+        other.close()
     run_until_idle(learner)
     assert pipeline.values(TOPICS.contexts)[-1]["id"] == "meanwhile"
     assert pipeline.values(TOPICS.predictions)[-1]["id"] == "meanwhile"
     assert list(learner.tasks) == ([0] if comes_back else [])
-    for running in (learner if comes_back else others[0],):
-        assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(running.tasks[0])
+    running = learner if comes_back else other
+    assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(running.tasks[0])
     assert pipeline.audits()[0].ok
 
 
-def test_task_revoked_during_another_recovery_is_not_recovered() -> None:
+def recover_slowly(learner: LearnerProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take steps until a recovery has begun to reapply steps. Each step executes only one part of a recovery."""
+    messages: list[str] = []
+    learner._announce = messages.append
+    monkeypatch.setattr("consumers.recovery.SLICE_MS", 0)
+    while not messages:
+        learner.step(0)
+    assert list(learner.tasks) == []
+
+
+def test_task_revoked_during_another_recovery_is_not_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     names = {partition_for(f"event-{number}".encode(), 2): f"event-{number}" for number in range(20)}
     learner = pipeline.learner()
@@ -421,21 +424,13 @@ def test_task_revoked_during_another_recovery_is_not_recovered() -> None:
     run_until_idle(learner)
     learner.close()
     again = pipeline.learner("learner-1")
-    others: list[LearnerProgram] = []
-
-    def announced(message: str) -> None:
-        if not others:
-            others.append(pipeline.learner("learner-2"))
-            again._poll(0)
-            pipeline.answer(names[1], 1)
-            run_until_idle(others[0])
-
-    again._announce = announced
-    again.step(0)
-    assert others
-    assert list(again.tasks) == []
+    recover_slowly(again, monkeypatch)
+    other = pipeline.learner("learner-2")
+    again._poll(0)
+    pipeline.answer(names[1], 1)
+    run_until_idle(other)
     run_until_idle(again)
-    assert (list(again.tasks), list(others[0].tasks)) == ([0], [1])
+    assert (list(again.tasks), list(other.tasks)) == ([0], [1])
     assert all(audit.ok for audit in pipeline.audits())
 
 

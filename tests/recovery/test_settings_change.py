@@ -9,7 +9,7 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.recover import pipeline_settings, rebuild, recover, settings_in_force
+from stream.journal.recover import pipeline_settings, reading_pipeline_settings, rebuild, recover, settings_in_force
 from stream.journal.steps import (
     JournalError,
     JournalStep,
@@ -19,6 +19,7 @@ from stream.journal.steps import (
     stored_settings,
 )
 from stream.learners import ParameterError
+from stream.snapshots.chunks import finish
 from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
@@ -217,7 +218,8 @@ def test_settings_are_known_after_retention_deleted_their_record() -> None:
     offset = next(record.offset for record in pipeline.records(TOPICS.journal) if step in (record.value or b""))
     pipeline.broker.delete_records(JOURNAL, offset)
     pulses: list[int] = []
-    assert pipeline_settings(pipeline.broker, TOPICS, 1, lambda: pulses.append(1))["window_ms"] == 300
+    reading = reading_pipeline_settings(pipeline.broker, TOPICS, 1)
+    assert finish(reading, lambda: pulses.append(1))["window_ms"] == 300
     assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # the callback runs for each record and section
     program.close()
     again = pipeline.learner(settings=INITIAL, given=(), snapshot_interval_ms=50)

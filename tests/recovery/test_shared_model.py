@@ -250,7 +250,7 @@ def test_task_never_continues_below_the_version_of_its_last_step(monkeypatch: py
     learner.close()
     behind = pipeline.learner()
     with monkeypatch.context() as patched:
-        patched.setattr(Process, "read_on", lambda self, *_: None)
+        patched.setattr(Process, "read_on", lambda self: iter(()))
         run_until_idle(behind)
         assert behind.tasks == {}
     run_until_idle(behind)
@@ -331,9 +331,10 @@ def test_replica_started_from_a_snapshot_equals_one_that_read_the_whole_log(lear
     pipeline = Pipeline(LEARNERS[learner], partitions=2)
     one, other = whole_run(pipeline, ({(30, 5)}, {(21, 2)}), snapshot_interval_ms=40, snapshot_chunk_bytes=20_000)
     assert {key.split("/")[2] for key in snapshots_of_the_model(pipeline)} == {"a", "b"}
-    following = Process(pipeline.broker, TOPICS, pipeline.settings, pipeline.now_ms)
+    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
+    following = Process(pipeline.broker, TOPICS, pipeline.settings, newest, host_ms=pipeline.now_ms)
     begun = following.replica.version
-    following.read_on()
+    assert all(following.read_on())
     assert 0 < begun <= following.replica.version
     whole = Replica(kernel_learner(pipeline))
     whole.read(pipeline.records(TOPICS.updates))
@@ -365,8 +366,9 @@ def test_snapshot_of_another_model_is_rejected() -> None:
     pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
     whole_run(pipeline, snapshot_interval_ms=40)
     other = replace(pipeline.settings, parameters={"project": 4})
+    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     with pytest.raises(JournalError, match=r"'parameters\.project': 4"):
-        Process(pipeline.broker, TOPICS, other, pipeline.now_ms)
+        Process(pipeline.broker, TOPICS, other, newest, host_ms=pipeline.now_ms)
 
 
 def kernel_learner(pipeline: Pipeline) -> KernelLearner:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from consumers.learner import STANDBY_MS, LearnerOptions, LearnerProgram
-from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
+from consumers.recovery import SLICE_MS, RecoveryStoppedError
 from stream.kafka.port import Consumer
 from stream.snapshots.state import decode_block
 from stream.wire.records import Record
@@ -130,7 +130,7 @@ def test_stop_request_interrupts_reading_a_large_snapshot(
     with pytest.raises(RecoveryStoppedError):
         steps()
     assert pipeline.now_ms() - asked_ms <= 2_000
-    assert max(then - before for before, then in pairwise(polled_ms)) <= POLL_INTERVAL_MS + PART_MS
+    assert max(then - before for before, then in pairwise(polled_ms)) <= SLICE_MS + PART_MS
     learner.close()
 
 
