@@ -223,20 +223,10 @@ class Recall:
             raise RecallError(f"{event_id!r} has no published decision, but the replayed step makes one")
         return self._decisions.popleft()[1]
 
-    def observe(self, x: Features, decision: Decision) -> None:
-        """Do nothing, because the log already contains the decision."""
+    def _ignore(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing, because the log already contains all effects of the step."""
 
-    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """Do nothing, because the log already contains the bit."""
-
-    def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
-        """Do nothing, because the log already contains the correction."""
-
-    def promote(self, number: int) -> None:
-        """Do nothing, because the log already contains the promotion."""
-
-    def add_class(self, name: str) -> None:
-        """Do nothing, because the log already contains the name."""
+    observe = settle = correct = promote = add_class = _ignore
 
 
 class RecallError(Exception):
