@@ -78,7 +78,6 @@ class SharedModel:
         """
         self.settings = settings
         self._tp = tp = TopicPartition(topics.updates, 0)
-        self._place = f"{tp.topic}/{tp.partition}"
         self._host_ms = host_ms
         self._announce = announce
         self._instance = instance
@@ -96,7 +95,7 @@ class SharedModel:
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
             raise UnrecoverableError(
-                f"{self._place}: expected records from offset {self.replica.offset} on, where the model's newest "
+                f"{self._tp}: expected records from offset {self.replica.offset} on, where the model's newest "
                 f"snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1"
             )
         self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
@@ -134,7 +133,7 @@ class SharedModel:
             self._blocked_since_ms = self._host_ms()
         if self._is_gone(None, is_missed=self._is_short):
             raise UnrecoverableError(
-                f"{self._place}: expected records up to offset {self.replica.offset}, which were read before; the log "
+                f"{self._tp}: expected records up to offset {self.replica.offset}, which were read before; the log "
                 f"ends at {self.ends.high_watermark}. The topic was truncated or recreated"
             )
         end = self.ends.stable
@@ -143,7 +142,7 @@ class SharedModel:
             yield True
         if self.replica.foreign.records > self._foreign_announced:
             self._foreign_announced = self.replica.foreign.records
-            self._announce(self.replica.foreign.describe(self._place))
+            self._announce(self.replica.foreign.describe(str(self._tp)))
 
     @property
     def hold(self) -> Hold | None:
@@ -161,8 +160,8 @@ class SharedModel:
     def waits_for(self) -> str:
         """The part of a message that explains why the log cannot be read further."""
         if self.hold is not None:
-            return f"{held_up(self._place, self.hold.offset)}; {ENDED_BY}"
-        return f"{self._place} ends at offset {self.ends.high_watermark}"
+            return f"{held_up(str(self._tp), self.hold.offset)}; {ENDED_BY}"
+        return f"{self._tp} ends at offset {self.ends.high_watermark}"
 
     def room(self, partition: int, view: View) -> int:
         """Return the number of decisions that a task can make before the model must observe its earlier decisions."""
@@ -190,7 +189,7 @@ class SharedModel:
         all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(
-                f"{self._place}: expected step {wrote} of partition {partition}, and version {version} of the "
+                f"{self._tp}: expected step {wrote} of partition {partition}, and version {version} of the "
                 f"partition's last decision; the log ends with step {self.replica.place_of(partition).step} and "
                 f"version {self.replica.version}. The topic was truncated or recreated"
             )

@@ -107,8 +107,6 @@ def recovery(
     recovered = yield from rebuilding(broker, topics, partition, settings, progress)
     step = recovered.step
     if step.number > 0:
-        now = stored_settings(recovered.task.settings)
-        settings = resolve(now, settings, given, change=change_settings, place=place)
         for topic, (_, offset) in ((topics.contexts, step.contexts), (topics.feedback, step.feedback)):
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
     settings.check_policies(recovered.task.learner)
@@ -160,17 +158,17 @@ def rebuilding(
         return recovered
     task, first = recovered.task, recovered.step.number + 1
     final, records = last.number if until is None else min(until, last.number), 0
-    inputs: Inputs | None = None
+    if first > final:
+        return recovered
     published: Published | None = None
     with ExitStack() as stack:
+        inputs = stack.enter_context(closing(Inputs(broker, topics, partition, recovered.step, last)))
+        if decides is None and isinstance(task.model, Recall):
+            published = stack.enter_context(closing(Published(broker, topics, partition, first)))
+        progress(Progress(first - 1, first, final, 0))
         for step in _steps(broker, journal, first, final, last):
-            if inputs is None:
-                inputs = stack.enter_context(closing(Inputs(broker, topics, partition, step, last)))
-                if decides is None and isinstance(task.model, Recall):
-                    published = stack.enter_context(closing(Published(broker, topics, partition, first)))
-                progress(Progress(first - 1, first, final, 0))
             if step.settings is not None and step.settings != task.settings:
-                before = f"{journal.topic}/{partition}, before step {step.number},"
+                before = f"{journal}, before step {step.number},"
                 known = stored_settings(task.settings)
                 task.change_settings(resolve(known, step.settings, change=True, place=before))
             names, adds = ((), ()) if step.log is None else (step.log.names, step.log.adds)
@@ -256,13 +254,13 @@ def _from_beginning(
     broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None
 ) -> Recovery:
     """Return a task before its first step, with the journal's settings or, if the journal is empty, the user's."""
-    place, partition = f"{journal.topic}/{journal.partition}", journal.partition
+    partition = journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
         raise _lost(broker, journal, 1, first)
     settings = wanted if first is None else first.settings
     if settings is None:
-        raise JournalError(f"{place} is empty: the task has not started")
+        raise JournalError(f"{journal} is empty: the task has not started")
     shared = settings.model == "shared"
     model = (yield from reading_snapshots(broker, topics, None)).imported if shared else stored.imported
     imported = model and model.whole
@@ -273,7 +271,7 @@ def _from_beginning(
     else:
         if imported != first.imported and (shared or first.imported is not None):
             raise UnrecoverableError(
-                f"{place} was started with {_named(first.imported)}; {where} contains {_named(imported)}. The "
+                f"{journal} was started with {_named(first.imported)}; {where} contains {_named(imported)}. The "
                 "snapshots topic has changed"
             )
         imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
@@ -295,14 +293,14 @@ def _named(imported: str | None) -> str:
 
 def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalStep | None) -> UnrecoverableError:
     """Return the error that reports missing steps in the journal."""
-    place, beginning = f"{journal.topic}/{journal.partition}", broker.beginnings([journal])[journal]
+    beginning = broker.beginnings([journal])[journal]
     if beginning > 0:
         return UnrecoverableError(
-            f"recovery needs {place} from step {number} on; the journal begins at offset {beginning}. Earlier steps "
+            f"recovery needs {journal} from step {number} on; the journal begins at offset {beginning}. Earlier steps "
             "were deleted. Set the journal's retention.ms to -1"
         )
     return UnrecoverableError(
-        f"{place}: expected step {number}; got {'no step' if found is None else found.number}. Another program wrote "
+        f"{journal}: expected step {number}; got {'no step' if found is None else found.number}. Another program wrote "
         "to the journal, or the topic was recreated"
     )
 
@@ -331,21 +329,18 @@ def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
 
 
 def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str) -> UnrecoverableError:
-    return UnrecoverableError(
-        f"step {step.number} of {journal.topic}/{journal.partition}: {difference}. The inputs have changed since the "
-        "step"
-    )
+    return UnrecoverableError(f"step {step.number} of {journal}: {difference}. The inputs have changed since the step")
 
 
 class Inputs:
-    """One task's contexts and feedback for a range of steps."""
+    """One task's contexts and feedback for the steps that follow a given step."""
 
-    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
+    def __init__(self, broker: Broker, topics: Topics, partition: int, after: JournalStep, last: JournalStep) -> None:
         contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
-        check_kept(broker, contexts, first.contexts[0], last.contexts[1])
-        check_kept(broker, feedback, first.feedback[0], last.feedback[1])
-        self._contexts = Portions(read_partition(broker, contexts, start=first.contexts[0]))
-        self._feedback = Portions(read_partition(broker, feedback, start=first.feedback[0]))
+        check_kept(broker, contexts, after.contexts[1], last.contexts[1])
+        check_kept(broker, feedback, after.feedback[1], last.feedback[1])
+        self._contexts = Portions(read_partition(broker, contexts, start=after.contexts[1]))
+        self._feedback = Portions(read_partition(broker, feedback, start=after.feedback[1]))
 
     def of(self, step: JournalStep) -> list[Record]:
         """Return the next step's records, in the order in which the step applied them."""
