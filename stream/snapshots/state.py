@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
     settings: Mapping[str, Any]  # by name; for an imported model, only the settings on which the model depends
     step: JournalStep  # its number is 0 for an imported model
     dated_ms: int  # time of the latest decision so far
-    undated: Sequence[int]  # steps whose ticks are not applied yet; their decisions may already be settled
+    undated: Mapping[int, DecisionTime]  # by step, if its tick is not applied yet; its decisions may be settled
     stream_ms: int
     classes: list[str]  # names of open classes, in index order; empty unless the classes are open
     learner: State  # empty with a shared model
@@ -98,7 +98,7 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
         learner = task.learner.state() if spare is None else task.learner.state_into(spare)
     classes = list(task.classes.names or ()) if task.classes.is_open else []
     return Snapshot(
-        stored_settings(task.settings), step, join.dated_ms, list(task.undated), join.stream_ms, classes, learner,
+        stored_settings(task.settings), step, join.dated_ms, dict(task.undated), join.stream_ms, classes, learner,
         _entries(join.pending), _entries(join.orphans),
         (*_entries(join.retained), join.settled.times_ms()), _entries(join.deferred), _entries(join.shown),
     )  # fmt: skip
@@ -137,30 +137,16 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     if settings.open_classes:
         task.classes.add(snapshot.classes)
     task.model.version = snapshot.step.updates
-    task.undated = {step: DecisionTime(step) for step in snapshot.undated}
-    times = task.undated
-
-    def dated(pending: Pending) -> Pending:
-        """Return the entry. If its decision time is unknown, use the time object that its step's decisions share."""
-        time = pending.time
-        return pending if time.ms is not None else pending._replace(time=times.setdefault(time.step, time))
-
+    task.undated = dict(snapshot.undated)
     join = task.join
     join.dated_ms, join.stream_ms = snapshot.dated_ms, snapshot.stream_ms
-
-    def decisions(entries: Entries) -> Iterator[tuple[str, Pending]]:
-        return ((event_id, dated(pending)) for event_id, pending in zip(*entries, strict=True))
-
-    join.pending.update(decisions(snapshot.pending))
-    join.deferred.update(decisions(snapshot.deferred))
-    join.shown.update(decisions(snapshot.shown))
+    join.pending.update(zip(*snapshot.pending, strict=True))
+    join.deferred.update(zip(*snapshot.deferred, strict=True))
+    join.shown.update(zip(*snapshot.shown, strict=True))
     join.orphans.update(zip(*snapshot.orphans, strict=True))
     retained = zip(*snapshot.retained, strict=True)
     while block := list(islice(retained, RESTORED_ENTRIES)):
-        join.restore_retained(
-            (event_id, one if one.pending is None else one._replace(pending=dated(one.pending)), settled_ms)
-            for event_id, one, settled_ms in block
-        )
+        join.restore_retained(block)
         yield True
     join.restore_counts(snapshot.step.ledger)
     return task
@@ -204,13 +190,13 @@ def encode(snapshot: Snapshot | ModelSnapshot) -> Iterator[bytes | memoryview]:
 
 def _task_sections(snapshot: Snapshot) -> Iterator[Section]:
     values = {name: getattr(snapshot, name) for name in ("settings", "dated_ms", "undated", "stream_ms", "classes")}
-    yield Section("state", values | {"step": plain_step(snapshot.step)})
+    values |= {"undated": list(snapshot.undated), "step": plain_step(snapshot.step)}
+    yield Section("state", values)
     yield from _learner_sections(snapshot.learner)
-    undated = frozenset(snapshot.undated)
     for name in _ROWS:
         entries = zip(*getattr(snapshot, name), strict=True)
         while rows := list(islice(entries, BLOCK_ENTRIES)):
-            yield Section(name, arrays={"entries": np.frombuffer(encode_block(name, rows, undated), np.uint8)})
+            yield Section(name, arrays={"entries": np.frombuffer(encode_block(name, rows, snapshot.undated), np.uint8)})
 
 
 def _model_sections(snapshot: ModelSnapshot) -> Iterator[Section]:
@@ -237,9 +223,9 @@ def decoding(generation: Generation) -> Parts[Snapshot]:
         JournalError: the snapshot cannot be decoded.
     """
     with _refusing(generation):
-        values, learner, columns = yield from _reading(generation)
+        values, undated, learner, columns = yield from _reading(generation)
         return Snapshot(
-            check_settings(values["settings"]), step_of_plain(values["step"]), values["dated_ms"], values["undated"],
+            check_settings(values["settings"]), step_of_plain(values["step"]), values["dated_ms"], undated,
             values["stream_ms"], values["classes"], learner, **columns,
         )  # fmt: skip
 
@@ -250,7 +236,7 @@ decode = at_once(decoding)
 def decode_model(generation: Generation) -> ModelSnapshot:
     """Decode a shared model's snapshot; see `decode`."""
     with _refusing(generation):
-        values, learner, _ = finish(_reading(generation))
+        values, _, learner, _ = finish(_reading(generation))
         places = {partition: Place(*place) for partition, *place in values["places"]}
         return ModelSnapshot(
             check_settings(values["settings"]), values["version"], values["updates"], values["offset"], places,
@@ -266,10 +252,13 @@ def _refusing(generation: Generation) -> Iterator[None]:
         raise JournalError(f"{generation.place}: generation {generation.number} cannot be read: {error!r}") from error
 
 
-def _reading(generation: Generation) -> Parts[tuple[Mapping[str, Any], State, dict[str, Any]]]:
-    """Read the first section's values, the learner's state, and the entries in all blocks as columns."""
+def _reading(
+    generation: Generation,
+) -> Parts[tuple[Mapping[str, Any], dict[int, DecisionTime], State, dict[str, Any]]]:
+    """Read the first section's values, its unknown times by step, the learner's state, and all entries as columns."""
     reader = SectionReader(generation.payloads)
-    values = reader.section().values
+    name, values, _ = reader.section()
+    undated = {step: DecisionTime(step) for step in values["undated"]} if name == "state" else {}
     learner: State = {}
     columns: dict[str, Any] = dict.fromkeys(_ROWS, ())
     while (section := reader.section()).name != "end":
@@ -278,12 +267,12 @@ def _reading(generation: Generation) -> Parts[tuple[Mapping[str, Any], State, di
             learner |= section.values.get("values", {})
             learner |= {name: float(array) if python else array for name, array in section.arrays.items()}
         else:
-            parts = list(zip(*decode_block(section.name, section.arrays["entries"].data), strict=True))
+            parts = list(zip(*decode_block(section.name, section.arrays["entries"].data, undated), strict=True))
             columns[section.name] = columns[section.name] or tuple([] for _ in parts)
             for column, part in zip(columns[section.name], parts, strict=True):
                 column += part
         yield True
-    return values, learner, columns
+    return values, undated, learner, columns
 
 
 _ROWS: Mapping[str, Any] = {
@@ -323,17 +312,22 @@ def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]
     return orphan._replace(record=orphan.record._replace(headers=())), headers
 
 
-def decode_block(name: str, encoded: bytes | memoryview) -> list[Any]:
+def decode_block(name: str, encoded: bytes | memoryview, undated: Mapping[int, DecisionTime]) -> list[Any]:
     """Decode the entries in a block; the inverse of `encode_block`. Equal decision times share one object.
 
+    Args:
+        name: the block's name.
+        encoded: the encoded block.
+        undated: the unknown decision times by step. Entries in all blocks share these objects.
+
     Raises:
-        ValueError, TypeError: the bytes are not a block with this name.
+        ValueError, TypeError, KeyError: the bytes are not a block with this name.
     """
     times: dict[int, DecisionTime] = {}
 
     def decode_object(kind: Any, value: Any) -> Any:
         if kind is DecisionTime:
-            return times.setdefault(value, DecisionTime(-value) if value < 0 else DecisionTime(0, value))
+            return undated[-value] if value < 0 else times.setdefault(value, DecisionTime(0, value))
         empty = _EMPTY[kind]
         if len(value) == 0:  # all entries share an empty array, because most decisions have no logged numbers
             return empty

@@ -188,7 +188,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
             "use a different topic prefix"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
-    snapshot = Snapshot(settings, step, 0, (), 0, model.meta["classes"] or [], model.state)
+    snapshot = Snapshot(settings, step, 0, {}, 0, model.meta["classes"] or [], model.state)
     writer = ChunkWriter(0, encode(snapshot), str(partition), IMPORT_SLOT)
     _import(broker, topics, [partition], writer, transactional_id)
 

@@ -53,6 +53,7 @@ ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 times = st.integers(0, 2**53)
 floats = st.floats(allow_nan=False)
 bits = st.integers(0, 1)
+UNDATED = (1, 700, 2**53)
 blobs = st.none() | st.binary(max_size=6)
 
 
@@ -64,7 +65,7 @@ def decisions(draw: st.DrawFn) -> Pending:
     scores = np.array(draw(st.lists(floats, min_size=3, max_size=3)))
     logged = np.array(draw(st.lists(floats, min_size=2, max_size=2)))
     action, greedy = draw(st.integers(0, 2)), draw(st.integers(0, 2))
-    time = DecisionTime(0, draw(times)) if draw(st.booleans()) else DecisionTime(draw(st.integers(1, 2**53)))
+    time = DecisionTime(0, draw(times)) if draw(st.booleans()) else DecisionTime(draw(st.sampled_from(UNDATED)))
     return Pending(x, Decision(action, greedy, draw(floats), scores, logged), time)
 
 
@@ -108,7 +109,8 @@ steps = st.builds(
     st.none() | st.just(small_task().resolved()), st.none() | ids,
 )  # fmt: skip
 snapshots = st.builds(
-    Snapshot, st.just(stored_settings(small_task())), steps, times, st.lists(st.integers(1, 2**53), max_size=3), times,
+    Snapshot, st.just(stored_settings(small_task())), steps, times,
+    st.just({step: DecisionTime(step) for step in UNDATED}), times,
     st.lists(ids, max_size=3), states,
     entries(decisions()), entries(orphans), settled_ids(), entries(decisions()), entries(decisions()),
 )  # fmt: skip
@@ -494,12 +496,12 @@ BLOCKS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", BLOCKS)
 def test_block_with_wrong_field_count_or_truncated_bytes_is_rejected(name: str) -> None:
     block = encode_block(name, [BLOCKS[name]])
-    assert same(decode_block(name, block), [BLOCKS[name]])
+    assert same(decode_block(name, block, {}), [BLOCKS[name]])
     (plain,) = msgpack.decode(block)
     endless = b"\xdd\xff\xff\xff\xff" + block[1:]
     for wrong in (block[:-1], endless, msgpack.encode([plain[:-1]]), msgpack.encode([[*plain, 0]])):
         with pytest.raises(MsgspecError):
-            decode_block(name, wrong)
+            decode_block(name, wrong, {})
 
 
 def rewritten(old: bytes, new: bytes) -> Generation:

@@ -95,9 +95,9 @@ def slow_to_read(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slow_to_decode(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    def decode(name: str, encoded: bytes) -> list[Any]:
+    def decode(name: str, *rest: Any) -> list[Any]:
         pipeline.clock.advance_to(pipeline.now_ms() + PART_MS)
-        return decode_block(name, encoded)
+        return decode_block(name, *rest)
 
     monkeypatch.setattr("stream.snapshots.state.decode_block", decode)
 
