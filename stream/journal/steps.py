@@ -18,10 +18,12 @@ The header `onebit-version` contains the format version, 1.
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from itertools import chain, dropwhile
 from typing import Any, NamedTuple
 
 import orjson
+from msgspec import Struct, convert, to_builtins
 
 from stream.errors import OnebitError
 from stream.kafka.port import Broker
@@ -90,7 +92,7 @@ def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
     return TaskSettings(**own, parameters=parameters, join=join, class_names=class_names)
 
 
-class LogStep(NamedTuple):
+class LogStep(Struct, frozen=True, omit_defaults=True):
     """A step's position in the shared model's log. `JournalStep.updates` is the model version that the step used."""
 
     offset: int  # offset up to which the log had been read
@@ -102,7 +104,7 @@ class LogStep(NamedTuple):
     adds: tuple[str, ...] = ()  # open classes that this step writes to the log
 
 
-class ReplicaDigest(NamedTuple):
+class ReplicaDigest(Struct, frozen=True):
     """The digest of a learner process's model, at the version that the step used."""
 
     instance: str  # the learner process
@@ -131,19 +133,12 @@ class JournalStep(NamedTuple):
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 
-_NAMES = {"names", "adds"}
-
-
-def _plain_log(log: LogStep) -> dict[str, Any]:
-    return {name: value for name, value in log._asdict().items() if value or name not in _NAMES}
-
-
 _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "contexts": (list, lambda pair: (pair[0], pair[1])),
     "feedback": (list, lambda pair: (pair[0], pair[1])),
     "ledger": (lambda ledger: {name: n for name, n in ledger._asdict().items() if n}, lambda counts: Ledger(**counts)),
-    "log": (_plain_log, lambda log: LogStep(**{**log, **{name: tuple(log[name]) for name in _NAMES & log.keys()}})),
-    "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
+    "log": (to_builtins, partial(convert, type=LogStep)),
+    "replica": (to_builtins, partial(convert, type=ReplicaDigest)),
     "settings": (stored_settings, task_settings),
 }
 """Conversions to and from plain values, for the `JournalStep` fields whose types JSON does not have."""

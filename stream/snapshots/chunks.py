@@ -20,7 +20,7 @@ from itertools import chain, count, pairwise
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import orjson
-from msgspec import UNSET, MsgspecError, Struct, UnsetType, convert, to_builtins
+from msgspec import UNSET, Struct, UnsetType, convert, to_builtins
 
 from stream.journal.steps import JournalError
 from stream.kafka.port import Broker
@@ -164,7 +164,7 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
     start = 4 + int.from_bytes(chunk[:4], "little")
     try:
         head = convert(orjson.loads(chunk[4:start]), ChunkHead)
-    except (ValueError, MsgspecError):
+    except ValueError:  # also raised by `convert`
         return None
     payload = memoryview(chunk)[start:]
     return (head, payload) if sha256(payload).hexdigest() == head.sha256 else None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
+from msgspec import structs
 
 from consumers import learner as learner_module
 from consumers import partition as partition_module
@@ -329,12 +330,12 @@ def journal_without_version(*arguments: Any) -> JournalStep:
 
 def journal_without_offset(*arguments: Any, original: Any = Partition._log_step) -> Any:
     step = original(*arguments)
-    return None if step is None else step._replace(offset=0)
+    return None if step is None else structs.replace(step, offset=0)
 
 
 def journal_without_names(*arguments: Any, original: Any = Partition._log_step) -> Any:
     step = original(*arguments)
-    return None if step is None else step._replace(names=())
+    return None if step is None else structs.replace(step, names=())
 
 
 def applies_new_classes(self: Partition, records: list[Record], names: Sequence[str]) -> Any:
