@@ -13,9 +13,10 @@ Workarounds for librdkafka:
 - The client reports a damaged batch as an event and continues with the next batch. Here, the reader stops reading the
   partition.
 - Only a record's timestamp type shows whether the broker or the sender set the timestamp.
-- A seek fails just after an assignment, and on a partition that the client has abandoned. The client abandons a
-  partition if the requested offset does not exist. It sometimes also does so after a damaged batch, because it reads
-  the rest of the batch as further batches. Here, the next poll assigns all partitions again instead (`_assign`).
+- A seek fails just after an assignment. A reader therefore assigns its partitions in its first poll.
+- A seek also fails on a partition that the client has abandoned. The client abandons a partition if the requested
+  offset does not exist. It sometimes also does so after a damaged batch, because it reads the rest of the batch as
+  further batches. All partitions are then assigned again.
 - `close` waits indefinitely for the group, and may never return. Here, it has a timeout.
 """
 
@@ -50,6 +51,11 @@ _GRAIN_S = 0.001
 
 _CLOSED_WITHIN_S = 5.0
 """Timeout for closing a client. If it expires, the client stays open until the process ends."""
+
+_SEEK_RETRY_S = 0.002
+_SEEK_TRIED_S = 1.0
+"""Time limit for retrying a seek. If seeks still fail after that, the client has abandoned the partition. After an
+assignment, seeks fail only for a few milliseconds."""
 
 
 def make_consumer(connection: ConfluentConnection, fetch_wait_ms: int = FETCH_WAIT_MS, **own: Any) -> Any:
@@ -92,13 +98,14 @@ class Reader:
         self._admin = admin
         self._client = client
         self._positions = dict(positions)
-        self._must_assign = True  # True if the client reads from different offsets than requested
+        self._is_assigned = False  # True after the assignment in the client; before that, a seek only sets the start
         self._paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()  # partitions that are also paused in the client
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
         self._is_drained = False  # True if the last poll returned all the records that the client had fetched
         self._has_moved = False  # True if the position advanced without records, past markers or aborted records
+        self._has_lost_its_way = False  # True if the client reads from a different offset than requested
         self._errors: list[Any] = []  # errors reported by the client and not yet raised by poll
         self._unreadable: dict[TopicPartition, str] = {}  # unreadable partitions, with the reason
         connection.clients.add(self)
@@ -109,12 +116,14 @@ class Reader:
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer. Returns no records while the broker is down; the client reconnects automatically."""
+        if not self._is_assigned:
+            self._assign()
         self._is_drained = False
         ends_s = time.monotonic() + timeout_ms / 1000
         while True:
             self._raise_errors()
-            if self._must_assign and self._positions:
-                self._assign()
+            if self._has_lost_its_way and self._positions:
+                self._assign_anew()
             self._has_moved = False
             events = self._take_aside(records_max)
             if len(events) < records_max:
@@ -128,14 +137,11 @@ class Reader:
                 return []
 
     def _assign(self) -> None:
-        """Assign all partitions at their current positions. Events that were set aside are fetched again."""
         with self._connection.translating("read partitions"):
-            self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
             self._client.assign([_kafka.TopicPartition(*tp, offset) for tp, offset in self._positions.items()])
-        self._stopped.clear()
-        self._aside.clear()
         self._ends.clear()
-        self._must_assign = False
+        self._is_assigned = True
+        self._has_lost_its_way = False
 
     def _take_aside(self, count: int) -> list[Any]:
         """Return up to `count` events that were set aside for partitions that have since been resumed."""
@@ -146,10 +152,13 @@ class Reader:
                 events.append(waiting.popleft())
             if not waiting:
                 del self._aside[tp]
-                if tp in self._stopped:
-                    self._stopped.remove(tp)
-                    self._client.resume([_kafka.TopicPartition(*tp)])
+                self._restart(tp)
         return events
+
+    def _restart(self, tp: TopicPartition) -> None:
+        if tp in self._stopped:
+            self._stopped.remove(tp)
+            self._client.resume([_kafka.TopicPartition(*tp)])
 
     def _receive(self, timeout_s: float, count: int) -> list[Any]:
         """Return the available events, or wait for the first one. Events from paused partitions are set aside."""
@@ -236,7 +245,7 @@ class Reader:
         if event.offset() != offset:
             first, end = self._admin.beginnings([tp])[tp], self._admin.ends([tp])[tp].high_watermark
             if first <= offset <= end:
-                self._must_assign = True
+                self._has_lost_its_way = True
                 return
         reason = f"{tp}, offset {offset}: {error.str()}"
         self._unreadable[tp] = f"cannot read an offset that has been deleted or never existed: {reason}"
@@ -269,7 +278,7 @@ class Reader:
         would have been in the same response, because only a full response ends before the last stable offset.
         """
         position = self.position(tp)
-        if self._ends.get(tp) == position:
+        if not self._is_assigned or self._ends.get(tp) == position:
             return 0
         try:
             _, high_watermark = self._client.get_watermark_offsets(_kafka.TopicPartition(*tp), cached=True)
@@ -284,8 +293,34 @@ class Reader:
         """See Consumer."""
         self.position(tp)
         self._positions[tp] = offset
+        self._ends.pop(tp, None)
+        self._aside.pop(tp, None)
         self._unreadable.pop(tp, None)
-        self._must_assign = True
+        if self._is_assigned:
+            self._seek(tp, offset)
+
+    def _seek(self, tp: TopicPartition, offset: int) -> None:
+        self._restart(tp)
+        given_up_s = time.monotonic() + _SEEK_TRIED_S
+        while True:
+            try:
+                self._client.seek(_kafka.TopicPartition(*tp, offset))
+            except KafkaException as raised:
+                if error_of(raised).code() != _code._STATE:
+                    self._connection.refuse(f"seek to {offset} in {tp}", raised)
+                if time.monotonic() > given_up_s:
+                    self._assign_anew()
+                    return
+                time.sleep(_SEEK_RETRY_S)
+            else:
+                return
+
+    def _assign_anew(self) -> None:
+        """Assign all partitions again at their current positions. Events that were set aside are fetched again."""
+        self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
+        self._stopped.clear()
+        self._aside.clear()
+        self._assign()
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """See Consumer."""

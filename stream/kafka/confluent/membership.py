@@ -56,7 +56,7 @@ class GroupConsumer(Reader):
             partition_assignment_strategy="range",
         )
         super().__init__(connection, admin, client, {})
-        self._must_assign = False  # the group assigns the partitions
+        self._is_assigned = True  # the group assigns the partitions
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
         self._generation: int | None = None  # the generation of the current assignment; None without an assignment
@@ -119,7 +119,10 @@ class GroupConsumer(Reader):
         self._generation = _generation_of(self._client.consumer_group_metadata())
         beginnings = self._admin.beginnings(sorted(tps))
         self._positions = beginnings | self._admin.committed(self.subscription.group, sorted(tps))
+        self._is_assigned = False
         self._paused.clear()
+        self._aside.clear()
+        self._stopped.clear()
         self.subscription.listener.on_assigned(tps)
         self.subscription.check_kept({tp: self._positions[tp] for tp in sorted(tps - self._paused)}, beginnings)
 
