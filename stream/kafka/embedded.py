@@ -6,6 +6,7 @@ they use the embedded broker. No program sleeps, and the order of all events dep
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
+from weakref import WeakSet
 
 from stream.kafka.port import (
     FETCH_WAIT_MS,
@@ -163,14 +164,14 @@ class EmbeddedBroker:
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return PlainProducer(lambda: EmbeddedSink(self))
+        return PlainProducer(lambda: EmbeddedSink(self), clients=WeakSet())
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
         if transactional_id in self._sinks:
             self._sinks[transactional_id].fence()
         sink = self._sinks[transactional_id] = _TransactionSink(self, transactional_id)
-        return TransactionProducer(sink)
+        return TransactionProducer(sink, clients=WeakSet())
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True

@@ -1,8 +1,8 @@
 """The Broker interface's producers. They check the order of calls and pass records to an adapter's `Sink`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSet
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from stream.kafka.port import BrokerError, Member, Producer, TransactionalProducer
 from stream.wire.records import Headers, TopicPartition
@@ -25,10 +25,13 @@ class TransactionSink(TransactionalProducer, Protocol):
 class PlainProducer:
     """See Producer."""
 
-    def __init__(self, make: Callable[[], Sink]) -> None:
+    def __init__(self, make: Callable[[], Sink], clients: MutableSet[Any]) -> None:
+        """Create a producer. The connection lists it as an open client until it is closed."""
         self._make = make
+        self._clients = clients
         self._sink = make()
         self._has_failed = False
+        clients.add(self)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
@@ -53,15 +56,19 @@ class PlainProducer:
         try:
             self.flush()
         finally:
+            self._clients.discard(self)
             self._sink.close()
 
 
 class TransactionProducer:
     """See TransactionalProducer."""
 
-    def __init__(self, sink: TransactionSink) -> None:
+    def __init__(self, sink: TransactionSink, clients: MutableSet[Any]) -> None:
+        """Create a producer. The connection lists it as an open client until it is closed."""
         self._sink = sink
+        self._clients = clients
         self._in_transaction = False
+        clients.add(self)
 
     def begin(self) -> None:
         """See TransactionalProducer."""
@@ -104,6 +111,7 @@ class TransactionProducer:
         """See TransactionalProducer."""
         with suppress(BrokerError):  # the next producer with this id, or the broker, aborts the transaction
             self.abort()
+        self._clients.discard(self)
         self._sink.close()
 
     def _check_open(self) -> None:

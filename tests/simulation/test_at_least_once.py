@@ -149,7 +149,7 @@ class FlushFailingProducer(PlainProducer):
     """A producer for a `FlushFailingBroker`."""
 
     def __init__(self, broker: FlushFailingBroker) -> None:
-        super().__init__(lambda: EmbeddedSink(broker))
+        super().__init__(lambda: EmbeddedSink(broker), set())
         self.forgetful = broker
         self.queue: list[Any] = []
 

@@ -36,11 +36,12 @@ class ConfluentBroker(Admin):
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return PlainProducer(lambda: ConfluentSink(self._librdkafka, self))
+        return PlainProducer(lambda: ConfluentSink(self._librdkafka, self), self._librdkafka.clients)
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        return TransactionProducer(ConfluentTransactionSink(self._librdkafka, self, transactional_id))
+        sink = ConfluentTransactionSink(self._librdkafka, self, transactional_id)
+        return TransactionProducer(sink, self._librdkafka.clients)
 
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._librdkafka, self, subscription)

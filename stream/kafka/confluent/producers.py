@@ -87,7 +87,6 @@ class ConfluentSink:
                 )
             )
         connection.producers.append(self._client)
-        connection.clients.add(self)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Sink."""
@@ -162,7 +161,6 @@ class ConfluentSink:
 
     def close(self) -> None:
         """See Sink."""
-        self._connection.clients.discard(self)
         if self._client is not None:
             self._connection.producers.remove(self._client)
             with suppress(*RAISED):

@@ -22,11 +22,12 @@ class KafkaBroker(Admin):
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return PlainProducer(lambda: KafkaSink(self._connection, linger_ms=5))
+        return PlainProducer(lambda: KafkaSink(self._connection, linger_ms=5), self._connection.clients)
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        return TransactionProducer(KafkaTransactionSink(self._connection, transactional_id))
+        sink = KafkaTransactionSink(self._connection, transactional_id)
+        return TransactionProducer(sink, self._connection.clients)
 
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._connection, self, subscription)

@@ -61,7 +61,6 @@ class KafkaSink:
                 value_serializer=SerializeWrapper(lambda data: None if data is NULL else data),
                 **settings,
             )
-        connection.clients.add(self)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Sink."""
@@ -109,7 +108,6 @@ class KafkaSink:
 
     def close(self) -> None:
         """See Sink."""
-        self._connection.clients.discard(self)
         self._client._sender.force_close()
         self._client._sender.join(CLOSE_S)
         with suppress(kafka_errors.KafkaError):
