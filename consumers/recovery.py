@@ -171,6 +171,7 @@ class Recoveries:
             # While the snapshots were read, another partition's recovery may have restored the model.
             model = stored.newest or stored.imported
             self.parked.shared = self.parked.shared or self.make_shared(recovered.settings, model)
+            del stored, model  # their payloads can be large, and reading the log can take a long time
         shared, wrote, is_announced = self.parked.shared, recovered.step.wrote, False
         self.reported_ms = self.host_ms()
         while True:

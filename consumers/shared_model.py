@@ -139,10 +139,10 @@ class SharedModel:
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
             self.replica.read(read_towards(self._reader, {self._tp: end}, records_max=_RECORDS_MAX))
+            if self.replica.foreign.records > self._foreign_announced:
+                self._foreign_announced = self.replica.foreign.records
+                self._announce(self.replica.foreign.describe(str(self._tp)))
             yield True
-        if self.replica.foreign.records > self._foreign_announced:
-            self._foreign_announced = self.replica.foreign.records
-            self._announce(self.replica.foreign.describe(str(self._tp)))
 
     @property
     def hold(self) -> Hold | None:

@@ -23,13 +23,7 @@ from stream.journal.steps import (
 from stream.kafka.port import Broker
 from stream.kafka.reading import Portions, offset_of_number, read_partition
 from stream.shared.view import Recall, RecallError
-from stream.snapshots.chunks import (
-    MODEL_PARTITION,
-    Parts,
-    Stored,
-    at_once,
-    reading_snapshots,
-)
+from stream.snapshots.chunks import MODEL_PARTITION, Parts, Stored, at_once, reading_snapshots
 from stream.snapshots.state import decode_model, decoding, restoring
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task, merge
@@ -106,7 +100,9 @@ def recovery(
     settings = resolve(current, settings, given, change=change_settings, place=place)
     recovered = yield from rebuilding(broker, topics, partition, settings, progress)
     step = recovered.step
-    if step.number > 0:
+    if step.number > 0:  # check again, because another process may have changed the settings in the meantime
+        now = stored_settings(recovered.task.settings)
+        settings = resolve(now, settings, given, change=change_settings, place=place)
         for topic, (_, offset) in ((topics.contexts, step.contexts), (topics.feedback, step.feedback)):
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
     settings.check_policies(recovered.task.learner)

@@ -15,6 +15,7 @@ or a wrong checksum is *torn*, and is ignored.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import wraps
 from hashlib import sha256
 from itertools import chain, count, pairwise
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -63,6 +64,7 @@ def finish(parts: Parts[T], pulse: Callable[[], object] = lambda: None) -> T:
 def at_once(operation: Callable[P, Parts[T]]) -> Callable[P, T]:
     """Return a function that runs an operation to completion and returns the result."""
 
+    @wraps(operation)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         return finish(operation(*args, **kwargs))
 

@@ -19,7 +19,7 @@ from stream.journal.steps import (
     stored_settings,
 )
 from stream.learners import ParameterError
-from stream.snapshots.chunks import finish
+from stream.snapshots.chunks import Parts, finish
 from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
@@ -242,7 +242,13 @@ def test_settings_are_unknown_if_a_change_outside_snapshots_was_deleted() -> Non
 
 def test_recovery_uses_the_recovered_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, _ = started()
-    monkeypatch.setattr("stream.journal.recover.settings_in_force", lambda *_: {})  # as if the task had not started
+
+    def unknown(*_: Any) -> Parts[dict[str, Any]]:
+        """Return no settings, as if the task had not started."""
+        yield True
+        return {}
+
+    monkeypatch.setattr("stream.journal.recover.reading_settings", unknown)
     assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
     with pytest.raises(SettingsDifferError):
         recover(pipeline.broker, TOPICS, 0, SHORTER)

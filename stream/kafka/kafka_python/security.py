@@ -97,7 +97,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         """Close connections, including those that kafka-python leaves open because of unwritten data."""
         super().close(node_id, timeout_ms)
         if node_id is None:
-            for transport in self._transports:
+            for transport in list(self._transports):  # the client's thread can add transports
                 transport._close()
 
     async def _build_tls(self, node: Any, timeout_at: float | None) -> Any:
