@@ -226,6 +226,17 @@ def test_running_learner_limits_log_reading_per_step_and_keeps_deciding(monkeypa
     assert versions == [2, 4, 5]
 
 
+def test_foreign_log_record_is_reported_although_reading_stops_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    slow = SlowToRead(pipeline, monkeypatch, 600, step_max_ms=500)
+    assert slow.learner is not None
+    run_until_idle(slow.learner)
+    for _ in range(3):
+        pipeline.broker.producer().send(TOPICS.updates, 0, None, b"junk")
+    slow.learner.step(0)
+    assert Foreign(1, "test.updates/0 offset 0").describe("test.updates/0") in slow.messages
+
+
 def write_to_log(pipeline: Pipeline, steps: int) -> None:
     """Write updates from another task (in partition 9), with one decision per step."""
     learner = pipeline.settings.make_learner()
