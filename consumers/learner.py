@@ -1,7 +1,7 @@
 """The learner program, which polls, applies and commits records for all of a process's partitions.
 
-The program only transfers records between Kafka and the tasks. The tasks compute decisions, updates and expiries from
-the records alone.
+The program only transfers records between Kafka and the tasks. Decisions, updates and expiries are determined by the
+tasks, and depend only on the records.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,29 +32,29 @@ class LearnerOptions:
     instance: str = "learner-1"  # this process's unique name, which it keeps across restarts
     records_max: int = 2_000  # limit on records per task in one transaction
     step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
-    idle_ms: int = 1_000  # interval between ticks while decisions or orphans wait and no feedback arrives
+    idle_ms: int = 1_000  # interval between ticks while decisions or orphans are waiting and no feedback arrives
     snapshot_interval_ms: int = 60_000  # stream time between a task's snapshots; 0 means no snapshots
     snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, to bound decision latency
     snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
     model_lag_max_ms: int = -1  # time for which the log can be blocked before decisions stop; -1: no limit
-    ahead_max: int = 10_000  # limit on a task's decisions that the shared model has not observed yet
+    ahead_max: int = 10_000  # maximum number of a task's decisions that the shared model has not observed yet
 
 
 NAMES_POLL_MS = 5
-"""Limit on a poll's duration while a partition waits for the names of new classes."""
+"""Maximum duration of a poll while a partition waits for the names of new classes."""
 
 BLOCKED_MS = 1_000
-"""Once an open transaction in the log reaches this age, polls are no longer shortened."""
+"""Age of an open transaction in the log after which polls are no longer shortened."""
 
 STANDBY_MS = 10_000
-"""Time after which a learner without a partition logs which members have partitions."""
+"""Time that a learner spends without a partition before it logs which members have partitions."""
 
 PORTION_RECORDS = 250
 """Number of records per task in the first step. Most learners process this many records in a few milliseconds."""
 
 
 class Portion:
-    """The number of records per task in a step. It grows during a backlog, within a limit on the step's duration."""
+    """The number of records per task in a step. It grows during a backlog, as long as steps remain short enough."""
 
     def __init__(self, records_max: int, work_max_ms: int) -> None:
         self.records = min(records_max, PORTION_RECORDS)
@@ -75,8 +75,8 @@ class Portion:
 class LearnerProgram:
     """A learner process with the tasks for its assigned partitions.
 
-    Call `step` in a loop. After a BrokerError, close this program, and pass the result of its `park` to a new program.
-    A task resumes if its journal has no newer step; otherwise it is recovered from the topics.
+    Call `step` in a loop. After a BrokerError, close this program and pass the result of its `park` method to a new
+    program. A task resumes if its journal has no newer step; otherwise, it is recovered from the topics.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LearnerProgram:
             host_ms: this host's clock, used to measure intervals. It must keep running while the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
-            stop: returns whether to stop. Called repeatedly during a recovery, which can take a long time.
+            stop: returns True to stop the program. Called repeatedly during a recovery, which can take a long time.
             given: names of the settings that the user set; None means all settings. If a task was started with
                 different values for these settings, recovery fails, unless `change_settings` is True.
             change_settings: whether the user's settings replace the settings of tasks that have already started,
@@ -184,7 +184,10 @@ class LearnerProgram:
 
     @property
     def broker_ms(self) -> int:
-        """The broker's time for metrics: the last append time plus the elapsed time, or 0 before the first commit."""
+        """The broker's time, for metrics; 0 before the first commit.
+
+        It is the last append time plus the time that has passed since that commit.
+        """
         return self._append_ms and self._append_ms + self._host_ms() - self._append_at_ms
 
     def lag(self) -> dict[TopicPartition, int]:
@@ -222,7 +225,7 @@ class LearnerProgram:
                     break
 
     def report_replica(self) -> None:
-        """Read the shared model's log, and record the replica's digest in one task's journal.
+        """Read the shared model's log and record the replica's digest in one task's journal.
 
         Call this before the program ends.
         """
@@ -240,7 +243,7 @@ class LearnerProgram:
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once, and apply the available records in one transaction. Return 0 if there was no work.
+        """Poll once and apply the available records in one transaction. Return 0 if there was no work.
 
         Raises:
             FencedError: another process has replaced this one, or the group has removed this member.
@@ -257,7 +260,7 @@ class LearnerProgram:
             raise
 
     def park(self) -> Parked:
-        """Return the state from which this process's next program can resume once this program is closed."""
+        """Return the state from which a new program in this process can resume after this program is closed."""
         self._park(set(self._running))
         return self._recoveries.parked
 
@@ -351,7 +354,7 @@ class LearnerProgram:
         return result
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
-        """Return whether to report the replica in a task's journal.
+        """Return whether to record the replica's digest in a task's journal.
 
         A report is due if the process has not reported yet, and at intervals after the first report.
         """
@@ -373,7 +376,7 @@ class LearnerProgram:
             append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
             self._announce(
-                f"the group has rebalanced; aborting this step, and repeating it for the remaining tasks: {error}"
+                f"the group has rebalanced; aborting this step and repeating it for the remaining tasks: {error}"
             )
             self._producer.abort()
             self._park(set(self._running))
@@ -402,5 +405,5 @@ class LearnerProgram:
             members = self._broker.members(self._options.group)
             holders = sorted(name for name, tps in members.items() if tps) or ["none"]
             self._announce(
-                f"{self._options.instance} waits for a partition; members with partitions: {', '.join(holders)}"
+                f"{self._options.instance} is waiting for a partition; members with partitions: {', '.join(holders)}"
             )

@@ -1,4 +1,4 @@
-"""The monitor's Faust application, which reads committed records into partition states. No other module imports Faust.
+"""The monitor's Faust application, which builds partition states from committed records. No other module imports Faust.
 
 A partition's state consists of its counts and next offsets, and is stored as one value in a table. The state is
 written to the table before the records in a batch are acknowledged, and Faust flushes the table's changelog before it
@@ -7,12 +7,12 @@ records have already been counted.
 
 Without transactions, Faust's driver reads uncommitted records. With transactions, the driver loses messages that it
 sends. The driver therefore uses no transactions here, but it is configured to read only committed records
-(`_CommittedThread`). All records fetched together from a partition are delivered as one message (`_Batch`). Faust takes
-about 150 µs per message, but a record in a batch takes only a tenth of that.
+(`_CommittedThread`). All records fetched together from a partition are delivered as one message (`_Batch`). Faust needs
+about 150 µs for each message, but only a tenth of that for each record in a batch.
 
-While Faust recovers its table, it can fetch and discard records from any topic. Afterwards, it can deliver later
-records before it seeks to the committed offset. The states would then not include the discarded records.
-`_PlacedConsumer` therefore seeks to the offsets in the states, and discards records that were fetched before the seek.
+While Faust recovers its table, it may fetch and discard records from any topic. Afterwards, it may deliver later
+records before it seeks to the committed offset. The discarded records would then be missing from the states.
+`_PlacedConsumer` therefore seeks to the offsets in the states and discards records that were fetched before the seek.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Maximum number and age of the messages in a batch. Both limits also bound how far the monitor's page lags behind."""
+"""Maximum number and age of the messages in a batch. These limits also bound the delay of the monitor's page."""
 
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""
@@ -72,8 +72,8 @@ class MonitorProgram:
 
         Args:
             topics: the pipeline's topics.
-            partitions: the number of partitions in each topic.
-            group: the consumer group; unique to each monitor, because every monitor reads all partitions.
+            partitions: number of partitions in each topic.
+            group: the consumer group. Each monitor needs its own group, because every monitor reads all partitions.
             bootstrap: addresses of the brokers.
             directory: a directory that Faust requires, although it writes no files there.
             config: the client configuration for Kafka.
@@ -137,7 +137,7 @@ class MonitorProgram:
         return self._app.tables.actives_ready and not self._app.rebalancing
 
     async def _take(self, stream: Any) -> None:
-        """Process batches, and write the changed states to the table before each batch is acknowledged."""
+        """Process batches. Write the changed states to the table before each batch is acknowledged."""
         consumer: Any = self._app.consumer
         try:
             async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
@@ -174,7 +174,7 @@ class _Batch(bytes):
 
 
 def _batch(records: list[Any], seeks: int) -> Any:
-    """Combine records from a partition into one message, which has the last record's offset."""
+    """Combine records from a partition into one message with the last record's offset."""
     value = _Batch()
     value.records, value.seeks = records, seeks
     return replace(records[-1], key=None, value=value, headers=())

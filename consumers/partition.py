@@ -79,7 +79,7 @@ class Partition:
 
     @property
     def settings_change(self) -> bool:
-        """Whether the settings change with the task's next step."""
+        """Whether the task's settings will change in its next step."""
         return self.newest_step.number > 0 and self.task.settings != self.settings
 
     def take(self, record: Record) -> None:
@@ -116,7 +116,7 @@ class Partition:
     def next_records(self, consumer: Consumer, records_max: int) -> list[Record]:
         """Remove and return the next records.
 
-        Ticks that do not settle anything stay in the buffer until other records arrive or the buffer is full.
+        Ticks stay in the buffer until one of them reaches a deadline, other records arrive, or the buffer is full.
         """
         contexts, feedback = self.contexts.buffer, self.feedback.buffer
         if not contexts and 0 < len(feedback) < records_max and all(map(_can_wait, feedback)):
@@ -132,10 +132,10 @@ class Partition:
         )
 
     def hold_back(self, records: list[Record], names: Sequence[str]) -> tuple[list[Record], Sequence[str]]:
-        """Return the records before the first context with a new open class, and the names to add to the model's log.
+        """Return the records before the first context with a new open class, and the class names to add to the log.
 
-        That context and all later records go back to the buffers until the log assigns an index to the class. Only
-        this method passes new names from the log to the task. The next step writes them to the journal.
+        That context and all later records go back to the buffers until the log assigns an index to the class. Only this
+        method passes new names from the log to the task. The task's next step writes the names to the journal.
 
         Args:
             records: the next records.
@@ -249,7 +249,7 @@ class Partition:
         return self.last_step.number == 0 if last is None else last == self.last_step
 
     def sources(self, shared: SharedModel | None) -> list[Source]:
-        """Return the objects whose snapshots are written in this partition's steps: the task and any shared model."""
+        """Return the sources of this partition's snapshots: the task and possibly the shared model."""
         step = self.newest_step
         if step.number == 0:
             return []
@@ -257,7 +257,7 @@ class Partition:
         return [own] if shared is None else [*shared.sources(self.partition), own]
 
     def _log_step(self, effects: Effects, before: JournalStep, adds: Sequence[str]) -> LogStep | None:
-        """Return a step's position in the shared model's log."""
+        """Return the step's position in the shared model's log."""
         if not isinstance(self.task.model, View):
             return None
         values = [encode_prediction(prediction, offset) for prediction, offset in effects.predictions]

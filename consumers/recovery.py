@@ -18,11 +18,11 @@ REPORT_INTERVAL_MS = 5_000
 SLICE_MS = 100
 """Time slice for recovery work, after which the learner polls and the running partitions take a step."""
 PARKED_MS = 60_000
-"""Time for which a parked task is kept after its last step while another process owns its partition."""
+"""Time after its last step for which a parked task is kept while another process owns its partition."""
 
 
 class RecoveryStoppedError(Exception):
-    """The learner was stopped during a recovery, and wrote nothing."""
+    """The learner was stopped during a recovery. It wrote nothing."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Recoveries:
     _running: dict[int, Parts[Partition]] = field(default_factory=dict)  # each yields False while it waits
 
     def advance(self, partitions: Sequence[int]) -> Iterator[Partition]:
-        """Work on these partitions for one time slice, and yield those that can run.
+        """Work on these partitions for one time slice and yield those that can run.
 
         Parked tasks resume together. The other tasks are recovered one after another, so that each partition can make
         decisions as soon as its recovery is complete.
@@ -82,9 +82,9 @@ class Recoveries:
                 return
 
     def _resume(self, partitions: Sequence[int]) -> list[Partition]:
-        """Return those of the partitions' parked tasks that can continue at once.
+        """Return the parked tasks of these partitions that can continue at once.
 
-        The requests cover all partitions together, so that a rebalance only briefly interrupts running partitions.
+        Each request covers all of the partitions, so that a rebalance only briefly interrupts running partitions.
         """
         candidates = [each for each in partitions if each in self.parked.partitions and each not in self._running]
         if not candidates:
@@ -93,7 +93,7 @@ class Recoveries:
         return self._resumed([each for each in candidates if each not in held_up])
 
     def _resumed(self, partitions: Iterable[int]) -> list[Partition]:
-        """Remove these parked tasks, and return those that can continue from the ends of their journals."""
+        """Remove these partitions' parked tasks. Return those that can continue from the ends of their journals."""
         journals = {each: TopicPartition(self.topics.journal, each) for each in partitions}
         last = last_steps(self.broker, list(journals.values()))
         checked = [(self.parked.partitions.pop(each), last.get(tp)) for each, tp in journals.items()]
@@ -147,7 +147,7 @@ class Recoveries:
         return (yield from self._partition_of(partition, recovered))
 
     def _recover(self, partition: int) -> Recovery:
-        """Recover a task from its topics, and log the progress at the start, at intervals, and at the end."""
+        """Recover a task from its topics. Log the progress at the start, at intervals and at the end."""
         began_ms = self.reported_ms = self.host_ms()
 
         def report(progress: Progress) -> None:
@@ -245,7 +245,7 @@ class Recoveries:
         """Return the partitions whose recovery must wait for an open transaction.
 
         Such a partition's previous process can still commit the transaction, and the recovery would then miss its
-        records. The transaction ends when that process ends it, or when the broker's timeout expires.
+        records. The transaction ends when that process commits or aborts it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"

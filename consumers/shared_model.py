@@ -1,4 +1,4 @@
-"""A learner process's replica of a shared model. It follows the log, and limits decisions while it is behind."""
+"""A learner process's replica of a shared model. It follows the log and limits decisions while it lags behind."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,8 +16,8 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 GONE_MS = 20_000
-"""Time after which a log that ends before a known record is treated as truncated or recreated. After a leader change,
-the new leader may briefly report an outdated end."""
+"""A log that ends before a known record for this long is treated as truncated or recreated. After a leader change, the
+new leader may briefly report an outdated end."""
 
 _RECORDS_MAX = 1_000
 """Maximum number of records per poll. Applying this number of typical records takes at most a second."""
@@ -68,13 +68,14 @@ class SharedModel:
             host_ms: this host's clock, used to measure intervals.
             announce: called with each log message.
             instance: the process's name, for its reports.
-            lag_max_ms: time for which an open transaction may block the log before decisions stop; -1 means no limit.
-            ahead_max: limit on a task's decisions that the model has not observed. Each step applies all of them on top
-                of the model. Without a limit, steps would therefore take longer and longer while the log is blocked.
+            lag_max_ms: time for which an open transaction can block the log before decisions stop; -1 means no limit.
+            ahead_max: maximum number of a task's decisions that the model has not observed. Each step applies all of
+                these decisions on top of the model. Without a limit, steps would therefore take longer and longer while
+                the log is blocked.
 
         Raises:
-            JournalError: the snapshot cannot be read or belongs to a different model, or log records after the snapshot
-                were deleted.
+            JournalError: the snapshot cannot be read or belongs to a different model, or records that follow the
+                snapshot in the log were deleted.
         """
         self.settings = settings
         self._tp = tp = TopicPartition(topics.updates, 0)
@@ -95,8 +96,8 @@ class SharedModel:
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
             raise UnrecoverableError(
-                f"{self._tp}: expected records from offset {self.replica.offset} on, where the model's newest "
-                f"snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1"
+                f"{self._tp}: expected the log to begin at or before offset {self.replica.offset}, where the model's "
+                f"newest snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1"
             )
         self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
         self.reconnect(broker)
@@ -108,14 +109,14 @@ class SharedModel:
         self.snapshots = stored
 
     def sources(self, partition: int) -> list[Source]:
-        """Return the shared model as a Source, if its snapshots are written in this partition's steps."""
+        """Return the shared model as a Source if this partition's steps write its snapshots, or an empty list."""
         if self.snapshots is None or partition != MODEL_PARTITION:
             return []
         version, take = self.replica.version, partial(take_model, self.replica, self.settings)
         return [Source(partition, self.snapshots, version, version, take)]
 
     def reconnect(self, broker: Broker) -> None:
-        """Open new connections after the previous ones were closed, and continue reading."""
+        """Open new connections to replace the previous, closed ones, and continue reading."""
         self._broker = broker
         self._reader = broker.reader([self._tp], SHORT_FETCH_WAIT_MS)
         self._reader.seek(self._tp, self.replica.offset)
@@ -164,7 +165,7 @@ class SharedModel:
         return f"{self._tp} ends at offset {self.ends.high_watermark}"
 
     def room(self, partition: int, view: View) -> int:
-        """Return the number of decisions that a task can make before the model must observe its earlier decisions."""
+        """Return the number of decisions that a task can make before it must wait for the model to catch up."""
         if self.stops_decisions:
             return 0
         room = max(0, self._ahead_max - view.ahead)
@@ -174,13 +175,13 @@ class SharedModel:
         elif not room and partition not in self._too_far_ahead:
             self._too_far_ahead.add(partition)
             self._announce(
-                f"decisions are paused on partition {partition}: the model has not observed {view.ahead:,} of its "
+                f"decisions are paused on partition {partition}: the model has not observed {view.ahead:,} earlier "
                 f"decisions; {self.waits_for}"
             )
         return room
 
     def has_all_of(self, partition: int, wrote: int, version: int) -> bool:
-        """Return whether the replica has reached a task's last step in the log and the version of its last decision.
+        """Return whether the replica has reached the task's last step and the model version of its last decision.
 
         Raises:
             UnrecoverableError: the log was truncated or recreated.
@@ -208,7 +209,7 @@ class SharedModel:
 
     @property
     def _is_short(self) -> bool:
-        """Whether the log now ends before the offset up to which this process has read it."""
+        """Whether the log now ends before the offset that this process has already reached."""
         return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:
