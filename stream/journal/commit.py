@@ -39,11 +39,11 @@ def commit(
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
 ) -> int:
-    """Publish steps from one or more tasks in one transaction. Return the records' latest append time.
+    """Publish steps from one or more tasks in one transaction. Return the latest append time of the records.
 
     The crash tests refer to the stages by number. The records are in the log (4) before the offsets are sent (5), and
     only a current member of the group can send offsets. A process that recovers a task waits until no transaction is
-    open in the task's journal. After that, no earlier process can still commit.
+    open in the task's journal. After that, no earlier process can commit.
     """
     producer.begin()
     after(1)
@@ -76,7 +76,7 @@ def predictions_digest(values: Iterable[bytes]) -> str:
 
 
 def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
-    """Send the journal record, the chunks of a snapshot in progress, and the tick."""
+    """Send the journal record and, if the step has any, snapshot chunks and a tick."""
     producer.send(topics.journal, part.partition, None, encode_step(part.step), journal.HEADERS)
     for key, value in part.snapshot:
         producer.send(topics.snapshots, part.partition, key, value, codec.HEADERS)

@@ -59,7 +59,7 @@ Recovery = Parts[Recovered]
 """A generator that recovers a task. It yields True after each part of the preparation and after each step."""
 
 Observer = Callable[[int, Effects], None]
-"""A callback invoked after each step is reapplied, with the step's number and output."""
+"""A callback invoked with each step's number and output after the step is reapplied."""
 
 Decides = Callable[[Task, JournalStep], None]
 """A callback invoked before each step is reapplied. It sets the task's model to the version with which the step made
@@ -84,8 +84,8 @@ def recovery(
         partition: the task's partition.
         settings: the user's settings; see `resolve`.
         progress: called with the progress before the first step and after each step.
-        given: names of the settings that the user set, or None for all. For all other settings, a task that has already
-            started keeps its own values.
+        given: names of the settings that the user set; None means all settings. A task that has already started keeps
+            its own values for all other settings.
         change_settings: whether the user's settings replace the task's settings from the next step on.
 
     Raises:
@@ -237,7 +237,7 @@ pipeline_settings = at_once(reading_pipeline_settings)
 
 
 def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
-    """Return the task restored from its newest snapshot."""
+    """Restore a task from its newest snapshot."""
     assert stored.newest is not None
     snapshot = yield from decoding(stored.newest)
     settings = task_settings(snapshot.settings)
@@ -249,7 +249,7 @@ def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
 def _from_beginning(
     broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None
 ) -> Recovery:
-    """Return a task before its first step, with the journal's settings or, if the journal is empty, the user's."""
+    """Create a task in its initial state, with the journal's settings or, if the journal is empty, the user's."""
     partition = journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
@@ -302,7 +302,7 @@ def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalSt
 
 
 def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last: JournalStep) -> Iterator[JournalStep]:
-    """Yield the steps in a journal that are numbered from `first` to `final`.
+    """Yield the steps numbered `first` to `final` in a journal.
 
     Raises:
         JournalError: the steps are not consecutive, or some were deleted.
@@ -316,7 +316,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last
 
 
 def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
-    """Check that the task's counts match those in the journal after a step has been reapplied."""
+    """Check that the task's counts after a reapplied step match those in the journal."""
     expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.version, task.alarms)
     if got != expected:
         counts = zip((*Ledger._fields, "updates", "alarms"), expected, got, strict=True)
@@ -325,7 +325,7 @@ def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
 
 
 def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str) -> UnrecoverableError:
-    return UnrecoverableError(f"step {step.number} of {journal}: {difference}. The inputs have changed since the step")
+    return UnrecoverableError(f"step {step.number} of {journal}: {difference}. The inputs have changed since this step")
 
 
 class Inputs:
@@ -354,7 +354,7 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
     """Check that an input partition still contains the required records.
 
     Raises:
-        UnrecoverableError: the input begins after `offset`, or ends before `end`.
+        UnrecoverableError: the input begins after `offset` or ends before `end`.
     """
     beginning = broker.beginnings([tp])[tp]
     if beginning > offset:
@@ -365,7 +365,7 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
     kept_to = broker.ends([tp])[tp].stable
     if kept_to < end:
         raise UnrecoverableError(
-            f"recovery needs {tp} up to offset {end}; the partition ends at {kept_to}. The topic was recreated"
+            f"recovery needs {tp} up to offset {end}; the partition ends at offset {kept_to}. The topic was recreated"
         )
 
 
@@ -389,10 +389,10 @@ class Published:
         self.foreign = Foreign()
 
     def decisions(self, step: JournalStep) -> list[tuple[str, Decision]]:
-        """Return the next step's decisions, with their event ids.
+        """Return the next step's decisions with their event ids.
 
         Raises:
-            UnrecoverableError: the decisions are missing, or do not match their digest in the journal.
+            UnrecoverableError: the decisions are missing or do not match their digest in the journal.
         """
         expected, digest = (0, "") if step.log is None else (step.log.predictions, step.log.sha256)
         found: list[Record] = []

@@ -69,7 +69,7 @@ def model_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that `stored` has either all of a task's settings or exactly those in `model_settings`; return a copy.
+    """Check that `stored` has either all of a task's settings or exactly those from `model_settings`. Return a copy.
 
     Raises:
         ValueError: settings or parameters are missing or unknown, or the learner is unknown.
@@ -141,7 +141,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "replica": (to_builtins, partial(convert, type=ReplicaDigest)),
     "settings": (stored_settings, task_settings),
 }
-"""Conversions to and from plain values, for the `JournalStep` fields whose types JSON does not have."""
+"""Conversions to and from plain values, for the `JournalStep` fields whose types JSON does not support."""
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def decode_step(record: Record) -> JournalStep:
         raise JournalError(
             f"{place_of(record)}: expected a journal record with the header {VERSION_HEADER[0]}={FORMAT}; got "
             f"{'no such header' if version is None else repr(version)}. Another program or version wrote the record, "
-            "and recovery cannot continue past it. Allow only this version's learners to write to the journal"
+            "and recovery cannot continue past this record. Allow only this version's learners to write to the journal"
         )
     try:
         return step_of_plain(orjson.loads(record.value or b""))
@@ -189,7 +189,7 @@ def decode_step(record: Record) -> JournalStep:
 def read_journal(
     broker: Broker, journal: TopicPartition, start: int | None = None, open_ms: int = 0
 ) -> Generator[tuple[Record, JournalStep], None, None]:
-    """Yield the steps in a journal with their records, up to the journal's current end; see `read_partition`.
+    """Yield a journal's steps, each with its record, up to the journal's current end; see `read_partition`.
 
     Raises:
         JournalError: a record cannot be read, or was written by another program.
@@ -246,7 +246,7 @@ def last_steps(broker: Broker, journals: Sequence[TopicPartition]) -> dict[Topic
 
 
 class JournalFollower:
-    """Reads new steps from a pipeline's journals, and stores each task's last step."""
+    """Reads new steps from a pipeline's journals and stores each task's last step."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
         """Start at each task's last step."""
@@ -258,7 +258,7 @@ class JournalFollower:
         self.steps = {journal.partition: step for journal, step in last_steps(broker, journals).items()}
 
     def read(self, timeout_ms: int) -> Ledger:
-        """Read new records, and return the sum of the tasks' ledgers."""
+        """Read new records and return the sum of the tasks' ledgers."""
         for record in self._consumer.poll(timeout_ms, 10_000):
             self.steps[record.partition] = decode_step(record)
         return total_ledger(step.ledger for step in self.steps.values())
@@ -274,7 +274,7 @@ Given = Collection[str] | None
 CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
 """The settings that can change in a running pipeline: windows, limits and policies.
 
-The model depends on all other settings, and could not be reproduced if they changed.
+The model depends on all other settings. It could not be reproduced if one of those settings changed.
 """
 
 _REMEDY = "use the earlier settings, or start a new pipeline with a different topic prefix"
@@ -318,14 +318,15 @@ class SettingsDifferError(JournalError):
 def resolve(
     begun: Mapping[str, Any], wanted: TaskSettings, given: Given = None, *, change: bool = False, place: str
 ) -> TaskSettings:
-    """Determine the settings for the next step.
+    """Return the settings for the next step.
 
     Args:
-        begun: the pipeline's settings by name: all settings, only an imported model's settings, or none.
+        begun: the pipeline's settings, keyed by name. These are all settings, only an imported model's settings, or
+            none.
         wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
             `begun`.
         given: names of the settings that the user set.
-        change: whether the user's settings replace the pipeline's settings, if they can change.
+        change: whether the user's values replace the pipeline's values for settings that can change.
         place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:

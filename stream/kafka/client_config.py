@@ -1,8 +1,8 @@
-"""Access settings for a Kafka cluster that uses TLS, passwords or tokens. The properties have librdkafka's names.
+"""Access settings for a Kafka cluster that uses TLS, passwords or tokens. The properties are named as in librdkafka.
 
 Property files written for Kafka's Java client or for librdkafka can be used. Java's properties for user credentials and
 PEM stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also
-rejected, because the user would otherwise not notice that they have no effect.
+rejected. Otherwise, users would not notice that these properties have no effect.
 
 Errors and reprs do not contain secrets.
 """
@@ -28,7 +28,7 @@ BOOTSTRAP = "bootstrap.servers"
 
 
 class ClientConfigError(BrokerError):
-    """A property cannot be used. The message contains its name, the expected value and the remedy."""
+    """A property cannot be used. The message contains the property's name, the expected value and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ _CHOICES = {
 
 _TOKENS = f"set sasl.mechanism={BY_TOKEN} and sasl.oauthbearer.token.command, a command that prints a token"
 _PEM = (
-    "Java keystores (JKS, PKCS12) are not supported; export PEM files, and set ssl.ca.location, "
+    "Java keystores (JKS, PKCS12) are not supported; export PEM files and set ssl.ca.location, "
     "ssl.certificate.location, ssl.key.location (see docs/security.md)"
 )
 _OWN = "Onebit sets this property itself, because its guarantees depend on the value; remove this line"
@@ -177,7 +177,7 @@ def _of_java(value: str) -> str:
 
 
 _PEM_STORES = {"ssl.truststore": ("ssl.ca.location",), "ssl.keystore": ("ssl.certificate.location", "ssl.key.location")}
-"""Java's keystore and truststore, with the librdkafka properties that replace them if they are PEM files."""
+"""Java's keystore and truststore properties, with the librdkafka properties that replace them for PEM files."""
 
 
 def _translated(properties: Mapping[str, str]) -> dict[str, str]:
@@ -186,7 +186,7 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
     mechanism = given.pop("sasl.mechanisms", None)
     if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
         raise ClientConfigError(
-            "sasl.mechanism and sasl.mechanisms are the same property, but have different values; remove one of the "
+            "sasl.mechanism and sasl.mechanisms are the same property but have different values; remove one of the "
             "lines"
         )
     if (jaas := given.pop("sasl.jaas.config", None)) is not None:

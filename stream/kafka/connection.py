@@ -48,7 +48,7 @@ class ConnectionSettings(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A Kafka client, and the adapter that implements the Broker interface with it."""
+    """A Kafka client and the adapter that uses it to implement the Broker interface."""
 
     package: str  # the import name
     adapter: str  # MODULE:CLASS of the Broker
@@ -61,7 +61,7 @@ ADAPTERS = {
 """The supported clients, ordered from slowest to fastest."""
 
 AUTO = "auto"
-"""Selects the fastest client that is installed."""
+"""Selects the fastest installed client."""
 
 
 def chosen(client: str) -> str:
@@ -133,7 +133,7 @@ class Connection:
                 client.close()
 
     def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
-        """Send a request, and retry it after transient errors until the request timeout expires.
+        """Send a request. After transient errors, retry it until the request timeout expires.
 
         Args:
             what: a description of the request, for messages.
@@ -157,7 +157,7 @@ class Connection:
         raise kind(f"could not {what} at {self.bootstrap}: {REASONS[kind]} ({text})") from error
 
     def unanswered(self, what: str) -> BrokerUnavailableError:
-        """Return the error for a request to which no response arrived."""
+        """Return the error for a request that received no response."""
         within = f"no response within {self.request_timeout_ms} ms; check that the broker is running and reachable"
         return BrokerUnavailableError(f"could not {what} at {self.bootstrap}: {within}")
 
@@ -165,7 +165,7 @@ class Connection:
         """Return the error for a producer whose last transaction may or may not have been committed."""
         return BrokerUnavailableError(
             f"the outcome of a transaction with the transactional id {transactional_id} at {self.bootstrap} is "
-            f"unknown: {why}; create a new producer with this id, and check whether the topics contain the records"
+            f"unknown: {why}; create a new producer with this id and check whether the topics contain the records"
         )
 
     @contextmanager
@@ -180,8 +180,8 @@ class Connection:
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
         """Return the error for denied access to resources of this kind.
 
-        The error lists the resources that the broker's response names. If the response names no resources, the error
-        lists all required resources of this kind.
+        The error lists the resources that are named in the broker's response. If the response names no resources, the
+        error lists all required resources of this kind.
         """
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]

@@ -39,10 +39,10 @@ class Program(Protocol):
     """A program in the pipeline, such as the replay or the learner."""
 
     def step(self, timeout_ms: int) -> int:
-        """Do the work that is possible now, and return the amount of work done."""
+        """Do the work that is possible now and return the amount of work done."""
 
     def next_due_ms(self) -> int | None:
-        """Return the next time at which work is due even without new records, or None."""
+        """Return the next time at which work is due even if no records arrive, or None."""
 
 
 def run_until_settled(clock: VirtualClock, sources: Sequence[Program], learner: Program, poll_ms: int = 0) -> None:
@@ -273,7 +273,7 @@ class EmbeddedBroker:
         self.leave(self._groups[group].members[member])
 
     def _rebalance(self, group: _Group) -> None:
-        """Assign ranges of partition numbers to the members, which receive them in their next poll."""
+        """Assign ranges of partition numbers to the members, which receive them at their next poll."""
         group.generation += 1
         members = [group.members[name] for name in sorted(group.members)]
         for consumer in members:

@@ -60,7 +60,7 @@ class AccessError(BrokerError):
 
         Args:
             message: the refused operation, its target and the reason.
-            missing: the ACLs to add; empty if no ACL is missing, or the missing ACLs are unknown.
+            missing: the ACLs to add; empty if no ACL is missing or if the missing ACLs are unknown.
             user: the name of the user that needs these ACLs; None if it is unknown.
         """
         super().__init__(message)
@@ -84,7 +84,7 @@ class Producer(Protocol):
         Returns the latest append time in each partition that was written to since the last flush.
 
         Raises:
-            BrokerUnavailableError: some records were not acknowledged in time, and may or may not have been written.
+            BrokerUnavailableError: some records were not acknowledged in time. They may or may not have been written.
             TopicSettingsError: an acknowledged record has no append time.
         """
 
@@ -96,11 +96,11 @@ class TransactionalProducer(Producer, Protocol):
     """Writes records and consumed offsets in transactions.
 
     A new producer fences all earlier producers with the same id. `send` and `flush` require an open transaction; after
-    a failed flush, abort it. `close` aborts an open transaction.
+    a failed flush, abort the transaction. `close` aborts an open transaction.
     """
 
     def begin(self) -> None:
-        """Open a transaction. This may take a few milliseconds, until the last transaction's markers are written."""
+        """Open a transaction. This may take a few milliseconds, until the previous one's markers are written."""
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: "Member") -> None:
         """Add the member's next offsets to the transaction.
@@ -124,7 +124,7 @@ class TransactionalProducer(Producer, Protocol):
 
 
 class Consumer(Protocol):
-    """Reads records in committed transactions, and records written without a transaction, in offset order."""
+    """Reads records from committed transactions and records written without a transaction, in offset order."""
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this consumer currently reads."""
@@ -148,7 +148,7 @@ class Consumer(Protocol):
         """Return the number of offsets from the position to the last known stable offset, without sending a request.
 
         The number includes fetched records that `poll` has not returned, and offsets that `poll` will skip. The number
-        is 0 before the first fetch, and at the last stable offset, even if records follow this offset.
+        is 0 before the first fetch. It is also 0 at the last stable offset, even if records follow this offset.
         """
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -175,7 +175,7 @@ class Member(Consumer, Protocol):
         """
 
     def check_place(self) -> None:
-        """Check whether this process is still a member of the group, if the group can be reached.
+        """If the group can be reached, check whether this process is still a member.
 
         Raises:
             FencedError: another process has taken the member's place, or the member was removed and cannot rejoin.
@@ -183,7 +183,7 @@ class Member(Consumer, Protocol):
 
 
 class RebalanceListener(Protocol):
-    """Callbacks for assigned and revoked partitions. `poll` calls these callbacks."""
+    """Callbacks for assigned and revoked partitions. They are called by `poll`."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
         """Called before these partitions are revoked. The last commit must be complete when this method returns."""
@@ -203,7 +203,7 @@ class Broker(Protocol):
     """The Apache Kafka operations that Onebit uses."""
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Create the topics that do not exist, all with LogAppendTime.
+        """Create the topics that do not exist yet. All of them use LogAppendTime.
 
         Raises:
             TopicSettingsError: a topic exists with different settings. The message contains the expected settings.
@@ -213,7 +213,7 @@ class Broker(Protocol):
         """Return the descriptions of the named topics that exist, keyed by name."""
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete the named topics that exist, and wait until they are gone."""
+        """Delete the named topics that exist and wait until they are gone."""
 
     def producer(self) -> Producer:
         """Return a producer that writes without transactions."""
@@ -227,7 +227,7 @@ class Broker(Protocol):
         """Return a member of a consumer group. The group assigns partition n of every topic to the same member.
 
         `member` is the member's name across restarts (static membership). A restarted member immediately gets its
-        previous partitions, and fences its predecessor. Reading starts at the committed offset, or at the beginning if
+        previous partitions and fences its predecessor. Reading starts at the committed offset, or at the beginning if
         no offset is committed.
 
         The group removes a member that sends no heartbeats within the session timeout, for example because the process
@@ -245,7 +245,7 @@ class Broker(Protocol):
         """
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """Request the partitions' current ends from the broker, and return them."""
+        """Request the partitions' current ends from the broker and return them."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of the first retained record in each partition."""

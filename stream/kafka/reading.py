@@ -14,7 +14,7 @@ _POLL_MS = 100
 _append_ms = attrgetter("append_ms")
 
 OPEN_MS = 20_000
-"""Limit on the wait for an open transaction to end. A commit can become visible in some partitions later than in
+"""Maximum time to wait for an open transaction to end. A commit can become visible later in some partitions than in
 others."""
 
 
@@ -31,7 +31,7 @@ def read_partition(
         broker: the broker.
         tp: the partition.
         start: the first offset; None means the beginning.
-        open_ms: limit on the wait for currently open transactions to end. A committed transaction remains open in a
+        open_ms: maximum time to wait for currently open transactions to end. A committed transaction remains open in a
             partition until the broker has written the marker, which can take longer in some partitions than in others.
         fetch_wait_ms: see `Broker.reader`.
 
@@ -100,7 +100,7 @@ def read_towards(
         f"{tp} up to offset {end}, from {positions[tp]}" for tp, end in ends.items() if positions[tp] < end
     )
     raise BrokerUnavailableError(
-        f"could not read {left}: no record for {timeout_ms} ms; check that the broker is running and reachable"
+        f"could not read {left}: no record arrived for {timeout_ms} ms; check that the broker is running and reachable"
     )
 
 
@@ -129,7 +129,7 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Largest gap between two requested offsets that is read rather than skipped with a seek."""
+"""Largest gap between requested offsets that is read. Larger gaps are skipped with a seek."""
 
 
 class RecordsAt:
@@ -145,7 +145,7 @@ class RecordsAt:
 
         Args:
             offsets: the offsets, in any order.
-            timeout_ms: limit on waiting for the next records.
+            timeout_ms: maximum time to wait for the next records.
 
         Raises:
             BrokerUnavailableError: no record arrived for `timeout_ms`.
@@ -168,7 +168,7 @@ class RecordsAt:
 
 
 def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
-    """Return the offset of the first record appended at or after a time, or the end offset if there is no such record.
+    """Return the offset of the first record appended at or after this time, or the end offset if there is none.
 
     Raises:
         BrokerUnavailableError: see `offset_of_number`.

@@ -46,10 +46,10 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 
 
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
-    """Raise TopicSettingsError if a record carries its sender's timestamp and its topic uses CreateTime.
+    """Raise TopicSettingsError if a record has a timestamp set by its sender and its topic uses CreateTime.
 
-    If the topic uses LogAppendTime again, older records with a sender's timestamp are accepted. If they were rejected,
-    their partition could never be read again.
+    If the topic has been changed back to LogAppendTime, older records with a sender's timestamp are accepted. If they
+    were rejected, their partition could never be read again.
     """
     for topic, found in topics.items():
         if not found.append_time:
@@ -75,7 +75,7 @@ def damaged(tp: TopicPartition, offset: int, reason: str, remedy: str = "") -> s
 
 _DAMAGED_REMEDY = (
     "inspect the batch with kafka-dump-log; if it is damaged, check the other replicas; if all are damaged, start a "
-    "new pipeline with a different prefix, and move the model to it (onebit model export, import)"
+    "new pipeline with a different prefix and move the model to it (onebit model export, import)"
 )
 
 
@@ -98,7 +98,7 @@ class Subscription(NamedTuple):
         }
 
     def needs(self) -> list[Acl]:
-        """Return the ACLs required for reading as a group member, and for committing the group's offsets."""
+        """Return the ACLs required for reading as a group member and for committing the group's offsets."""
         return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self.topics)]
 
     def check_kept(self, positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, int]) -> None:

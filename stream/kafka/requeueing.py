@@ -42,7 +42,7 @@ def requeue(
     *,
     dry_run: bool = False,
 ) -> list[Requeued]:
-    """Send the records in dead letters to their original topics again. Return the result for each selected letter.
+    """Send the records in dead letters to their original topics again. Return the result for each selected dead letter.
 
     Each record is sent to its key's partition, with an additional header that identifies the dead letter. Because
     of this header, no dead letter is requeued twice, even if this process is killed. If the record still cannot be
@@ -51,9 +51,9 @@ def requeue(
     Args:
         broker: the broker.
         topics: the pipeline's topics.
-        partitions: the number of partitions in each topic.
-        wanted: returns whether to requeue a dead letter.
-        dry_run: return the results without sending anything.
+        partitions: number of partitions in each topic.
+        wanted: returns True if a dead letter should be requeued.
+        dry_run: whether to return the results without sending anything.
 
     Raises:
         BrokerUnavailableError: some records were not acknowledged in time. Repeat the call to send the missing records.

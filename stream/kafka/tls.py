@@ -98,7 +98,7 @@ def reason_of(found: ssl.SSLError, config: ClientConfig) -> str:
 
 
 def _require_pem(name: str, path: str, kind: str) -> None:
-    """Raise ClientConfigError for a file that cannot be read, or has no PEM block of this kind."""
+    """Raise ClientConfigError for a file that cannot be read or has no PEM block of this kind."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:

@@ -24,14 +24,14 @@ _USED_FOR = 0.8  # fraction of a token's lifetime after which the token is renew
 
 
 class Token(NamedTuple):
-    """An access token, and its expiry time."""
+    """An access token and its expiry time."""
 
     value: str
     expires_s: float  # seconds since 1970; 0 if unknown
 
 
 class TokenCommand:
-    """Provides tokens, and runs the command when a new token is needed."""
+    """Provides tokens. Runs the command when a new token is needed."""
 
     def __init__(self, command: str) -> None:
         self._arguments = shlex.split(command)
@@ -42,8 +42,8 @@ class TokenCommand:
         """Return a valid token.
 
         Raises:
-            AccessError: the command failed, or printed no token. The message does not show the output, which may
-                contain a secret.
+            AccessError: the command failed or printed no token. The message does not show the output, which may contain
+                a secret.
         """
         if time.monotonic() >= self._fresh_until_s:
             try:

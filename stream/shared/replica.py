@@ -2,7 +2,7 @@
 
     model at version n = the first n entries in the log, applied one by one in offset order
 
-Replicas at the same version are bit-identical, regardless of the process and of the number of records per read. The
+Replicas at the same version are bit-identical, regardless of the process and the number of records per read. The
 learner's kernels apply the entries in one compiled loop.
 """
 
@@ -58,13 +58,13 @@ class Replica:
         return self.places.get(partition, Place())
 
     def read(self, records: Sequence[Record]) -> int:
-        """Apply the next records, and return the number of entries in them.
+        """Apply the next records and return the number of entries in them.
 
-        Skips records whose step and part were read before, because a mirror can write a record twice. Also skips
-        records from other programs. After an error the replica is unusable.
+        Skips records whose step and part have already been read, because a mirror can write a record twice. Also skips
+        records from other programs. After an error, the replica is unusable.
 
         Args:
-            records: the log's records, starting at `offset`, in order; some offsets have no record.
+            records: the log's records in order, starting at `offset`. Some offsets have no record.
 
         Raises:
             UpdatesError: records are missing, or a record cannot be decoded or does not fit the model.
@@ -159,7 +159,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
 def apply_entries(learner: KernelLearner, entries: Entries) -> int:
     """Apply checked entries to a model. Return the number of bits and corrections that changed the model.
 
-    The compiled loop handles only decisions and bits; other entries take about 10 µs each.
+    The compiled loop handles only decisions and bits. Each of the other entries takes about 10 µs.
     """
     loop = compile_with(learner, _loop)
     ends = np.cumsum(entries.sizes, dtype=np.int64)

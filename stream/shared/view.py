@@ -1,8 +1,8 @@
 """One task's view of a shared model: a replica that also contains the task's own later decisions.
 
-A task decides with the model at version n, after one `observe_early` call for each of its own decisions that the n
-entries do not contain. Without these calls, a learner that relies on `observe` would play the same class repeatedly
-until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
+A task makes a decision with the model at version n, after an `observe_early` call for each of the task's earlier
+decisions that are not among the n entries. Without these calls, a learner that relies on `observe` would play the same
+class repeatedly until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
 
 A decision is therefore a function of the log, n and the task's earlier decisions, and can be reproduced.
 """
@@ -49,7 +49,7 @@ class Overlay:
         self._kept: set[tuple[str, Any]] = set()  # parts that were copied: actions' rows, or whole arrays
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Apply a decision to the model, after saving the parts that it changes."""
+        """Save the parts of the model that a decision changes, and then apply the decision."""
         for name, index in self._learner.observed_parts(x, decision):
             array = self._learner.arrays[name]
             if isinstance(index, np.ndarray):
@@ -71,7 +71,7 @@ class Overlay:
 
 
 def features_max(learner: Learner) -> int:
-    """Return the maximum number of features in a context, so that each of its entries fits in one log record."""
+    """Return the largest number of features for which each of a context's entries fits in one log record."""
     assert isinstance(learner, KernelLearner)
     return (RECORD_BYTES_MAX - entry_bytes(0, learner.n_classes + learner.logged_size)) // FEATURE_BYTES
 
@@ -171,7 +171,7 @@ class View:
         """Remove the task's own decisions that the model has observed.
 
         If another process has taken over the task and this process has not noticed yet, the model may have observed
-        more decisions than this view made. Committing this step will then fail.
+        more decisions than were made in this view. Committing this step will then fail.
         """
         decided = self._replica.place_of(self._partition).decided
         for _ in range(min(decided - self._first, len(self._own))):
@@ -180,7 +180,7 @@ class View:
 
 
 class Recall:
-    """A Model that returns the published decisions when steps are reapplied in a task that uses a shared model.
+    """A Model that returns the published decisions when the steps of a task with a shared model are reapplied.
 
     A recovery therefore does not need the model versions with which the decisions were made. This class writes no
     entries, because the log already contains them.
@@ -193,7 +193,7 @@ class Recall:
         self._decisions: deque[tuple[str, Decision]] = deque()
 
     def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
-        """Set the next step's model version, and its decisions with their event ids.
+        """Set the next step's model version and its decisions with their event ids.
 
         An id can occur twice if the join forgot it between the two decisions.
         """

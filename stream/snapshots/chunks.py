@@ -10,8 +10,8 @@ task's last step in the snapshot, or the shared model's version. A record's valu
     head    {"format": 1, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk also
             {"count": 4, "whole": sha256 over the chunks' sha256 (32 bytes each, in order)}
 
-A generation's concatenated payloads form the state: see `stream.snapshots.state`. A generation with a missing chunk
-or a wrong checksum is *torn*, and is ignored.
+A generation's concatenated payloads form the state: see `stream.snapshots.state`. A generation with a missing chunk or
+a wrong checksum is *torn* and is ignored.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -47,11 +47,11 @@ MODEL_KEYS = f"{MODEL_PARTITION}/model"
 P = ParamSpec("P")
 T = TypeVar("T")
 Parts = Generator[bool, None, T]
-"""A long operation as a generator, which yields True after each part and returns the result."""
+"""A long operation in the form of a generator, which yields True after each part and returns the result."""
 
 
 def finish(parts: Parts[T], pulse: Callable[[], object] = lambda: None) -> T:
-    """Run an operation to completion, and call `pulse` after each part. An exception in `pulse` ends the operation."""
+    """Run an operation to completion. Call `pulse` after each part. An exception in `pulse` ends the operation."""
     while True:
         try:
             next(parts)
@@ -115,7 +115,7 @@ class ChunkWriter:
         self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
-        """Return the next messages, about `bytes_max` bytes in all. The final call adds tombstones for old chunks."""
+        """Return the next messages, about `bytes_max` bytes in total. The final call adds tombstones for old chunks."""
         messages: list[Message] = []
         size = 0
         while size < bytes_max:
@@ -176,11 +176,11 @@ class Stored:
     """A task's or a shared model's snapshots: the newest complete generation, and the slot for the next one."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
-        """Start a search for the newest generation, optionally limited to numbers up to `number_max`.
+        """Start a search for the newest generation.
 
         Args:
-            keys: key prefix: the task's partition, or MODEL_KEYS.
-            number_max: highest generation number; None means no limit.
+            keys: the key prefix, which is the task's partition or MODEL_KEYS.
+            number_max: highest generation number to accept; None means no limit.
         """
         self.keys = keys
         self.newest: Generation | None = None

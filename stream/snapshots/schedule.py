@@ -1,4 +1,4 @@
-"""The snapshot schedule. A learner process writes one snapshot at a time, and one batch of chunks in each step.
+"""The snapshot schedule. A learner process writes one snapshot at a time, with one batch of chunks in each step.
 
 A snapshot is due if the state has changed since the last snapshot, and either stream time has advanced by the interval
 or the task has been idle for the interval. Idle tasks also need a snapshot. When retention has deleted a task's inputs,
@@ -31,7 +31,7 @@ class SnapshotSchedule:
 
         Args:
             interval_ms: interval between snapshots; 0 means no snapshots.
-            bytes_max: approximate limit on the snapshot bytes that one step writes.
+            bytes_max: approximate maximum number of snapshot bytes per step.
             chunk_bytes: size of a chunk; a record contains one chunk.
         """
         self.interval_ms = interval_ms

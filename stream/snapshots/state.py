@@ -1,4 +1,4 @@
-"""Encodes and decodes a snapshot's content, which is the state of a task or of a shared model.
+"""Encodes and decodes a snapshot's content: the state of a task or of a shared model.
 
 A state is a sequence of sections (see `stream.wire.sections`):
 
@@ -46,7 +46,7 @@ BLOCK_ENTRIES = 2_000
 """Maximum number of join entries in one section. Encoding a section takes about 4 ms."""
 
 RESTORED_ENTRIES = 20_000
-"""Number of retained ids that are restored between two steps in the running partitions. This takes about 20 ms."""
+"""Number of retained ids that are restored between two steps of the running partitions. This takes about 20 ms."""
 
 Entries = Sequence[Sequence[Any]]
 """Join entries as columns, oldest first. There are no columns if there are no entries."""
@@ -255,7 +255,7 @@ def _refusing(generation: Generation) -> Iterator[None]:
 def _reading(
     generation: Generation,
 ) -> Parts[tuple[Mapping[str, Any], dict[int, DecisionTime], State, dict[str, Any]]]:
-    """Read the first section's values, its unknown times by step, the learner's state, and all entries as columns."""
+    """Return the first section's values, its unknown times by step, the learner's state, and all entries as columns."""
     reader = SectionReader(generation.payloads)
     name, values, _ = reader.section()
     undated = {step: DecisionTime(step) for step in values["undated"]} if name == "state" else {}
@@ -292,7 +292,7 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
         name: the block's name.
         rows: event ids, entries and, for settled ids, the stream times at which they were settled.
         undated: steps whose ticks had not been applied when the snapshot was taken. The ticks can be applied while the
-            snapshot is written.
+            snapshot is being written.
     """
 
     def encode_object(value: Any) -> bytes | int:
@@ -307,7 +307,7 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
 
 
 def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]:
-    """Return an orphan without headers, and its headers as bytes. Header names are not always UTF-8."""
+    """Return an orphan without its headers, and the headers as bytes. Header names are not always UTF-8."""
     headers = [(name.encode(errors="surrogateescape"), value) for name, value in orphan.record.headers]
     return orphan._replace(record=orphan.record._replace(headers=())), headers
 
@@ -318,7 +318,7 @@ def decode_block(name: str, encoded: bytes | memoryview, undated: Mapping[int, D
     Args:
         name: the block's name.
         encoded: the encoded block.
-        undated: the unknown decision times by step. Entries in all blocks share these objects.
+        undated: the unknown decision times, keyed by step. Entries in all blocks share these objects.
 
     Raises:
         ValueError, TypeError, KeyError: the bytes are not a block with this name.
@@ -364,7 +364,7 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 
 
 def task_digest(task: Task) -> str:
-    """Return the SHA-256 digest of a task's learner, join and counts, without offsets."""
+    """Return the SHA-256 digest of a task's learner, join and counts, excluding offsets."""
     digest = sha256()
     for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.version, task.join.ledger()))):
         digest.update(part)

@@ -1,8 +1,8 @@
 """Connections made with confluent-kafka, and the translation of its errors.
 
 kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
-handles later refusals, for example after an ACL, a password or a certificate has changed. librdkafka retries forever
-after a refusal, and reports it only through its error callback.
+handles later refusals, for example after an ACL, a password or a certificate has changed. After a refusal, librdkafka
+retries forever and reports the refusal only through its error callback.
 """
 
 import math
@@ -34,7 +34,7 @@ CLEARED = _code(_code._FATAL, "the client stopped, and a callback cleared the re
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Error codes that mean that another process has taken this client's place. A consumer has no other fatal errors."""
+"""Error codes for a client whose place another process has taken. A consumer has no other fatal errors."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -92,7 +92,7 @@ class ConfluentConnection(Connection):
         self._refused_s = -math.inf  # monotonic time of the last error that denied access
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """Return a client's librdkafka properties: the common ones and `own`, whose names have `_` in place of dots."""
+        """Return a client's librdkafka properties: the common ones and `own`, with dots written as `_` in `own`."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             # librdkafka logs errors that it retries; final errors are raised. Nothing reads its queue of log lines.
@@ -173,11 +173,11 @@ T = TypeVar("T")
 
 _SLICE_S = 0.1
 """Length of the slices into which a wait is divided. If the whole process is paused, the pause counts as a single
-slice, so a result that becomes available during the pause is still returned."""
+slice. A result that becomes available during the pause is therefore still returned."""
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:
-    """Run a call with a timeout, and return its result or raise its exception.
+    """Run a call with a timeout. Return its result or raise its exception.
 
     The call runs in a daemon thread. The thread keeps a reference to the client until the call ends, so that no other
     thread blocks in the client's destructor.

@@ -15,9 +15,9 @@ Workarounds for librdkafka:
 - Only a record's timestamp type shows whether the broker or the sender set the timestamp.
 - A seek fails just after an assignment. A reader therefore assigns its partitions in its first poll.
 - A seek also fails on a partition that the client has abandoned. The client abandons a partition if the requested
-  offset does not exist. It sometimes also does so after a damaged batch, because it reads the rest of the batch as
-  further batches. All partitions are then assigned again.
-- `close` waits indefinitely for the group, and may never return. Here, it has a timeout.
+  offset does not exist. It sometimes also does so after a damaged batch, because it misreads the rest of the
+  batch as further batches. All partitions are then assigned again.
+- `close` waits indefinitely for the group and may never return. Here, it has a timeout.
 """
 
 import time
@@ -47,7 +47,8 @@ _UNPACKED_BYTES_MAX = 1 << 30
 
 ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
-"""The client rounds timeouts to whole milliseconds. A shorter timeout would cause a busy loop of about 100 calls."""
+"""Shortest wait in a poll. The client rounds timeouts to whole milliseconds, so shorter waits would cause a busy loop
+of about 100 calls."""
 
 _CLOSED_WITHIN_S = 5.0
 """Timeout for closing a client. If it expires, the client stays open until the process ends."""
@@ -237,7 +238,7 @@ class Reader:
     def _on_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
         """Handle a report that an offset does not exist.
 
-        The report may be outdated because of a later seek, or may be caused by a damaged batch.
+        The report may be outdated because of a later seek, or a damaged batch may have caused it.
         """
         offset = self._positions.get(tp)
         if offset is None:

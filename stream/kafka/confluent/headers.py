@@ -1,7 +1,7 @@
 """Record headers whose names confluent-kafka cannot read or send.
 
 Kafka does not check header names, so other clients can send any bytes. For a name that is not UTF-8, `Message.headers`
-raises SystemError. Names that are not UTF-8, or contain a zero byte, cannot be sent. Such headers are omitted and
+raises SystemError. Names that are not UTF-8 or that contain a zero byte cannot be sent. Such headers are omitted and
 logged, and the rest of the record is kept.
 """
 
@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 _headers_of = methodcaller("headers")
 """Calls `Message.headers` so that Python checks the result. This C method can return both a result and an error. Python
-specializes a direct call that has run several times. The specialized call does not check the result, and can crash."""
+specializes a direct call that has run several times. The specialized call does not check the result and can crash."""
 
 
 def headers_read(message: Any) -> Headers:

@@ -6,15 +6,15 @@ Workarounds for librdkafka:
   other process has taken the member's place. If the group confirms this, the program creates a new client, as it
   does after any outage.
 - A member loses its partitions if the group removes it, or if the group does not respond within the session timeout.
-  The client then joins again automatically, and replaces any process that has taken the member's place. Here, the
-  client first waits until the group has reported which process has that place (`_settle_loss`).
+  The client then joins again automatically and replaces any process that has taken the member's place. Here, the client
+  first waits until the group has reported which process has that place (`_settle_loss`).
 - The client may return metadata from an earlier or later membership, and the broker accepts it. The generation in the
   metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) does not leave its group when it is closed. `close` removes it.
 - The client does not report the responses to heartbeats. Instead, `check_place` sends a request to the group.
-- An offset commit has no timeout, and waits until the broker responds (`commit`).
+- An offset commit has no timeout. It waits until the broker responds (`commit`).
 - A client that is closed during a rebalance may report an assignment or a revocation after it has left the group. If
-  this callback returned, the client would wait forever, and hold Python's global lock (`_block_if_client_left`).
+  this callback returned, the client would wait forever while holding Python's global lock (`_block_if_client_left`).
 """
 
 import time
@@ -163,7 +163,7 @@ class GroupConsumer(Reader):
         super()._raise_errors()
 
     def _settle_loss(self) -> None:
-        """After a loss, ask the group which process has this member's place, and then join again or raise an error."""
+        """After a loss, ask the group which process has this member's place. Then join again or raise an error."""
         self._raise_if_out()
         if not self._lost:
             return
@@ -196,7 +196,7 @@ class GroupConsumer(Reader):
         return place is not None
 
     def _was_cut_off(self) -> bool:
-        """Return whether an outage occurred after the group's last response, and no other member has partitions.
+        """Return True if an outage occurred after the group's last response and no other member has partitions.
 
         librdkafka leaves the group if it cannot reach the broker within the session timeout. If this process was only
         paused, the broker remained reachable. Received records do not prove that the broker was reachable, because they
@@ -210,7 +210,7 @@ class GroupConsumer(Reader):
         return self._connection.cut_off_s > self._known_s and not any(others)
 
     def membership(self) -> bytes:
-        """Return the member and generation under which offsets are committed.
+        """Return the member and the generation to use for committing offsets.
 
         Raises:
             FencedError: this member was replaced by another process, or was removed and cannot rejoin.
@@ -254,7 +254,7 @@ class GroupConsumer(Reader):
         """Poll the client so that it reports its errors. Its events are set aside for the next poll.
 
         The producer does not report every outage, because it connects again only to send requests. Call this method
-        only after an outage has ended; until then, a stopping broker may not have closed its connections.
+        only after an outage has ended. Before then, a broker that is shutting down may still have open connections.
         """
         for event in self._receive(0.0, ASIDE_RECORDS_MAX):
             self._set_aside(event)
@@ -288,9 +288,10 @@ class GroupConsumer(Reader):
     def _block_if_client_left(self) -> None:
         """Block the calling thread if the client is being closed and no partitions are assigned.
 
-        Called in callbacks. While it closes, a client without assigned partitions does not wait for its callbacks. It
-        may already have left the group, and the call that follows the callback would then never return. A client with
-        assigned partitions does wait. The blocked thread is the one in which `bounded` closes the client.
+        Called in callbacks. While a client without assigned partitions is being closed, it does not wait for its
+        callbacks. It may already have left the group, and the call that follows the callback would then never return. A
+        client with assigned partitions does wait for its callbacks. The blocked thread is the one in which `bounded`
+        closes the client.
         """
         if self._client_is_closing and not self._positions:
             Event().wait()

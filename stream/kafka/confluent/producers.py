@@ -2,19 +2,19 @@
 
 Workarounds for librdkafka:
 
-- A record for a topic or a partition that does not exist is queued, and fails after the request timeout. Before the
+- A record for a topic or a partition that does not exist is queued and fails after the request timeout. Before the
   first record is sent to a topic, `_look_up` therefore reads the number of partitions. It uses kafka-python, because a
   request from a librdkafka producer makes the broker create the topic.
-- Only delivery callbacks report whether all records in a flush were written, and when. Reading each message in the
-  callback would take 3 µs per record, so the callback keeps only each partition's last message. It contains no Python
-  code, because the client runs it while its fatal error is set as Python's current exception, and the interpreter may
-  clear this exception.
+- Only delivery callbacks report whether, and when, all records in a flush were written. Reading each message in the
+  callback would take 3 µs per record, so the callback keeps only each partition's last message. The callback contains
+  no Python code, because the client runs it while the client's fatal error is set as Python's current exception, and
+  the interpreter may clear this exception.
 - If a transaction begins before the previous one's markers are written, librdkafka retries after 20 ms, regardless of
   the settings. `begin` therefore waits briefly (`_MARKERS_S`).
-- If no response to a commit arrives, its outcome is unknown, and the producer can no longer be used.
+- If no response to a commit arrives, the commit's outcome is unknown, and the producer can no longer be used.
 - `send_offsets_to_transaction` may never return, regardless of its timeout, if the group's coordinator is unavailable
   when the call begins. Here, the request timeout limits the call.
-- Only a commit reports why the broker aborted the transaction. The errors that records and flushes raise do not contain
+- Only a commit reports why the broker aborted the transaction. Errors from sending or flushing records do not contain
   the reason (`_raise_cause`).
 """
 

@@ -1,6 +1,6 @@
 """The Broker interface implemented with kafka-python. Only this package imports that client.
 
-connection   connecting, and error translation
+connection   connections and error translation
 security     TLS and SASL settings, and explanations of denied connections
 admin        topics, offsets, groups
 foreign      records that kafka-python itself cannot read or write

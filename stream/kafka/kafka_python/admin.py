@@ -3,7 +3,7 @@
 - `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may create or delete the
   same topics, and kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
 - After a commit, the group's committed offsets are outdated until the commit marker is written. Here, a read-committed
-  consumer reads the offsets, because it sets `require_stable`. kafka-python's admin client does not set it.
+  consumer reads the offsets, because it sets `require_stable`. kafka-python's admin client does not set this option.
 - A static member (`group_instance_id`) does not leave its group when it is closed. `leave` removes the member, so that
   the group reassigns its partitions before the session expires.
 """
@@ -35,7 +35,7 @@ class Admin:
     """Base class for the Broker implementations: topics, offsets and groups."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        """Connect to the cluster, and wait if no broker is running yet; see `stream.kafka.connection.connect`."""
+        """Connect to the cluster. Wait if no broker is running yet; see `stream.kafka.connection.connect`."""
         self._connection = KafkaConnection(settings)
         self._admin_client = self._connect(settings)
         self._connection.missing_of = self.missing_of
@@ -108,7 +108,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return the ACLs in `needs` that are missing. All of them must be for the same kind of resource.
+        """Return the ACLs in `needs` that are missing. All ACLs in `needs` must be for the same kind of resource.
 
         The method asks the broker, because an error response does not always name the topic.
         """
@@ -142,7 +142,7 @@ class Admin:
             raise self._connection.lacks(f"{what} topics", missing)
 
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
-        """Raise an error if the broker refused a topic, unless another program had already performed the operation."""
+        """Raise an error if an operation on a topic failed, unless another program had already performed it."""
         self._check_allowed(answer["topics"], what)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"

@@ -4,8 +4,8 @@ Workarounds for kafka-python:
 
 - With a reset policy, the client silently replaces a deleted offset with the first available offset. No policy is set
   here.
-- The client sets aside records fetched from a paused partition. After a resume, the client can stop returning and
-  fetching records. This happens if its current batch is from another partition and has been read completely.
+- The client sets aside records fetched from a paused partition. After a resume, the client may neither return nor fetch
+  any more records. This happens if its current batch is from another partition and has been read completely.
   `Reader.poll` clears such a batch.
 - Only a record's timestamp type shows whether the broker or the sender set the timestamp. `Reader.poll` checks it.
 - Records from other clients, and batches that cannot be read, are handled in `foreign`.

@@ -1,8 +1,8 @@
 """Records from other clients that kafka-python cannot read or cannot send again.
 
 - A header's name can contain any bytes, because Kafka does not check it. kafka-python reports a batch with a name that
-  is not UTF-8 as corrupt. Here, a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored
-  when the name is sent (`HeaderName`).
+  is not UTF-8 as corrupt. Here, a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), which is
+  converted back when the name is sent (`HeaderName`).
 - The value of a header can be null. The Broker interface has no null values, so null is read as an empty value.
 - A record may lack both a key and a value. kafka-python reads such records, but sends them only if its serializer
   returns null (`NULL`).

@@ -35,7 +35,7 @@ _VERDICT_S = 10.0  # limit on the wait for a heartbeat response, because the gro
 
 
 class _Joins:
-    """Replaces the coordinator's join method, and keeps a join's result until a poll uses it.
+    """Replaces the coordinator's join method and keeps a join's result until a poll uses it.
 
     A poll that times out leaves its join in progress, and the next poll waits for that join. If the join completes
     between the two polls, however, the client starts another join and loses the first result.
@@ -43,7 +43,7 @@ class _Joins:
     This class also replaces the coordinator's method that resets the membership. A reset after an error response about
     an unknown member id normally shows that the group has removed the member. However, a member whose first join was
     interrupted by a broker restart receives the same error without having been removed. A completed join survives a
-    broker restart. A member that is too busy to poll resets its own membership, and joins again.
+    broker restart. A member that is too busy to poll resets its own membership and joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -84,9 +84,9 @@ class GroupConsumer(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
     """A static group member; see Member.
 
     The client reports rebalances on its network thread, while the user's thread waits in `poll`. Revoked partitions
-    must be released before the member joins again, so the user's listener is called there. Assigned partitions are only
-    stored and paused, because a learner's recovery of a partition may take minutes and would block the heartbeats on
-    that thread. `poll` then calls the user's listener.
+    must be released before the member joins again, so the user's listener is called on the network thread. Assigned
+    partitions are only stored and paused, because a learner's recovery of a partition may take minutes and would block
+    the heartbeats on this thread. `poll` then calls the user's listener.
     """
 
     def __init__(self, connection: KafkaConnection, admin: Admin, subscription: Subscription) -> None:
@@ -149,7 +149,7 @@ class GroupConsumer(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
         return records
 
     def membership(self) -> Any:
-        """Return the member and generation under which offsets are committed.
+        """Return the member and the generation to use for committing offsets.
 
         Raises:
             FencedError: this member was replaced by another process, or was removed and cannot rejoin.
@@ -210,7 +210,7 @@ class GroupConsumer(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
             raise self._subscription.thrown_out()
 
     def _take_over(self) -> None:
-        """Call the user's listener with the new assignment on the user's thread, and start reading these partitions."""
+        """On the user's thread, pass the new assignment to the user's listener and start reading these partitions."""
         self._is_new = False
         tps = self._assignment
         beginnings = self._admin.beginnings(sorted(tps))

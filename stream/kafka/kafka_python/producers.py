@@ -3,17 +3,18 @@
 Workarounds for kafka-python:
 
 - `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait indefinitely. Here, every wait has a
-  timeout (`_wait_for`). If no response to a commit arrives, its outcome is unknown, and the producer is unusable.
+  timeout (`_wait_for`). If no response to a commit arrives, the commit's outcome is unknown, and the producer can no
+  longer be used.
 - If a producer renews its epoch during a transaction (KIP-360), the broker aborts the records sent so far, but a later
   commit reports success. A commit is therefore sent only after every record has been acknowledged (`flush`).
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
   does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the broker responds to a producer's
   offsets with UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
 - If the broker refuses a topic's offsets because an ACL is missing, the client does not abort the transaction, although
-  the broker would allow this. Other readers would be blocked until the transaction times out (`abort`).
-- When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as
-  it does after losing its sequence numbers. A client that receives a new epoch fences its successor. Here, the client
-  does not request a new epoch.
+  the broker would allow the abort. Other readers would be blocked until the transaction times out (`abort`).
+- When the broker fences a zombie by reporting that its epoch is not the newest, the client requests a new epoch, as it
+  does after losing its sequence numbers. A client that receives a new epoch fences its successor. Here, the client does
+  not request a new epoch.
 - For a topic with CreateTime, the client returns the sender's timestamp as a record's append time (`flush`).
 - The producer's queue has no limit. If any records are unacknowledged, `close` raises an error and leaves the
   producer's thread running.
@@ -198,7 +199,7 @@ class KafkaTransactionSink(KafkaSink):
             self._connection.refuse(what, error, needs)
 
     def _raise_if_final(self, what: str, needs: Sequence[Acl] = ()) -> None:
-        """Raise the transaction manager's error if another process has taken over, or an ACL is missing."""
+        """Raise the transaction manager's error if another process has taken over or if an ACL is missing."""
         error = self._manager.last_error
         if error is not None and (
             self._connection.classify(error)[0] in (FencedError, StaleMemberError) or kind_of(error) is not None

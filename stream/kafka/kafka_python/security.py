@@ -2,14 +2,15 @@
 
 Workarounds for kafka-python:
 
-- If the broker rejects a password, or the broker's certificate is not trusted, the client retries until its timeout,
-  and does not report the reason. `Manager` keeps the error, and raises it at the next attempt.
+- If the broker rejects a password, or the broker's certificate is not trusted, the client retries until its timeout
+  expires and does not report the reason. `Manager` keeps the error and raises it at the next attempt.
 - The client discards data that a broker sends just before closing the connection. The data can contain the reason for
   the refusal.
-- The client creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here, the
+- The client creates a TLS context for each connection and reports "handshake failed" if a file is missing. Here, the
   context is created once, before connecting.
 - The client does not escape a SCRAM user's name.
-- The client waits indefinitely for a TLS handshake. Here, the limit is the time remaining for the connection.
+- The client waits indefinitely for a TLS handshake. Here, the handshake must complete within the time that remains for
+  connecting.
 """
 
 import ssl
