@@ -62,7 +62,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adjust the number after a step with up to `records` records per task.
+        """Adjust the number of records after a step that applied up to `records` records per task.
 
         The step took `ms` milliseconds, excluding broker requests.
         """
@@ -111,7 +111,7 @@ class LearnerProgram:
             change_settings: whether the user's settings replace the settings of tasks that have already started,
                 beginning with each task's next step. Changes to fixed settings are still rejected.
             committed: called with each transaction's output.
-            parked: the result of the previous program's `park`.
+            parked: the result of the previous program's `park` method.
         """
         settings.make_learner()  # reject invalid settings before anything is read
         self._broker = broker
@@ -169,7 +169,7 @@ class LearnerProgram:
 
     @property
     def tasks(self) -> dict[int, Task]:
-        """This process's running tasks, by partition."""
+        """This process's running tasks, keyed by partition."""
         return {partition: running.task for partition, running in self._running.items()}
 
     @property
@@ -329,7 +329,7 @@ class LearnerProgram:
         return commits
 
     def _apply(self, running: Partition) -> Commit | None:
-        """Apply the next records. If no records are available, run a step without records if one is due."""
+        """Apply the next records, or run a step without records if one is due."""
         shared = self.shared if running.settings.model == "shared" else None
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
@@ -356,7 +356,7 @@ class LearnerProgram:
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
         """Return whether to record the replica's digest in a task's journal.
 
-        A report is due if the process has not reported yet, and at intervals after the first report.
+        The digest is recorded once after the process has started, and then at intervals.
         """
         interval_ms = self._options.snapshot_interval_ms
         if shared.replica.version == running.reported_version:

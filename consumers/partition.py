@@ -29,7 +29,7 @@ class Input:
     is_paused: bool = False
 
     def start(self, consumer: Consumer) -> None:
-        """Read from the first unapplied record."""
+        """Start reading at the first unapplied record."""
         self.buffer.clear()
         self.is_paused = False
         consumer.resume((self.tp,))

@@ -1,4 +1,4 @@
-"""Starts assigned partitions: parked tasks resume, and other tasks are recovered in time slices."""
+"""Starts assigned partitions: parked tasks are resumed, and other tasks are recovered in time slices."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -20,7 +20,7 @@ GONE_MS = 20_000
 new leader may briefly report an outdated end."""
 
 _RECORDS_MAX = 1_000
-"""Maximum number of records per poll. Applying this number of typical records takes at most a second."""
+"""Maximum number of records per poll. Applying this many typical records takes at most a second."""
 
 ENDED_BY = (
     "if the learner that opened the transaction died, restart it under the same instance name to abort the transaction "

@@ -254,7 +254,7 @@ class JournalFollower:
         self._consumer = broker.reader(journals)
         for journal, ends in broker.ends(journals).items():
             self._consumer.seek(journal, ends.stable)
-        # by partition, for each task that has taken a step
+        # Each task's last step, keyed by partition. Tasks that have not taken a step are omitted.
         self.steps = {journal.partition: step for journal, step in last_steps(broker, journals).items()}
 
     def read(self, timeout_ms: int) -> Ledger:
@@ -337,7 +337,7 @@ def resolve(
     parameters = {name for name in values if name.startswith(PARAMETER)}
     if given is None:
         given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
-    elif begun and "learner" not in given:  # keep the pipeline's learner, and drop other learners' parameters
+    elif begun and "learner" not in given:  # keep the pipeline's learner and drop other learners' parameters
         for name in parameters - {*given, *begun}:
             del values[name]
     chosen = {name: value for name, value in values.items() if name in given}

@@ -156,7 +156,7 @@ def read_properties(path: Path) -> dict[str, str]:
             raise ClientConfigError(f"{place}: {name} is set twice; remove one of the lines")
         if name in SECRETS and "\\" in value:
             raise ClientConfigError(
-                f"{place}: {name} has a backslash, which Java and librdkafka interpret differently; remove the line, "
+                f"{place}: {name} has a backslash, which Java and librdkafka interpret differently; remove the line "
                 f"and set the environment variable ONEBIT_{name.replace('.', '_').upper()}"
             )
         found[name] = _of_java(value) if name == "sasl.jaas.config" else re.sub(r"\\([:=#!])", r"\1", value)

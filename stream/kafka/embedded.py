@@ -50,7 +50,7 @@ def run_until_settled(clock: VirtualClock, sources: Sequence[Program], learner: 
 
     The sources run a step at every due time. The learner runs a step once records have waited for poll_ms, like a
     learner that polls a real broker at intervals. With a poll_ms of 0, the learner also runs a step at every due time.
-    It then makes each decision at the context's time, and learns from feedback before the next event. Append times,
+    It then makes each decision at the context's time and learns from feedback before the next event. Append times,
     record order and the model are the same for every poll_ms up to the shortest feedback delay.
     """
     waits = False  # True if the learner has unread records

@@ -64,7 +64,7 @@ def read_partition(
 def read_partitions(
     broker: Broker, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> Generator[Record, None, None]:
-    """Yield the records in partitions from their start to their end offsets, in offset order within each partition.
+    """Yield the partitions' records from their start offsets to their end offsets, in order within each partition.
 
     Raises:
         BrokerUnavailableError: see `read_towards`.
@@ -84,7 +84,7 @@ def read_towards(
     timeout_ms: int = READ_TIMEOUT_MS,
     records_max: int = 5_000,
 ) -> list[Record]:
-    """Return the next available records, or an empty list once all positions have reached these end offsets.
+    """Return the next available records, or an empty list once each position has reached its end offset.
 
     Polls are short, because a position can advance past a commit marker without any record being returned.
 

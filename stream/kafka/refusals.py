@@ -107,7 +107,7 @@ class Subscription(NamedTuple):
             if offset < beginnings[tp]:
                 raise BrokerError(
                     f"offset {offset} of {tp}, committed by group {self.group}, has been deleted: "
-                    f"the first offset is {beginnings[tp]}; raise the topic's retention.ms"
+                    f"the first offset is {beginnings[tp]}; increase the topic's retention.ms"
                 )
 
     def replaced(self) -> FencedError:

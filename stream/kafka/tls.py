@@ -26,7 +26,7 @@ _WAITING = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """Raised during a handshake that is waiting for the other side. These exceptions are not TLS failures."""
 
 _OTHER_NAME = (
-    "the broker's certificate is for a different name ({said}); use an address with the name in the certificate or, if "
+    "the broker's certificate is for a different name ({said}); use an address that matches the certificate or, if "
     "that is impossible, set ssl.endpoint.identification.algorithm=none"
 )
 _DISTRUSTED = {

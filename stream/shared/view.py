@@ -83,13 +83,13 @@ def names_max(learner: Learner) -> int:
 
 
 class View:
-    """The Model of a task that uses a shared model: the replica, and the task's entries for the log."""
+    """The Model of a task that uses a shared model: the replica and the task's entries for the log."""
 
     def __init__(self, replica: Replica, partition: int) -> None:
         """Create a view without decisions. The replica must have read all of the task's earlier decisions."""
         self._replica = replica
         self._partition = partition
-        self._own: deque[tuple[Features, Decision]] = deque()  # the task's own decisions, from number `_first` on
+        self._own: deque[tuple[Features, Decision]] = deque()  # the task's own decisions, starting with number `_first`
         self._first = replica.place_of(partition).decided
         self.version = replica.version  # model version at the last step
         self._overlay = Overlay(replica.learner)

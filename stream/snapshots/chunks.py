@@ -173,7 +173,7 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
 
 
 class Stored:
-    """A task's or a shared model's snapshots: the newest complete generation, and the slot for the next one."""
+    """A task's or a shared model's snapshots: the newest complete generation and the slot for the next one."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
         """Start a search for the newest generation.

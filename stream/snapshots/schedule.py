@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
 
 class SnapshotSchedule:
-    """Schedules snapshots for all tasks in one process, and for a shared model."""
+    """Schedules snapshots for all tasks in one process and for the shared model, if there is one."""
 
     def __init__(self, interval_ms: int, bytes_max: int, chunk_bytes: int) -> None:
         """Create an empty schedule.

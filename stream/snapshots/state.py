@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
     settings: Mapping[str, Any]  # by name; for an imported model, only the settings on which the model depends
     step: JournalStep  # its number is 0 for an imported model
     dated_ms: int  # time of the latest decision so far
-    undated: Mapping[int, DecisionTime]  # by step, if its tick is not applied yet; its decisions may be settled
+    undated: Mapping[int, DecisionTime]  # unknown decision times, keyed by step; some of these decisions may be settled
     stream_ms: int
     classes: list[str]  # names of open classes, in index order; empty unless the classes are open
     learner: State  # empty with a shared model

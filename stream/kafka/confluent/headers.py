@@ -35,7 +35,7 @@ def headers_read(message: Any) -> Headers:
 
 
 def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
-    """Return the headers in the form that confluent-kafka expects."""
+    """Return the headers in the format that confluent-kafka expects."""
     taken = []
     for name, value in headers:
         if "\0" not in name and name.encode(errors="ignore").decode() == name:  # "ignore" drops lone surrogates

@@ -49,12 +49,12 @@ class HeaderName(str):
 
 
 def headers_to_send(headers: Headers) -> list[tuple[str, bytes]]:
-    """Convert headers to the form that kafka-python expects."""
+    """Convert headers to the format that kafka-python expects."""
     return [(name if name.isascii() else HeaderName(name), value) for name, value in headers]
 
 
 def headers_read(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """Convert headers that kafka-python has read to Onebit's form."""
+    """Convert headers from kafka-python's format to Onebit's."""
     return tuple([(str(name), b"" if value is None else value) for name, value in headers])
 
 

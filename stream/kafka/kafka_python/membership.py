@@ -224,5 +224,5 @@ class GroupConsumer(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def offsets_of(offsets: Mapping[TopicPartition, int]) -> dict[Any, Any]:
-    """Convert offsets to the form that kafka-python expects."""
+    """Convert offsets to the format that kafka-python expects."""
     return {KafkaTopicPartition(*tp): OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}

@@ -190,8 +190,8 @@ class KafkaTransactionSink(KafkaSink):
             self._raise_if_final(what, needs)
             if "Invalid transition" in str(error):
                 raise FencedError(
-                    f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
-                    f"its timeout or another process has taken over"
+                    f"could not {what}: the broker has aborted the transaction, either because it was open for longer "
+                    f"than its timeout or because another process has taken over"
                 ) from error
             if self._manager.has_fatal_error():  # the client also treats a request without a response as fatal
                 self.failure = self._connection.outcome_unknown(self._id, f"could not {what}: {error}")
