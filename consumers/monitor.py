@@ -1,9 +1,9 @@
 """The monitor's Faust application, which builds partition states from committed records. No other module imports Faust.
 
-A partition's state consists of its counts and next offsets, and is stored as one value in a table. The state is
-written to the table before the records in a batch are acknowledged, and Faust flushes the table's changelog before it
-commits offsets. After a crash, records are therefore read again and never skipped. The offsets in the state show which
-records have already been counted.
+A partition's state consists of its counts and next offsets. It is stored as one value in a table. The state is written
+to the table before the records in a batch are acknowledged, and Faust flushes the table's changelog before it commits
+offsets. After a crash, records are therefore read again and never skipped. The offsets in the state show which records
+have already been counted.
 
 Without transactions, Faust's driver reads uncommitted records. With transactions, the driver loses messages that it
 sends. The driver therefore uses no transactions here, but it is configured to read only committed records

@@ -18,7 +18,7 @@ REPORT_INTERVAL_MS = 5_000
 SLICE_MS = 100
 """Time slice for recovery work, after which the learner polls and the running partitions take a step."""
 PARKED_MS = 60_000
-"""Time after its last step for which a parked task is kept while another process owns its partition."""
+"""A parked task whose partition is not assigned to this process is dropped when its last step is this old."""
 
 
 class RecoveryStoppedError(Exception):
@@ -185,8 +185,8 @@ class Recoveries:
                 break
             if not is_announced:
                 self.announce(
-                    f"partition {partition} waits until {self.topics.updates} can be read up to step {wrote} of this "
-                    f"partition and up to the model version of its last decision: {shared.waits_for}"
+                    f"partition {partition} waits until its step {wrote} and the model version of its last decision can "
+                    f"be read from {self.topics.updates}: {shared.waits_for}"
                 )
             is_announced = True
             yield False

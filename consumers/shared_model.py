@@ -116,7 +116,7 @@ class SharedModel:
         return [Source(partition, self.snapshots, version, version, take)]
 
     def reconnect(self, broker: Broker) -> None:
-        """Open new connections to replace the previous, closed ones, and continue reading."""
+        """Open new connections to replace the closed ones. Continue reading."""
         self._broker = broker
         self._reader = broker.reader([self._tp], SHORT_FETCH_WAIT_MS)
         self._reader.seek(self._tp, self.replica.offset)
@@ -134,8 +134,8 @@ class SharedModel:
             self._blocked_since_ms = self._host_ms()
         if self._is_gone(None, is_missed=self._is_short):
             raise UnrecoverableError(
-                f"{self._tp}: expected records up to offset {self.replica.offset}, which were read before; the log "
-                f"ends at {self.ends.high_watermark}. The topic was truncated or recreated"
+                f"{self._tp}: expected records up to offset {self.replica.offset}, which have been read before; the "
+                f"log ends at offset {self.ends.high_watermark}. The topic was truncated or recreated"
             )
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
@@ -190,8 +190,8 @@ class SharedModel:
         all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(
-                f"{self._tp}: expected step {wrote} of partition {partition}, and version {version} of the "
-                f"partition's last decision; the log ends with step {self.replica.place_of(partition).step} and "
+                f"{self._tp}: expected step {wrote} of partition {partition} and model version {version}, which the "
+                f"partition's last decision used; the log ends with step {self.replica.place_of(partition).step} and "
                 f"version {self.replica.version}. The topic was truncated or recreated"
             )
         return is_there and not self._is_short

@@ -83,7 +83,7 @@ def recovery(
         topics: the topics.
         partition: the task's partition.
         settings: the user's settings; see `resolve`.
-        progress: called with the progress before the first step and after each step.
+        progress: called with the recovery's progress, before the first step and after each step.
         given: names of the settings that the user set; None means all settings. A task that has already started keeps
             its own values for all other settings.
         change_settings: whether the user's settings replace the task's settings from the next step on.
@@ -128,7 +128,7 @@ def rebuilding(
         topics: the topics.
         partition: the task's partition.
         settings: settings for a task that has not taken a step. If None, an error is raised for such a task.
-        progress: called with the progress before the first step and after each step.
+        progress: called with the recovery's progress, before the first step and after each step.
         until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
         observe: called with each reapplied step's output.

@@ -129,7 +129,7 @@ class JournalStep(NamedTuple):
 
     @property
     def wrote(self) -> int:
-        """The number of the latest step, possibly this one, that wrote to the shared model's log; 0 if none did."""
+        """The number of the latest step up to this one that wrote to the shared model's log; 0 if there is none."""
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 

@@ -112,7 +112,7 @@ _REFUSED = {
         _OWN,
     ),
 }  # fmt: skip
-"""Rejected properties from other clients, each with its remedy. A name that ends with a dot is a prefix."""
+"""Properties of other clients that are rejected, each with the remedy. A name that ends with a dot is a prefix."""
 
 _JAAS = re.compile(r"[\w.]*\.(?P<module>Scram|Plain)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
@@ -205,8 +205,8 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
     found = _JAAS.fullmatch(text.strip())
     if found is None:
         raise ClientConfigError(
-            "sasl.jaas.config: expected PlainLoginModule or ScramLoginModule required username=... password=...; no "
-            f"other module is supported; for tokens, {_TOKENS}"
+            "sasl.jaas.config: expected PlainLoginModule or ScramLoginModule, followed by required username=... "
+            f"password=...; no other module is supported; for tokens, {_TOKENS}"
         )
     if _JAAS_OPTION.sub("", found["options"]).strip():
         raise ClientConfigError(

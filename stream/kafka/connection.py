@@ -91,7 +91,7 @@ def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
     Raises:
         BrokerError: the address is malformed, or the client is not installed.
         ClientConfigError: a certificate cannot be read.
-        AccessError: the broker rejects this client, or cannot be trusted.
+        AccessError: the broker rejects this client or cannot be trusted.
         BrokerUnavailableError: no broker responded within `connect_timeout_ms`.
     """
     adapter = resolve_name(ADAPTERS[chosen(client)].adapter)
@@ -119,7 +119,7 @@ class Connection:
         self.clients: set[Any] = set()  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
-        """Return the subclass of BrokerError for a client error, and the error message."""
+        """Return the BrokerError subclass and the message for a client error."""
         raise NotImplementedError
 
     def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:

@@ -209,7 +209,7 @@ class EmbeddedBroker:
         """See Broker."""
 
     def hold(self, tp: TopicPartition) -> None:
-        """Hold a partition's high watermark at the current end of its log until `release`.
+        """Hold a partition's high watermark at the current end of its log until `release` is called.
 
         Records appended later are in the log but cannot be read. A flush of such records raises BrokerUnavailableError,
         as with acks=all when a follower does not respond in time.

@@ -134,7 +134,7 @@ class Consumer(Protocol):
 
         Records from the same partition are in offset order.
 
-        Rebalance callbacks run only here.
+        Rebalance callbacks run only within this method.
 
         Raises:
             TopicSettingsError: a topic's timestamp type was changed to CreateTime. The caller must close the
@@ -231,7 +231,7 @@ class Broker(Protocol):
         no offset is committed.
 
         The group removes a member that sends no heartbeats within the session timeout, for example because the process
-        is paused or disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.
+        is paused or disconnected. The member then joins again at its next poll or, if `rejoins` is False, is fenced.
         """
 
     def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> Consumer:

@@ -177,7 +177,7 @@ def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
 
 
 def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Record]:
-    """Yield the records up to the current ends, ordered by append time, then by partition.
+    """Yield the records up to the current ends, ordered by append time and then by partition.
 
     Args:
         broker: the broker.

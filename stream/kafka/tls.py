@@ -1,4 +1,4 @@
-"""TLS contexts, and the reasons why TLS connections fail."""
+"""Creates TLS contexts and explains why TLS connections fail."""
 
 import re
 import ssl
@@ -105,7 +105,7 @@ def _require_pem(name: str, path: str, kind: str) -> None:
         raise ClientConfigError(f"{name} {path}: cannot read the file: {error.strerror}") from None
     if not re.search(rb"-----BEGIN [A-Z ]*" + kind.encode() + b"-----", content):
         raise ClientConfigError(
-            f"{name} {path}: expected PEM with -----BEGIN {kind}-----; see docs/security.md for exporting keystores"
+            f"{name} {path}: expected PEM with -----BEGIN {kind}-----; see docs/security.md for how to export keystores"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tokens for OAUTHBEARER, printed by a command.
+"""Runs a command that prints OAUTHBEARER tokens.
 
 The command prints a token, or an OAuth server's JSON response with `access_token` and `expires_in`. A token is
 reused for four fifths of its lifetime, or until it expires if the command fails. The expiry time comes from

@@ -4,7 +4,7 @@ A task makes a decision with the model at version n, after an `observe_early` ca
 decisions that are not among the n entries. Without these calls, a learner that relies on `observe` would play the same
 class repeatedly until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
 
-A decision is therefore a function of the log, n and the task's earlier decisions, and can be reproduced.
+A decision can therefore be reproduced from the log, n and the task's earlier decisions.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ from stream.wire.updates import (
 
 
 class Overlay:
-    """The effects of a task's own decisions on a model, which can be undone exactly.
+    """The effects of a task's own decisions on a model. These effects can be undone exactly.
 
     Each part of the state that `observe_early` changes is copied before its first change. The learner's
     `observed_parts` returns these parts. For an array with a row per class, the part is the action's row. For an array
@@ -49,7 +49,7 @@ class Overlay:
         self._kept: set[tuple[str, Any]] = set()  # parts that were copied: actions' rows, or whole arrays
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Save the parts of the model that a decision changes, and then apply the decision."""
+        """Save the parts of the model that a decision changes. Then apply the decision."""
         for name, index in self._learner.observed_parts(x, decision):
             array = self._learner.arrays[name]
             if isinstance(index, np.ndarray):

@@ -1,4 +1,4 @@
-"""Writes snapshots to the snapshots topic as records, and finds the newest complete generation.
+"""Writes snapshots to the snapshots topic as records and finds the newest complete generation.
 
 The topic is compacted. A record's key is `KEYS/SLOT/INDEX`. KEYS is a task's partition, or `0/model` for a shared
 model. Generations alternate between the slots `a` and `b`, so that the previous generation stays complete while the

@@ -1,7 +1,7 @@
 """The snapshot schedule. A learner process writes one snapshot at a time, with one batch of chunks in each step.
 
 A snapshot is due if the state has changed since the last snapshot, and either stream time has advanced by the interval
-or the task has been idle for the interval. Idle tasks also need a snapshot. When retention has deleted a task's inputs,
+or the task has been idle for the interval. Idle tasks also need a snapshot: if retention has deleted a task's inputs,
 the task can be recovered only from a snapshot taken after the last input.
 """
 

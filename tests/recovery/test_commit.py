@@ -109,7 +109,7 @@ def test_recovery_is_rejected_if_an_input_topic_was_recreated(topic: str, applie
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_topics([topic])
     pipeline.broker.create_topics(TOPICS.specs(1))
-    with pytest.raises(JournalError, match=rf"{topic}/0 up to offset {applied}; the partition ends at 0"):
+    with pytest.raises(JournalError, match=rf"{topic}/0 up to offset {applied}; the partition ends at offset 0"):
         run_until_idle(pipeline.learner())
 
 

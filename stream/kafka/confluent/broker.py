@@ -2,7 +2,7 @@
 
 kafka-python, which every installation includes, handles topics, offsets and groups, because librdkafka's admin client:
 
-- aborts the process with a failed assertion shortly after a request timeout, and reports a negative end offset for a
+- aborts the process with a failed assertion shortly after a request timeout and reports a negative end offset for a
   partition instead of an error (librdkafka 2.16.0);
 - cannot remove a static member (`group.instance.id`). Such a member does not leave its group when it is closed, so no
   other member would read its partitions until its session expires.

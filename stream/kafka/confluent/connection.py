@@ -1,4 +1,4 @@
-"""Connections made with confluent-kafka, and the translation of its errors.
+"""Connects with confluent-kafka and translates its errors.
 
 kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
 handles later refusals, for example after an ACL, a password or a certificate has changed. After a refusal, librdkafka

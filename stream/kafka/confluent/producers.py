@@ -4,7 +4,7 @@ Workarounds for librdkafka:
 
 - A record for a topic or a partition that does not exist is queued and fails after the request timeout. Before the
   first record is sent to a topic, `_look_up` therefore reads the number of partitions. It uses kafka-python, because a
-  request from a librdkafka producer makes the broker create the topic.
+  request from a librdkafka producer would make the broker create the topic.
 - Only delivery callbacks report whether, and when, all records in a flush were written. Reading each message in the
   callback would take 3 µs per record, so the callback keeps only each partition's last message. The callback contains
   no Python code, because the client runs it while the client's fatal error is set as Python's current exception, and

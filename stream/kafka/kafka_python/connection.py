@@ -1,4 +1,4 @@
-"""Connections made with kafka-python, and the translation of its errors.
+"""Connects with kafka-python and translates its errors.
 
 Workarounds for kafka-python:
 

@@ -16,8 +16,8 @@ Workarounds for kafka-python:
   does after losing its sequence numbers. A client that receives a new epoch fences its successor. Here, the client does
   not request a new epoch.
 - For a topic with CreateTime, the client returns the sender's timestamp as a record's append time (`flush`).
-- The producer's queue has no limit. If any records are unacknowledged, `close` raises an error and leaves the
-  producer's thread running.
+- The producer's queue has no limit. If records remain unacknowledged, `close` raises an error and leaves the producer's
+  thread running.
 """
 
 import time

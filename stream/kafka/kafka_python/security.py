@@ -1,4 +1,4 @@
-"""Access to a secured Kafka cluster with kafka-python, and the reasons why access is denied.
+"""Connects to secured Kafka clusters with kafka-python and explains why access is denied.
 
 Workarounds for kafka-python:
 
