@@ -1,13 +1,13 @@
 """A deterministic simulation of learners and a faulty broker, in virtual time and reproducible from a seed.
 
-schedule.py       draws a schedule from a seed: contexts and feedback of every kind, and faults
+schedule.py       generates a schedule from a seed, with all kinds of contexts, feedback and faults
 faulty_broker.py  a process's connection to the embedded broker, with injected faults
 outside.py        other clients, which send contexts, feedback, and unexpected records
 processes.py      starts, stops and restarts learner processes, and applies the broker's timeouts
 faults.py         active faults and their effects on calls
 tracing.py        event counts and traces
 world.py          runs a schedule
-checks.py         checks every run, and compares it with a run without faults
+checks.py         checks every run and compares it with a run without faults
 partitions.py     audits each partition with a reference learner
 reference.py      the reference learners
 shared_model.py   additional checks for a shared model

@@ -1,4 +1,4 @@
-"""Runs and checks many seeds, and shrinks the schedules for failing seeds."""
+"""Runs and checks a schedule for each of many seeds, and shrinks the schedules that fail."""
 
 import multiprocessing
 import signal
@@ -45,14 +45,14 @@ class Result(NamedTuple):
 
 
 def run_seed(seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
-    """Draw the schedule for a seed, run it, and check the run."""
+    """Generate the schedule for a seed, run it, and check the run."""
     schedule = draw_schedule(seed, events, model)
     wrong, trace = examine(schedule)
     return Result(seed, tuple(wrong), trace.fired, schedule.timeless)
 
 
 def examine(schedule: Schedule) -> tuple[list[str], Trace]:
-    """Run a schedule and check it; return findings and the trace. If an error occurs, the trace ends with the error."""
+    """Run a schedule, check the run, and return the findings and the trace. If an error occurs, it ends the trace."""
     world = World(schedule)
     world.trace.fired[schedule.taught] += 1
     world.trace.fired[CLOCK_PAUSES] += schedule.clock_pauses
@@ -95,8 +95,9 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Minimum number of seeds for which a campaign requires complete coverage. The rarest event occurs in about one in
-100 seeds."""
+"""Campaigns with fewer seeds than this do not require complete coverage. The rarest event occurs in about one in 100
+seeds.
+"""
 
 
 @dataclass(slots=True)
@@ -127,12 +128,12 @@ class Campaign:
 
     @property
     def ok(self) -> bool:
-        """Whether all seeds passed, with full coverage."""
+        """Whether all seeds passed and coverage is complete."""
         return not self.failures and not self.never_occurred()
 
 
 def run_seeds(seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own") -> Iterator[Result]:
-    """Run the seeds. With several processes, results arrive in arbitrary order."""
+    """Run the seeds and yield their results. If there are several processes, results arrive in arbitrary order."""
     run = partial(run_seed, events=events, model=model)
     if jobs == 1:
         yield from map(run, seeds)
@@ -143,11 +144,11 @@ def run_seeds(seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: 
 
 
 def shrink(schedule: Schedule) -> list[int]:
-    """Find a small subset of a failing schedule's items that still makes a run fail, and return the items' indices.
+    """Find a small subset of a failing schedule's items with which a run still fails, and return their indices.
 
     The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
-    It removes groups of items, first large groups and later single items, as long as a run with the remaining items
-    still fails. The subset can fail in a different way than the whole schedule.
+    It removes large groups of items first, then smaller groups, and finally single items. A group is removed only if a
+    run with the remaining items still fails. The subset may fail in a different way than the whole schedule.
     """
     indices = list(range(len(schedule.items)))
     size = max(1, len(indices) // 2)

@@ -1,7 +1,7 @@
 """Checks performed after each simulation run.
 
 Each check returns its findings as messages. A check compares the topics with the records that were sent and the
-transactions that were committed in the `World`. From the learners, it uses only their final state.
+transactions that were committed in the `World`. The only learner data that it uses is the learners' final state.
 """
 
 import re
@@ -28,7 +28,7 @@ OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journ
 
 
 def check(world: World) -> list[str]:
-    """Check a run, and count its evictions and its uses of rows in the join table as coverage."""
+    """Check a run, and add its evictions and the join-table rows that it used to the coverage counts."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [Partition(world, number) for number in range(world.schedule.partitions)]
@@ -51,7 +51,7 @@ EVICTIONS = ("pending_evicted", "orphans_evicted", "retained_evicted", "deferred
 
 
 def row_name(state: State, happened: Input) -> str:
-    """Return the name of a row in the join table, for reports."""
+    """Return the name that reports use for a row in the join table."""
     return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
@@ -92,9 +92,9 @@ def _as_sent(partition: Partition) -> list[str]:
 def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
     """Return each context's eligible classes with their names, keyed by offset; None for a malformed context.
 
-    In a pipeline with open classes, a class's index depends on the order in which the contexts name the classes.
-    With a shared model, the index depends on the order in the log. A step then knows the names in the journal up to its
-    own record.
+    In a pipeline with open classes, a class's index depends on the order in which the contexts name the classes. If the
+    model is shared, the index depends on the order in the log, and a step knows the names in the journal up to and
+    including the step's own record.
     """
     task, found = partition.task, dict[int, dict[int, str | None] | None]()
     indices = {} if task.open_classes else {name_of(k): k for k in range(N_CLASSES)}
@@ -122,7 +122,7 @@ def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
 
 
 def _with_names(indices: dict[str, int], names: Iterable[str]) -> dict[str, int]:
-    """Assign the next indices to new names, in order."""
+    """Assign the next free indices to new names, in order."""
     known = dict(indices)
     for name in names:
         known.setdefault(name, len(known))
@@ -130,7 +130,7 @@ def _with_names(indices: dict[str, int], names: Iterable[str]) -> dict[str, int]
 
 
 def _in_order(partition: Partition) -> list[str]:
-    """Check that records are applied in append-time order, unless faults delay their visibility."""
+    """Check that records are applied in append-time order. Skip the check if faults delay the visibility of records."""
     if any(name.startswith(_LATE_TO_SHOW) for name in partition.world.trace.fired) or partition.world.schedule.old_lags:
         return []
     latest_ms = 0
@@ -148,7 +148,7 @@ def _in_order(partition: Partition) -> list[str]:
 
 
 _LATE_TO_SHOW = (Kind.FOREIGN_BEGIN, Kind.HOLD, Kind.EXPELLED_IN_COMMIT)
-"""Faults that delay the visibility of records. Learners then do not read records in append-time order.
+"""Faults that delay the visibility of records, so that learners do not read them in append-time order.
 
 When a learner loses its session, the records after its open transaction are invisible until the broker aborts the
 transaction.
@@ -156,9 +156,9 @@ transaction.
 
 
 def _ticks(partition: Partition) -> list[str]:
-    """Check the number of ticks, and that no event is pending at the end.
+    """Check the number of ticks, and check that no events are pending at the end.
 
-    A step with decisions must have exactly one tick. Any other step can have a tick.
+    A step with decisions must have exactly one tick. Any other step may have one tick or none.
     """
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
@@ -169,7 +169,7 @@ def _ticks(partition: Partition) -> list[str]:
         if place not in world.outside.foreign_outputs and (
             tick is None or transactions.get((feedback, tick.offset)) is not transactions.get(place)
         ):
-            wrong.append(f"prediction at offset {record.offset}: its transaction has no tick for its step")
+            wrong.append(f"prediction at offset {record.offset}: its transaction contains no tick for the step")
     count = sum(map(partition.is_tick, partition.feedback))
     if count != len(partition.ticks) or not set(partition.ticks) <= {step.number for step in partition.steps}:
         wrong.append(
@@ -231,22 +231,21 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
 def equal_faultless(world: World, faultless: World) -> list[str]:
     """Return the differences from a run with the same events and no faults.
 
-    If the faults in a run take no virtual time, the run publishes the same predictions, examples and dead letters as
-    the run without faults, which has one process. The records are equal byte for byte and in the same order. Every
-    partition's final model and ledger are also equal. Four conditions apply:
+    If the faults in a run take no virtual time, the run publishes the same predictions, examples and dead letters as a
+    run without faults in a single process. The records are identical byte for byte and in the same order. Every
+    partition's final model and ledger are also equal. This requires four conditions:
 
-    1. A learner polls whenever a record is appended or an action is due. Otherwise the time of a decision's tick
-       differs.
-    2. `idle_ms` is 1, and deadlines pass in milliseconds during which nothing else happens (see `schedule`). Otherwise
-       a learner that has just started detects deadlines later than a running learner.
-    3. `retain_ms` is longer than the run, because ids are forgotten according to stream time, which advances with every
-       tick.
+    1. A learner polls whenever a record is appended or an action is due. Otherwise, the times of ticks would differ.
+    2. `idle_ms` is 1, and deadlines pass in milliseconds during which nothing else happens (see `schedule`). Otherwise,
+       a learner that has just started would detect deadlines later than one that is already running.
+    3. `retain_ms` is longer than the run, because stream time, which advances with every tick, determines when the join
+       forgets an id.
     4. No other producer holds a transaction open on contexts or feedback.
 
-    Runs with a shared model are not compared, because a decision depends on the position in the log.
+    Runs with a shared model are not compared, because a decision depends on how far its task has read the log.
 
-    Settlement times and feedback offsets are not compared. Both depend on the number of ticks, and thus on the number
-    of steps. Faults change which records form a step.
+    Settlement times and feedback offsets are not compared. Both depend on the number of ticks, and thus on how the
+    records are divided into steps, which faults change.
     """
     wrong: list[str] = []
     for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):

@@ -21,7 +21,7 @@ from stream.wire.records import TopicPartition
 
 @dataclass(eq=False)
 class Faults:
-    """A run's faults. A fault takes effect immediately, or is armed until its process makes a matching call."""
+    """A run's faults. A fault takes effect immediately or stays armed until its process makes a matching call."""
 
     _schedule: Schedule
     _processes: Processes
@@ -39,7 +39,7 @@ class Faults:
         return self._broker.clock
 
     def do(self, item: Item) -> None:
-        """Inject a fault, or arm it."""
+        """Inject a fault now, or arm it for a later call."""
         process = self._processes.named(item.member)
         if item.kind is Kind.JOIN:
             self._trace.fire(item, "world")
@@ -123,7 +123,7 @@ class Faults:
             act()
 
     def _meet(self, process: Process, call: str) -> None:
-        """Inject the first armed fault that matches this call."""
+        """Inject the first armed fault that matches a call."""
         armed = self._armed.get(process.name, [])
         for index, item in enumerate(armed):
             if not _is_for(item, call):
@@ -168,7 +168,7 @@ class Faults:
             self._trace.note(process.name, "its hanging commit has completed")
 
     def _pause(self, process: Process, for_ms: int) -> None:
-        """Run the world while one process is blocked in a call."""
+        """Run the rest of the simulation while one process is blocked in a call."""
         if process.broker.is_open_in(TOPICS.updates):
             self._trace.fired[OPEN_IN_LOG] += 1
         if for_ms:
@@ -187,11 +187,11 @@ _CALLS = {
     Kind.COMMIT_LOST: ("commit",),
     Kind.COMMIT_HANGS: ("commit",),
 }
-"""The operations in which a fault can occur, unless the item names one."""
+"""The operations in which a fault can occur if its item does not name one."""
 
 
 def _is_for(item: Item, call: str) -> bool:
-    """Return whether an armed fault matches this operation."""
+    """Return whether an armed fault matches an operation."""
     if item.kind in IN_COMMIT:
         return call == f"{COMMIT_STEP}{item.number}"
     if item.kind is Kind.PAUSE:

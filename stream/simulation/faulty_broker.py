@@ -1,6 +1,6 @@
 """A process's connection to the embedded broker, with faults from a schedule.
 
-The connection implements the Broker interface, and looks up faults before every operation that uses the network. It
+The connection implements the Broker interface and checks for faults before every operation that uses the network. It
 simulates only network and process failures. The embedded broker does everything else.
 """
 
@@ -22,7 +22,7 @@ from stream.wire.records import Headers, Record, TopicPartition
 
 
 class CrashError(Exception):
-    """The process dies. None of its code runs afterwards, and nothing is closed."""
+    """Raised when the process dies. None of its code runs afterwards, and nothing is closed."""
 
 
 class Fate(Enum):
@@ -54,7 +54,7 @@ Consult = Callable[[str], None]
 
 
 def _forwarded(name: str) -> Any:
-    """Return an operation that looks up faults and then calls the embedded broker."""
+    """Return an operation that checks for faults and then calls the embedded broker."""
 
     def operation(self: "FaultyBroker", *arguments: Any) -> Any:
         self.consult(name)
@@ -119,7 +119,7 @@ class FaultyBroker:
         return {tp: old.pop() if (old := self._old_ends.get(tp)) else end for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Return a partition's current end for this process's next `times` requests, even if the end advances."""
+        """Answer this process's next `times` requests for a partition's end with its current end."""
         self._old_ends[tp] = [self.broker.ends([tp])[tp]] * times
 
     def end_lag(self) -> None:

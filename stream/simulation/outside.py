@@ -63,7 +63,7 @@ def name_of(eligible: int) -> str:
 
 
 def label_of(event_id: str) -> int:
-    """Return the true class that feedback contains, for learners that use it."""
+    """Return the true class to include in feedback for learners that use it."""
     return int(event_id[1:]) % N_CLASSES
 
 

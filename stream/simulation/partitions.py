@@ -1,4 +1,4 @@
-"""Each partition's audit, with a reference learner."""
+"""Audits each partition and compares its decisions with those of a reference learner."""
 
 from itertools import zip_longest
 from typing import Any
@@ -16,7 +16,7 @@ from stream.wire.updates import NAMED
 
 
 class Partition:
-    """One partition's audit, with a reference learner."""
+    """One partition's audit, which includes a reference learner."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -44,12 +44,12 @@ class Partition:
         return (record.topic, self.number, record.offset) not in self.world.outside.sent
 
     def _audit(self) -> None:
-        """Run `onebit verify`'s audit. It must find no faults, and must count all records from other programs."""
+        """Run `onebit verify`'s audit. It must find no faults and must count all records from other programs."""
         finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
         foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
         self.wrong += [f"audit: {fault}" for fault in finding.faults]
         if not finding.ok and not finding.faults:
-            self.wrong.append(f"audit: the learner counted {finding.learner}; the topics give {finding.audited}")
+            self.wrong.append(f"audit: the learner counted {finding.learner}; the audit counted {finding.audited}")
         if (finding.foreign_count, finding.contexts_behind, finding.feedback_behind) != (foreign, 0, 0):
             self.wrong.append(
                 f"audit: expected {foreign} records from other programs and no unapplied inputs; got {finding}"
@@ -62,7 +62,7 @@ class Partition:
         self.decided.append([event for event in oracle.events if isinstance(event, Decided)])
         for event in oracle.events:
             if not self.reference.apply(event):
-                self.wrong.append(f"step {step.number}: the reference learner decides differently from {event}")
+                self.wrong.append(f"step {step.number}: the reference learner's decision differs from {event}")
         for name in () if step.log is None else step.log.adds:
             self.reference.add_alone(NAMED, name=name)
         if not self.is_shared and self.reference.differs(step):

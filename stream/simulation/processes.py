@@ -53,12 +53,12 @@ RESTARTS_MAX = 500
 
 
 class UnexpectedError(Exception):
-    """A learner behaved in a way that no fault explains."""
+    """Raised when a learner behaves in a way that no fault explains."""
 
 
 @dataclass(eq=False)
 class Processes:
-    """All learner processes in a run. This class runs their programs, and stops or restarts processes after errors."""
+    """All learner processes in a run. This class runs their programs and stops or restarts processes after errors."""
 
     _schedule: Schedule
     _broker: EmbeddedBroker
@@ -128,7 +128,7 @@ class Processes:
         raise UnexpectedError(f"the learners did not become idle at {self._clock.now_ms} ms")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
-        """Call a function on behalf of a process, which stops or restarts if the function fails.
+        """Call a function on behalf of a process. If the function fails, stop or restart the process.
 
         Returns the amount of work done.
         """
@@ -206,7 +206,7 @@ class Processes:
             self._timers.enter(self._schedule.session_timeout_ms, 0, lambda: self._session_ends(process))
 
     def end_faults(self) -> None:
-        """Wake all processes, and report the partitions' true ends to them."""
+        """Wake all processes and report the partitions' true ends to them."""
         for process in self._all:
             process.asleep_until_ms = 0
             process.broker.end_lag()
@@ -266,7 +266,7 @@ class Processes:
     def _restart(self, process: Process, away_ms: int, parked: Parked | None = None) -> None:
         """Restart a process after a delay, but not before the end of an outage.
 
-        If tasks are parked, the same process continues with a new program.
+        If some of its tasks are parked, the same process continues with a new program.
         """
         name = process.name
         away_ms = max(away_ms, self.outage_until_ms - self._clock.now_ms)

@@ -1,8 +1,8 @@
-"""Reference learners, which process the decisions and outcomes that the audit's oracle expects, in order.
+"""Reference learners, which process the expected decisions and outcomes from the audit's oracle, in order.
 
 A reference collects its changes to the model as entries of a log. If a task has its own model, its reference applies
-the entries at once, and must make the same decisions. If the model is shared, the task must write the same entries to
-the log, and `shared_model` checks the decisions.
+the entries at once and must make the same decisions as the task. If the model is shared, the task must write the same
+entries to the log, and `shared_model` checks the decisions.
 """
 
 from math import nan
@@ -27,7 +27,7 @@ from stream.wire.updates import (
 )
 
 WEIGHING = ("banditron", "soba-diag")
-"""The learners in the simulation that weight a bit by the propensity."""
+"""The learners in the simulation that weight a bit by the inverse propensity."""
 
 
 def can_play(task: TaskSettings, logged: Logged | None) -> bool:
@@ -98,7 +98,7 @@ class Reference:
 
 
 def apply_entry(learner: Learner, entry: Entry) -> int:
-    """Apply an entry to a model, and return the number of updates to the model, which is 0 or 1."""
+    """Apply an entry to a model and return the number of updates to the model, which is 0 or 1."""
     kind, x, decision, reward, assumed, v, label, _ = entry
     if kind == DECIDED:
         learner.observe(x, decision)
@@ -113,5 +113,5 @@ def apply_entry(learner: Learner, entry: Entry) -> int:
 
 
 def _plain(decision: Decision) -> tuple[object, ...]:
-    """Return a decision as comparable values, without the values that the learner logged with it."""
+    """Return a decision as values that can be compared, without the values that the learner logged with it."""
     return decision.action, decision.greedy, repr(decision.propensity), decision.scores.tolist()

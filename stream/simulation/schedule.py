@@ -1,7 +1,7 @@
-"""A run's schedule as plain data, drawn from a seed.
+"""A run's schedule as plain data, generated from a seed.
 
 Half of the runs are *timeless*. Their faults take no virtual time, and a learner polls whenever something happens. Such
-a run must have the same outputs, models and ledgers as the run without faults (see `checks.equal_faultless`).
+a run must have the same outputs, models and ledgers as a run without faults (see `checks.equal_faultless`).
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMI
 """Faults that occur between numbered steps in a commit."""
 
 CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
-"""Broker operations during which a learner can crash, or which the broker can refuse."""
+"""Broker operations during which a learner can crash, or that the broker can refuse."""
 
 NUMBERS = {
     Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from when the fault is armed
@@ -109,7 +109,7 @@ NUMBERS = {
 """The range of an item's `number`, by kind of fault."""
 
 FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
-"""The learners' topics that other clients write to. A write to the snapshots would break the pipeline."""
+"""The learners' topics that other clients write to. Writing to the snapshots topic would break the pipeline."""
 
 HELD_TOPICS = (
     "feedback", "feedback", "feedback", "feedback", "contexts", "contexts", "predictions", "examples", "dead-letter",
@@ -206,7 +206,7 @@ LEARNERS = {
         _task("stack-igw", parameters={"drift": "global", "vectors": 0}, on_expiry="negative"),
     )
 }
-"""Learners and policies, by name in reports. No run is long enough for a drift alarm; see
+"""Learners and policies, keyed by their names in reports. No run is long enough for a drift alarm; see
 `tests/recovery/test_drift_alarms.py`."""
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
@@ -225,7 +225,7 @@ _DICE = {
 
 
 def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
-    """Draw the schedule for a seed. A run with a shared model has more faults, and cannot replay a log."""
+    """Generate the schedule for a seed. A run with a shared model has more kinds of faults and cannot replay a log."""
     luck = Luck(seed)
     timeless = luck.chance(50)
     clock_pauses = luck.chance(10)
@@ -369,7 +369,7 @@ def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[T
 
 
 ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), (0, 0), (), (3,))
-"""Eligible classes for a context. If the classes are not open, the last three lists are malformed; see `name_of`."""
+"""Possible lists of eligible classes. If the classes are not open, the last three are malformed; see `name_of`."""
 
 
 def _with_deferrals(
@@ -408,7 +408,7 @@ def _with_deferrals(
 
 
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Add challengers and promotions of known and unknown learners to half of the runs without wrappers."""
+    """To half of the runs without wrappers, add challengers, and promotions of known and unknown learners."""
     names = CHALLENGERS.get(task.learner, ())
     is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
     if not luck.chance(50) or not (names and is_plain):
@@ -428,7 +428,7 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
 
 
 CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
-"""Each champion's challengers. Only a few pairs are used, because compiling a pair takes longer than many runs."""
+"""Each champion's challengers. There are only a few pairs, because compiling one pair takes longer than many runs."""
 
 PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "late-ucb:m=2": {"m": 2, "drift": "off"}}
 
@@ -437,7 +437,7 @@ _CONTEXTS = (*_DECIDING, Kind.CONTEXT_AGAIN)
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Make half of the runs replay a log. Some logging policies are uniform, and some contexts lack logged fields."""
+    """Have half of the runs replay a log. Some logging policies are uniform, and some contexts lack logged fields."""
     play = luck.choice(PLAYS)
     if play == "own" and luck.chance(50):
         return task, items
@@ -459,7 +459,7 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
 
 
 def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
-    """Draw faults in the shared model's log, and records that another producer writes to it by mistake."""
+    """Generate faults in the shared model's log, and records that another producer writes to the log by mistake."""
     faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
     items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
     if not timeless and luck.chance(30):
@@ -478,14 +478,15 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
 
 
 _FOREIGN_TO_LOG = 10
-"""Lowest number for a transaction in which another producer writes to the shared model's log. Other kinds of
-transactions have lower numbers."""
+"""Lowest number of a transaction in which another producer writes to the shared model's log. Other kinds of
+transactions have lower numbers.
+"""
 
 _LOG_TOPIC = "updates"
 
 
 def _draw_delay(luck: Luck, window_ms: int) -> int:
-    """Draw a feedback delay that is in time, late, or exactly at the deadline."""
+    """Draw a feedback delay, so that the feedback is in time, late, or close to the deadline."""
     in_time = [luck.between(0, window_ms) for _ in range(2)]
     return luck.choice((0, *in_time, window_ms + luck.between(-1, 1), luck.between(window_ms, 3 * window_ms)))
 
@@ -494,7 +495,7 @@ _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEED
 
 
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
-    """Let another producer write some contexts and feedback in transactions that delay or abort them.
+    """Have another producer write some contexts and feedback in transactions that commit them later or abort.
 
     The producer also writes to the learners' topics by mistake.
     """

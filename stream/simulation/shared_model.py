@@ -87,7 +87,7 @@ def _plain(entry: Entry) -> tuple[Any, ...]:
 
 
 def _versions(partition: Partition, log: Sequence[_Logged]) -> list[str]:
-    """Check that a task's versions never decrease, match its log offsets, and equal those in its predictions."""
+    """Check that a task's versions never decrease, match its log offsets, and equal the versions in its predictions."""
     wrong: list[str] = []
     latest = 0
     for step, decided in zip(partition.steps, partition.decided, strict=True):
@@ -106,7 +106,7 @@ def _versions(partition: Partition, log: Sequence[_Logged]) -> list[str]:
 
 
 def _names(partition: Partition, log: Sequence[_Logged]) -> list[str]:
-    """Check that each step knows the open classes at its version, and adds only new classes from the next context."""
+    """Check that each step knows the open classes at its version and adds only new classes, from the next context."""
     wrong: list[str] = []
     known: list[str] = []
     for step in partition.steps:
@@ -126,7 +126,7 @@ def _names(partition: Partition, log: Sequence[_Logged]) -> list[str]:
 def _applied_again(
     task: TaskSettings, partitions: Sequence[Partition], log: Sequence[_Logged], seen: set[SeenModel]
 ) -> list[str]:
-    """Check that every replica equals the model at its version, and repeat every decision with that model."""
+    """Check every replica against the model at its version, and check every decision by repeating it."""
     wrong: list[str] = []
     model = task.make_learner()
     for version in range(len(log) + 1):

@@ -1,4 +1,4 @@
-"""Counts the events in a run, and records a line for each event."""
+"""Counts the events in a run and records a line for each event."""
 
 import hashlib
 from collections import Counter

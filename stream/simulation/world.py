@@ -11,7 +11,7 @@ from stream.simulation.schedule import ENVIRONMENT, START_MS, Schedule
 from stream.simulation.tracing import Trace
 
 SETTLING_MAX = 400
-"""Maximum number of points in time, after the last item, at which actions are due."""
+"""Limit on the number of points in time, after the last item, at which actions are due."""
 
 
 class World:
@@ -31,7 +31,7 @@ class World:
         self._todo = deque(schedule.items)
 
     def run(self) -> None:
-        """Run the schedule, and then continue until no action is due.
+        """Run the schedule and then continue until no action is due.
 
         Raises:
             UnexpectedError: the learners did not become idle.
@@ -55,13 +55,13 @@ class World:
             self.processes.poll_all()
 
     def _run_until(self, until_ms: int) -> None:
-        """Run the world up to a given time while one process is blocked in a call."""
+        """Run the simulation up to a given time while one process is blocked in a call."""
         while self._todo and self._todo[0].at_ms <= until_ms:
             self._next_item()
         self._advance_to(until_ms)
 
     def _advance_to(self, to_ms: int) -> None:
-        """Advance time, and run the actions that are due."""
+        """Advance time and run the actions that are due."""
         while True:
             due_ms = self._due_ms()
             if due_ms is None or due_ms > to_ms:
@@ -78,7 +78,7 @@ class World:
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def _settle(self) -> None:
-        """End all faults, and advance time until no more actions are due."""
+        """End all faults and advance time until no more actions are due."""
         self._faults.end()
         self.outside.abort_transactions()
         if not self.processes.live() and self._timers.empty():

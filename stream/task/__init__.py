@@ -1,1 +1,1 @@
-"""The join of decisions with feedback, and a task's step as a pure function."""
+"""The join of decisions with feedback, and the pure function that computes a task's step."""

@@ -1,15 +1,15 @@
 """A frozen model that serves as the holdout policy, encoded as text in a task's settings.
 
-The settings contain the whole model. As with any other policy, a task is therefore a function of its settings and
-inputs. Recovery, audits and replicas of a shared model do not need a file. A restart with a different model is
+The settings contain the whole model. A task is therefore a function of its settings and inputs, as it is with any other
+policy. Recovery, audits and replicas of a shared model do not need a file. A restart with a different model is
 rejected.
 
     model:DIGEST:BASE64
 
 BASE64 encodes a section. DIGEST is the first 16 hex digits of the SHA-256 digest of the decoded bytes. The section's
-arrays are the parts of the learner's state that determine the greedy class; a number is an array without dimensions.
-The section's values are `settings`, on which the state depends, and the model pipeline's `class_names` and `features`,
-or null.
+arrays are the parts of the learner's state that determine the greedy class; a number is stored as an array without
+dimensions. The section's values are `settings`, which determine the form of the state, and the model pipeline's
+`class_names` and `features`, either of which may be null.
 """
 
 from base64 import b64decode, b64encode
@@ -25,8 +25,9 @@ from stream.wire.sections import Section, SectionReader, encode_section
 MODEL = "model:"
 
 TEXT_MAX = 700_000
-"""Limit on the text's length. The text must fit in the journal record for a task's first step, which is limited to
-1 MB."""
+"""Limit on the text's length. The text must fit in the journal record of a task's first step, and records are limited
+to 1 MB.
+"""
 
 
 class Frozen(NamedTuple):

@@ -1,14 +1,14 @@
-"""The join of decisions with their feedback: a state machine per event id, driven by the table in `join_table`.
+"""The join of decisions with their feedback. Each event id has a state machine, driven by the table in `join_table`.
 
 All times are *stream time*, the largest append time of the feedback applied so far. Append times alone therefore
-determine whether feedback is matched or late. The time at which records are read has no effect:
+determine whether feedback is matched or late. The time at which a record is read has no effect:
 
     feedback appended  ─────●───────────────●──────────●────────▶ broker's time
                             in time         │          late
     decision     decided ├──── window_ms ───┤ deadline (still in time)
 
-The code looks up the rule for an input and applies the rule. Only the table defines next states, and the counts in the
-ledger's equations.
+The code looks up the rule for an input and applies it. The next states, and the counts in the ledger's equations, are
+defined only in the table.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from stream.wire.records import Decision, DecisionTime, Features, Feedback, Head
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSettings:
-    """The join's windows and limits. If there are too many entries, the oldest is evicted and counted."""
+    """The join's windows and limits. When there are too many entries, the oldest is evicted and counted."""
 
     window_ms: int = 300_000  # maximum time that a decision waits for its feedback
     activation_ms: int | None = None  # maximum time that a deferred decision waits to be shown; None means window_ms
@@ -42,7 +42,7 @@ class JoinSettings:
 
 
 class Pending(NamedTuple):
-    """A decision that is waiting for its feedback, or a deferred decision that is waiting to be shown."""
+    """A decision waiting for its feedback, or a deferred decision waiting to be shown."""
 
     x: Features
     decision: Decision
@@ -64,7 +64,7 @@ class Orphan(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """A settled decision, stored to recognise later records with its id. Ids with equal values share an entry."""
+    """A settled decision, stored to recognise later records with the same id. Ids with equal values share an entry."""
 
     outcome: Outcome
     reward: int | None  # the first bit; None if unmatched, unshown, or expired without an assumed bit
@@ -93,7 +93,7 @@ class Late(NamedTuple):
 
 
 class Mismatched(NamedTuple):
-    """Feedback that names an action other than the decision's action."""
+    """Feedback for an action other than the decision's action."""
 
     feedback: Feedback
     record: Record
@@ -108,11 +108,11 @@ class DroppedOrphan(NamedTuple):
 
 
 Event = Settled | Late | Mismatched | DroppedOrphan
-"""An event for the task, which then learns, makes a correction, or writes a dead letter."""
+"""An event for the task. In response, the task learns, makes a correction, or writes a dead letter."""
 
 
 class _Collection:
-    """The entries for all ids in certain states, oldest first, and the limits on these entries."""
+    """The entries for all ids in certain states, oldest first, with the limits on their age and number."""
 
     __slots__ = ("counted_as", "entries", "entries_max", "limit_ms", "others", "state")
 
@@ -156,7 +156,7 @@ class _AgeQueue:
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
-        """Remove the oldest id. Return whether the memory used by removed ids was freed, which happens at intervals."""
+        """Remove the oldest id. Return whether the call also freed the memory of removed ids, as some calls do."""
         self._ids.popleft()
         self._head += 1
         if self._head <= len(self._ids) >> 2:
@@ -180,13 +180,13 @@ _UNSETTLED = frozenset(state for state in State if "an unsettled decision" in st
 class Join:
     """The state machines for all event ids in one task.
 
-    The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the returned
+    The task passes each input to `receive_context`, `receive_feedback` or `pass_time` and processes the returned
     events. Stream time never decreases, so the oldest entry in each collection is due first. Shown decisions have a
-    separate collection, because their windows begin in the order of the shown records, not in the order of the
-    decisions.
+    separate collection, because their windows begin in the order in which the decisions are shown, not in the order in
+    which they are made.
 
-    Unsettled decisions and orphans are removed in any order, so these collections are `OrderedDict`s. Settled ids are
-    the most numerous. They are removed in insertion order, so they use a plain dict and a queue.
+    Unsettled decisions and orphans can be removed in any order, so they are stored in `OrderedDict`s. Settled ids are
+    the most numerous, and they are removed in insertion order, so they are stored in a plain dict and a queue.
     """
 
     def __init__(self, settings: JoinSettings, *, assumes_negative: bool = False, corrects: bool = False) -> None:
@@ -224,10 +224,11 @@ class Join:
         self._is_changed = False  # True if the settings have changed since the last `settle_changed`
 
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
-        """Change the settings. Call `settle_changed` to settle entries that are due under the new settings.
+        """Change the settings. Afterwards, call `settle_changed` to settle entries that are due under the new settings.
 
         Raises:
-            TableError: the table replaces settled decisions' bits, but the settings do not allow corrections.
+            TableError: the table requires replacing the bits of settled decisions, but the settings do not allow
+                corrections.
         """
         self.assumed_reward = 0 if assumes_negative else None
         self._correctable = {State.EXPIRED} if corrects else set()
@@ -282,19 +283,19 @@ class Join:
         self._counts.update(ledger._asdict())
 
     def count(self, *names: str, by: int = 1) -> None:
-        """Increment counters in the ledger. Tasks count malformed records this way, because no rule applies to them."""
+        """Increment counters in the ledger. Tasks use this method for malformed records, to which no rule applies."""
         for name in names:
             self._counts[name] += by
 
     def receive_context(
         self, event_id: str, decide: Callable[[], tuple[Pending, bool]], is_deferred: bool = False
     ) -> Sequence[Event]:
-        """Apply a context, and return the resulting events for the task, in order.
+        """Apply a context and return the resulting events for the task, in order.
 
         Args:
             event_id: the context's id.
-            decide: returns the decision, and whether feedback is possible. In a replay, feedback is impossible if the
-                log has a different action. The function is called only for an id without a decision.
+            decide: function that returns the decision, and whether feedback is possible. In a replay, feedback is
+                impossible if the log has a different action. The function is called only if the id has no decision.
             is_deferred: whether the decision waits until it is shown.
         """
         self._counts["contexts"] += 1
@@ -315,7 +316,7 @@ class Join:
         return self._follow(state, happened, event_id, kept, feedback, record)
 
     def receive_feedback(self, feedback: Feedback | Shown, record: Record) -> Sequence[Event]:
-        """Apply a feedback or shown record, and return the events for the task. Call `pass_time` first."""
+        """Apply a feedback or shown record and return the resulting events for the task. Call `pass_time` first."""
         self._counts["feedback"] += 1
         state, kept = self._find(feedback.id)
         if isinstance(feedback, Shown):
@@ -337,26 +338,26 @@ class Join:
 
     @property
     def waits(self) -> bool:
-        """Whether there are unsettled decisions or orphans, which wait for stream time to advance."""
+        """Whether there are unsettled decisions or orphans, which can expire only when stream time advances."""
         return any(collection.entries for collection in self._waiting)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the next deadline for an unsettled decision or orphan."""
+        """Return the earliest deadline of all unsettled decisions and orphans."""
         due_ms = min(map(self._due_ms, self._waiting))
         return None if due_ms == inf else int(due_ms)
 
     def date(self, time: DecisionTime, ms: int) -> None:
         """Set the time of a step's decisions.
 
-        The time is never earlier than that of previous decisions, even if the clock of a partition's new leader lags.
-        The task calls this method once for each step. Before the call, the step's decisions are never due.
+        The time is never earlier than the time of previous decisions, even if the clock of a partition's new leader is
+        behind. The task calls this method once for each step. Until the call, the step's decisions cannot become due.
         """
         time.ms = self.dated_ms = max(ms, self.dated_ms)
         limit_ms = min(self._pending.limit_ms, self._deferred.limit_ms)
         self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + limit_ms)
 
     def _find(self, event_id: str) -> tuple[State, Any]:
-        """Return an id's state, and its entry: a `Pending`, `Orphan` or `Retained`, or None."""
+        """Return an id's state and its entry, which is a `Pending`, `Orphan` or `Retained`, or None."""
         kept: Any = self.pending.get(event_id)
         if kept is not None:
             return State.PENDING, kept
@@ -382,7 +383,7 @@ class Join:
         return events
 
     def _due_ms(self, collection: _Collection) -> float:
-        """Return the deadline for a collection's oldest entry; infinity if it has no entry or the time is unknown."""
+        """Return the deadline of a collection's oldest entry, or infinity if there is none or its time is unknown."""
         since_ms: int | None
         if not collection.entries:
             return inf
@@ -395,10 +396,10 @@ class Join:
         return inf if since_ms is None else since_ms + collection.limit_ms
 
     def _evict(self, collection: _Collection) -> Sequence[Event]:
-        """Evict an entry because a collection exceeds its limit.
+        """Evict an entry when a collection exceeds its limit.
 
-        The collection's oldest entry is evicted. Unsettled decisions share one limit: the oldest deferred decision
-        is evicted or, if there is none, the decision that is due first.
+        The collection's oldest entry is evicted. The exception is unsettled decisions, which share one limit: the
+        oldest deferred decision is evicted or, if there is none, the decision that is due first.
         """
         if collection.state in _UNSETTLED:
             collection = self._deferred if self.deferred else min(self._pending, self._shown, key=self._due_ms)
@@ -415,16 +416,16 @@ class Join:
     def _follow(
         self, state: State, happened: Input, event_id: str, kept: Any, feedback: Any, record: Record | None
     ) -> Sequence[Event]:
-        """Apply the rule for an input: count, collect events, and move the id to its next state.
+        """Apply the rule for an input: update the counts, collect events, and move the id to its next state.
 
         The state and the input determine which of the last three arguments are not None. `check_table` ensures that
-        these arguments suffice for the rule.
+        those arguments are sufficient for the rule.
 
         Args:
             state: the id's state.
             happened: the input.
             event_id: the id.
-            kept: the id's entry or, if the context is decided now, the decision.
+            kept: the id's entry or, if the decision for the context is made now, that decision.
             feedback: the new feedback or, for a context, the feedback that was waiting for it.
             record: the feedback's record, or the shown record.
         """
@@ -489,5 +490,5 @@ class Join:
         return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
-        """Return the object that all entries with these values share. An entry with a decision is not shared."""
+        """Return the object that is shared by all entries with these values. An entry with a decision is not shared."""
         return entry if entry.pending is not None else self._equal.setdefault(entry, entry)

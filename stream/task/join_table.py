@@ -36,7 +36,7 @@ class State(Enum):
 
 @unique
 class Input(Enum):
-    """An input for an event id. An input is possible in states that have all properties in `requires`."""
+    """An input for an event id. An input can occur only in states that have all the properties in `requires`."""
 
     __hash__ = object.__hash__
 
@@ -59,10 +59,12 @@ class Input(Enum):
 class Move(Enum):
     """An action that the join performs on an event id, with its meaning, requirements, next state, and outcome."""
 
-    DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
-    DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
-    DECIDE_AND_REFUSE = "predict, refuse feedback", ("a context", "waiting feedback", "another action"), State.PENDING
-    DEFER = "predict, and wait until the decision is shown", ("a context", "a deferral", "no decision"), State.DEFERRED
+    DECIDE = "predict and wait for feedback", ("a context", "no decision"), State.PENDING
+    DECIDE_AND_MATCH = "predict and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
+    DECIDE_AND_REFUSE = (
+        "predict and refuse feedback", ("a context", "waiting feedback", "another action"), State.PENDING,
+    )  # fmt: skip
+    DEFER = "predict and wait until the decision is shown", ("a context", "a deferral", "no decision"), State.DEFERRED
     DEFER_AND_REFUSE = (
         "predict, refuse feedback, and wait until the decision is shown",
         ("a context", "a deferral", "waiting feedback", "another action"), State.DEFERRED,
@@ -76,12 +78,12 @@ class Move(Enum):
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "only the first bit is used; a differing bit is a conflict", ("new feedback", "a first bit")
     REPLACE = (
-        "a differing bit is a conflict and replaces the first bit; after settlement, only with late=correct",
+        "a differing bit is a conflict and replaces the first bit (after settlement, only if late=correct)",
         ("new feedback", "a first bit"),
     )
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
-    PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
+    PASS_OVER = "the feedback is for a decision that was set aside", ("new feedback", "a decision set aside")
     EXPIRE = "settle without feedback", ("no record", "an unsettled decision"), State.EXPIRED, Outcome.EXPIRED
     LEAVE_UNSHOWN = "settle and learn nothing", ("no record", "a deferred decision"), State.UNSHOWN, Outcome.UNSHOWN
     DROP_ORPHAN = "the context did not arrive in time", ("no record", "a waiting record"), State.UNSEEN
@@ -168,13 +170,14 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
 }
 """The default table.
 
-Feedback for a different action is refused in every state with a decision, except UNMATCHED. It neither settles nor
-corrects the decision, and is not a duplicate. If feedback for an id arrives twice before the context, the first
-record counts, regardless of the action in the second record. The action in feedback for an unmatched decision is not
-checked, because such feedback refers to the log's action and is not used for learning.
+Feedback for a different action is refused in every state with a decision, except UNMATCHED. Refused feedback neither
+settles nor corrects the decision, and is not counted as a duplicate. If feedback for an id arrives twice before the
+context, the first record counts, regardless of the action in the second record. If a decision is unmatched, the action
+in its feedback is not checked, because such feedback refers to the log's action and is not used for learning.
 
 A deferred decision becomes pending when it is shown. PENDING and SHOWN differ only in when the window begins: at the
-time of the decision, or of the shown record. Feedback implies that the decision was shown.
+time of the decision in PENDING, and at the time of the shown record in SHOWN. Feedback implies that the decision was
+shown.
 """
 
 _LEVELS = {
@@ -186,16 +189,16 @@ _OF_RULES = {*chain.from_iterable(IDENTITIES.values())} - {"context_malformed", 
 
 
 class TableError(ValueError):
-    """A join table has a missing or inconsistent rule."""
+    """Raised when a join table has a missing or inconsistent rule."""
 
 
 def check_table(table: Table) -> None:
-    """Raise an error if a table is incomplete or inconsistent.
+    """Check that a table is complete and consistent.
 
     Raises:
-        TableError: a rule is missing, or a rule is inconsistent: its input is impossible in its state; the state and
-            input do not meet the requirements of its move; its next state differs from the move's; or its counts differ
-            from the move's outcome or violate one of the ledger's equations.
+        TableError: a rule is missing or inconsistent. A rule is inconsistent if its input is impossible in its state,
+            if its state and input do not meet the requirements of its move, if its next state differs from the move's,
+            or if its counts differ from the move's outcome or violate one of the ledger's equations.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
     for state, happened in rows ^ table.keys():

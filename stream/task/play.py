@@ -1,13 +1,13 @@
-"""Replay of logged decisions. The play setting selects one of three modes.
+"""Replays logged decisions. The `play` setting selects one of three modes.
 
 - *own*: the learner decides, and the log is ignored.
-- *logged*: the log's action is played with the log's propensity, and the learner learns from it. The learner's own
-  decision is the *target*.
-- *match*: the learner decides, and the decision is used only if the log has the same action (Li, Chu, Langford, Wang,
+- *logged*: the log's action is played with its logged propensity, and the learner learns from the result. The learner's
+  own decision is the *target*.
+- *match*: the learner decides, and its decision is used only if the log has the same action (Li, Chu, Langford, Wang,
   "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", WSDM 2011). If the
   log's actions are uniformly random, the matched events have the same distribution as if the learner had made the
-  logged decisions. For a non-uniform log with a minimum propensity m, a logged decision with propensity p is first
-  accepted with probability m/p. All actions are then equally likely among the accepted decisions.
+  logged decisions. If the log is not uniform and has a minimum propensity m, a logged decision with propensity p is
+  first accepted with probability m/p, which makes all actions equally likely among the accepted decisions.
 """
 
 from math import nan
@@ -19,23 +19,23 @@ from stream.wire.records import Decision, Features, Logged
 Play = Literal["own", "logged", "match"]
 
 Reward = Literal["exclusive", "any"]
-"""The number of right classes per context: exactly one, or any number. The bit refers only to the played class."""
+"""The number of right classes per context: exactly one, or any number. Feedback refers only to the played class."""
 
 
 def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged) -> Decision:
-    """Return the log's decision for x as a decision of the learner, whose own decision is not played."""
+    """Return the log's decision for x as if the learner had made it. The learner's own decision is not played."""
     return learner.as_played(x, own, logged.action, nan if logged.propensity is None else logged.propensity)
 
 
 def is_matched(own: Decision, logged: Logged, propensity_min: float, u: float) -> bool:
-    """Return whether the log has a bit for the learner's decision: the same action, in an accepted logged decision.
+    """Return whether the learner's decision matches the log: the logged decision is accepted and has the same action.
 
     Args:
         own: the learner's decision.
         logged: the log's decision, with a known propensity.
-        propensity_min: the log's minimum propensity. 0 means that the log is uniform; every logged decision is then
+        propensity_min: the log's minimum propensity. 0 means that the log is uniform, so every logged decision is
             accepted.
-        u: uniform draw in [0, 1) that determines acceptance.
+        u: uniform draw in [0, 1) that determines whether the logged decision is accepted.
     """
     is_accepted = propensity_min == 0.0 or u * (logged.propensity or 0.0) < propensity_min
     return is_accepted and own.action == logged.action

@@ -1,4 +1,4 @@
-"""A task's settings, with validation that its learner supports them."""
+"""A task's settings, and checks that its learner supports them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,19 +36,19 @@ CHALLENGERS_MAX = 4
 class Unsuitable(Enum):
     """Reasons why a learner does not support a policy. The values are messages."""
 
-    NO_LABEL = "{learner} learns from labels, and an expired decision has none"
-    NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and expired decisions have none"
+    NO_LABEL = "{learner} learns from labels, but an expired decision has none"
+    NOTHING_ASSUMED = "late feedback can correct only an assumed reward, but expired decisions have none"
     NOT_RETRACTABLE = "late feedback can correct only updates that can be reversed; {learner} cannot reverse updates"
     NOT_FROM_LOGS = (
         "{learner} with these parameters learns only from its own actions, not from a log; use one of {suitable}"
     )
     NO_CHALLENGE = (
-        "{learner} with these parameters cannot learn from another learner's decisions, as challengers require; use "
+        "{learner} with these parameters cannot learn from another learner's decisions, which challengers require; use "
         "one of {suitable}"
     )
     NO_ELIGIBLE = (
-        "{learner} cannot decide among a subset of the classes, as classes_max and eligible classes in a log require; "
-        "use one of {suitable}"
+        "{learner} cannot decide among a subset of the classes, which is necessary for classes_max and for eligible "
+        "classes in a log; use one of {suitable}"
     )
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, but reward=any is set; use one of {suitable}"
@@ -56,7 +56,7 @@ class Unsuitable(Enum):
 
 
 class PolicyError(ParameterError):
-    """A learner does not support a policy for expired decisions, late feedback, logged decisions or classes."""
+    """Raised if a learner does not support a policy for expired decisions, late feedback, logs or classes."""
 
     def __init__(self, reason: Unsuitable, learner: str, suitable: Iterable[str] = ()) -> None:
         super().__init__(reason.value.format(learner=learner, suitable=", ".join(suitable)))
@@ -91,7 +91,7 @@ class TaskSettings:
     open_classes: bool = False  # contexts name their classes; each new name gets the next index, up to n_classes
 
     def resolved(self) -> "TaskSettings":
-        """Return these settings with all of the learners' parameters. Parameters that are not set get their defaults.
+        """Return these settings with all of the learners' parameters. Unset parameters get their default values.
 
         Raises:
             ParameterError: the learner or a parameter is unknown, or a value is out of range.
@@ -112,15 +112,15 @@ class TaskSettings:
         return (self.learner, *sorted(self.challengers)) if self.challengers else ()
 
     def make_shareable_learner(self) -> KernelLearner:
-        """Create a learner for a model that tasks share.
+        """Create a learner for a model shared by tasks.
 
         Raises:
-            ParameterError: the learner has no kernels, or `make_learner` raises this error.
+            ParameterError: the learner has no kernels, or `make_learner` raised this error.
         """
         return with_kernels(self.make_learner(), "model shared")
 
     def make_learner(self) -> Learner:
-        """Create a learner, and reject incompatible settings.
+        """Create a learner after rejecting incompatible settings.
 
         Raises:
             PolicyError: the learner does not support a policy.
@@ -152,14 +152,14 @@ class TaskSettings:
         if numbers > NUMBERS_MAX:
             raise ParameterError(
                 f"{'classes_max' if self.open_classes else 'n_classes'}: a prediction would contain {numbers:,} scores "
-                f"and logged values; a record has room for {NUMBERS_MAX:,}"
+                f"and logged values; expected at most {NUMBERS_MAX:,}"
             )
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
 
     def _make_wrapped(self, name: str, parameters: Mapping[str, Any], fixed: int | KernelLearner | None) -> Learner:
-        """Create a learner with scale, floor and holdout, and check that the learner supports the policies."""
+        """Create a learner with the scale, floor and holdout settings, and check that it supports the policies."""
         learner = create(name, self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
         if self.scale == "standard":
@@ -181,11 +181,10 @@ class TaskSettings:
             raise ParameterError(f"challenger: expected play own; got {self.play}")
 
     def make_holdout_policy(self) -> int | KernelLearner | None:
-        """Create the holdout's policy; see `Mixture`.
+        """Create the policy for the holdout; see `Mixture`.
 
         Raises:
-            ParameterError: the policy is unknown, the policy's class does not exist, or the model does not fit these
-                settings.
+            ParameterError: the policy is unknown, its class does not exist, or its model does not match these settings.
         """
         if self.holdout_policy == UNIFORM:
             return None
@@ -201,7 +200,7 @@ class TaskSettings:
         return names.index(name)
 
     def _make_frozen(self) -> KernelLearner:
-        """Create the learner whose greedy class the holdout plays."""
+        """Create the learner whose greedy class is played in the holdout."""
         frozen = Frozen.of_text(self.holdout_policy)
         if self.open_classes or frozen.settings["open_classes"]:
             raise ParameterError("holdout_policy model: expected a fixed set of classes, not classes_max")
@@ -222,7 +221,7 @@ class TaskSettings:
         return learner
 
     def arm_of(self, u: float) -> Arm | None:
-        """Return the arm for a decision made with the uniform draw u; None means that the learner decides."""
+        """Return the arm for a decision made with the uniform draw u, or None if the learner decides."""
         return HOLDOUT if u < self.holdout else None
 
     def make_classes(self) -> Classes:
@@ -233,7 +232,7 @@ class TaskSettings:
         )  # fmt: skip
 
     def feature_encoder(self) -> FeatureEncoder | None:
-        """Return the encoder for named features, or None.
+        """Return the encoder for named features, or None if the features have no names.
 
         Raises:
             ParameterError: the encoder is invalid, or its number of features differs from the learner's.
@@ -252,12 +251,12 @@ class TaskSettings:
 
     @property
     def unsupported(self) -> str | None:
-        """The first of the learners that cannot decide among only some of the classes; None if all of them can."""
+        """The first learner that cannot decide among a subset of the classes, or None if all learners can."""
         learners = (self.learner, *map(learner_of, self.members[1:]))
         return next((name for name in learners if not registered()[name].supports_eligible), None)
 
     def check_eligible(self) -> None:
-        """Check that all learners can decide among only some of the classes.
+        """Check that all learners can decide among a subset of the classes.
 
         Raises:
             PolicyError: a learner does not support eligible classes.
@@ -290,7 +289,7 @@ class TaskSettings:
 
     @property
     def log_reading(self) -> LogReading | None:
-        """The requirements for logged decisions in contexts; None means that logged decisions are ignored."""
+        """The requirements for logged decisions in contexts, or None if logged decisions are ignored."""
         if self.play == "own":
             return None
         if self.play == "match":
@@ -333,7 +332,7 @@ def learner_of(challenger: str) -> str:
 
 
 def with_kernels(learner: Learner, setting: str) -> KernelLearner:
-    """Check that a learner has kernels, as a setting requires, and return the learner.
+    """Check that a learner has the kernels that a setting requires, and return the learner.
 
     Raises:
         ParameterError: the learner has no kernels.

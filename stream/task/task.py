@@ -1,4 +1,4 @@
-"""A task's step: a pure function that applies records, in order, and returns the step's output.
+"""A task's step, which is a pure function that applies records in order and returns the step's output.
 
 A task applies the records from one partition of the contexts and feedback topics. It has its own join, and either its
 own model or a view of a shared model. It does not read a clock. Stream time is the largest append time of the applied
@@ -53,7 +53,7 @@ from stream.wire.updates import Entry
 
 
 class DeadLetter(NamedTuple):
-    """An unusable record, with the reason for its rejection."""
+    """A record that cannot be used, with the reason for its rejection."""
 
     record: Record
     kind: str
@@ -77,7 +77,7 @@ def merge(
     """Remove and return the next records, ordered by append time, topic (contexts first) and offset.
 
     If one buffer is empty, records in the other buffer wait only if the last fetch reported that the broker has more
-    records for the empty one, as in Kafka Streams with `max.task.idle.ms=0`.
+    records for the empty buffer, as in Kafka Streams with `max.task.idle.ms=0`.
 
         contexts   10 ──── 30              returned: 10, 20, 25
         feedback      20 25 (lag 3)        30 waits: the broker has feedback that may be earlier
@@ -97,11 +97,11 @@ _MALFORMED_FEEDBACK = ("feedback", "feedback_malformed")
 
 
 class StepFailedError(Exception):
-    """An earlier step in this task raised an error. The task's state is undefined, and the task must be recovered."""
+    """Raised if an earlier step of this task failed. The task's state is undefined, and the task must be recovered."""
 
 
 class Model(Protocol):
-    """The interface for a task's model. `OwnModel`, and `View` and `Recall` in `stream.shared.view`, implement it."""
+    """The interface for a task's model. `OwnModel` implements it, as do `View` and `Recall` in `stream.shared.view`."""
 
     version: int  # own model: number of updates; shared model: number of log entries at the last step
 
@@ -110,10 +110,10 @@ class Model(Protocol):
         """The underlying learner."""
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """Return a context manager for a step's calls. It yields the step's entries for a shared model's log."""
+        """Return a context manager for a step. It yields the entries that the step adds to a shared model's log."""
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
-        """Make a decision with the uniform draw u, among the eligible classes, without side effects."""
+        """Decide among the eligible classes with the uniform draw u, without side effects."""
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Apply a decision to the model; see `Learner.observe`."""
@@ -125,7 +125,7 @@ class Model(Protocol):
         """Replace a learned reward with a later reward."""
 
     def promote(self, number: int) -> None:
-        """Let a different learner decide from now on; see `Learner.promote`."""
+        """Make a different learner the champion, which decides from now on; see `Learner.promote`."""
 
     def add_class(self, name: str) -> None:
         """Add the name of an open class to a shared model's log."""
@@ -171,11 +171,11 @@ class OwnModel:
         self.version += 1
 
     def add_class(self, name: str) -> None:
-        """Do nothing. Without a shared model, a name is added when a context that contains it is applied."""
+        """Do nothing. If the model is not shared, a name is added when a context that contains it is applied."""
 
 
 class Task:
-    """One partition's state, and each record's effects on it."""
+    """One partition's state, with methods that apply records to it."""
 
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
         self.settings = settings = settings.resolved()
@@ -234,12 +234,12 @@ class Task:
         )
 
     def use_model(self, view: View) -> None:
-        """Use a shared model for new steps. Before this call, the task can only reapply earlier steps."""
+        """Use a shared model for new steps. Until this call, the task can only reapply earlier steps."""
         view.version = self.model.version
         self.model = view
 
     def new_classes(self, record: Record) -> Sequence[str]:
-        """Return a context's new classes, which a shared model's log must contain before a step applies the context."""
+        """Return a context's new classes. A shared model's log must contain them before a step applies the context."""
         try:
             self._decoded[record.offset] = self._decode_context(record)
         except NewClassesError as error:
@@ -251,19 +251,20 @@ class Task:
     def step(self, records: Sequence[Record], number: int, partitions: int = 1, adds: Iterable[str] = ()) -> Effects:
         """Apply records in the given order.
 
-        Decision times are unknown until the step's tick is applied. If `dated_by` is "context", they are known at once.
+        Decision times are unknown until the step's tick is applied. The exception is `dated_by` "context", with which
+        they are known at once.
 
         Args:
             records: contexts and feedback, as returned by `merge`.
             number: the step's number.
-            partitions: the number of partitions in each input topic, to detect misplaced keys.
+            partitions: the number of partitions in each input topic, used to detect misplaced records.
             adds: names of open classes to add to the shared model's log.
 
         Raises:
             StepFailedError: an earlier step raised an error.
         """
         if self._is_broken:
-            raise StepFailedError("an earlier step in this task raised an error: recover the task from its topics")
+            raise StepFailedError("an earlier step in this task raised an error. Recover the task from its topics")
         self._is_broken = True
         with self.model.step() as entries:
             effects = self._step(records, number, partitions)
@@ -305,19 +306,19 @@ class Task:
         return effects
 
     def _promote(self, name: str, effects: Effects) -> None:
-        """Let a different learner decide from now on. An unknown name has no effect."""
+        """Make a different learner the champion, which decides from now on. An unknown name has no effect."""
         effects.promotions.append(name)
         if name in self._members:
             self.model.promote(self._members.index(name))
 
     def _apply_tick(self, record: Record) -> None:
-        """Set the decision time for the step that wrote a tick."""
+        """Set the decision time of the step that wrote a tick."""
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
             self.join.date(time, record.append_ms)
 
     def _apply_context(self, record: Record, effects: Effects) -> str:
-        """Apply a context, and return its id."""
+        """Apply a context and return its id."""
         context = self._decoded.pop(record.offset, None) or self._decode_context(record)
         answer = partial(self._answer, context, record, effects)
         events = self.join.receive_context(context.id, answer, context.is_deferred)
@@ -326,9 +327,9 @@ class Task:
         return context.id
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
-        """Make a decision for a context, and publish the prediction.
+        """Make a decision for a context and publish the prediction.
 
-        Returns the pending decision, and whether feedback on it is possible.
+        Returns the pending decision, and whether it can receive feedback.
         """
         event_id, x, logged, unknown, eligible, _ = context
         effects.unknown.extend(unknown)
@@ -352,13 +353,13 @@ class Task:
         return pending, has_bit
 
     def _challenged(self, decision: Decision) -> Challenged:
-        """Return the name of the learner that decided, and the classes that the other learners chose."""
+        """Return the name of the learner that decided and the classes that the other learners chose."""
         champion, choices = self.learner.choices(decision)
         others = {name: choices[n] for n, name in enumerate(self._members) if n != champion}
         return Challenged(self._members[champion], others)
 
     def _play(self, context: Context, logged: Logged, own: Decision) -> tuple[Decision, bool]:
-        """Return the decision to play, and whether the log has a bit for it, depending on `play`."""
+        """Return the decision to play according to the `play` setting, and whether the log has a bit for it."""
         is_match = self.settings.play == "match"
         propensity_min = self.settings.propensity_min if is_match else self._propensity_min
         if logged.propensity is not None and logged.propensity < propensity_min:
@@ -368,10 +369,10 @@ class Task:
         return play_logged(self.learner, context.x, own, logged), True
 
     def _taught(self, decision: Decision) -> Decision:
-        """Return the decision for the learner's update. A logged propensity below the minimum is raised to the minimum.
+        """Return the decision for the learner's update, with a logged propensity raised to the minimum if it is lower.
 
-        The minimum is 0 for a learner that does not use propensities as weights. For such a learner, a propensity that
-        is missing from the log is replaced with 1.
+        The minimum is 0 for a learner that does not use propensities to compute weights. For such a learner, 1 is used
+        if the log has no propensity.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:
@@ -379,7 +380,7 @@ class Task:
         return decision._replace(propensity=self._propensity_min if propensity < self._propensity_min else 1.0)
 
     def _apply_feedback(self, record: Record, effects: Effects) -> str:
-        """Apply a feedback record or a shown record, and return its id."""
+        """Apply a feedback record or a shown record and return its id."""
         feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
         self._act_on(self.join.receive_feedback(feedback, record), effects)
         return feedback.id
@@ -396,7 +397,7 @@ class Task:
                 self._drop(event, effects)
 
     def _learn(self, settled: Settled, effects: Effects) -> None:
-        """Update the model from a settled decision, and publish the example."""
+        """Update the model from a settled decision and publish the example."""
         event_id, pending, outcome, feedback, record = settled
         decision = pending.decision
         delay_ms, label, drift = None, None, None

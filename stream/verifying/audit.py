@@ -3,10 +3,10 @@
 The audit uses neither the learner's counters nor its join code. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
 
-    predictions    each context that must have a decision has one prediction, and no other context has any
-    examples and dead letters    each step has the same records as the oracle, in the same order
-    ledger         after each step, the journal's ledger equals the oracle's
-    ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal
+    predictions    each context that must have a decision has exactly one prediction; no other context has one examples
+    and dead letters    each step has the same records as the oracle, in the same order ledger         after each step,
+    the journal's ledger equals the oracle's ticks, drift alarms    each step with decisions has a tick; a step's
+    examples report the alarms counted in the journal
 
 Each topic is read once, and all topics are read in parallel. Memory use therefore does not grow with their size.
 """
@@ -101,7 +101,7 @@ LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orpha
 """Ledger fields that count the examples and dead letters from a step."""
 
 STEPS_AHEAD_MAX = 100
-"""Limit on the number of later steps from which the audit buffers records while it searches for a step's records."""
+"""Limit on the number of later steps whose records are buffered while the audit searches for a step's records."""
 
 PROGRESS_RECORDS = 100_000
 """Number of records between progress reports."""
@@ -124,7 +124,8 @@ def audit_partition(
         topics: the pipeline's topics.
         partition: the partition.
         progress: called with each progress message.
-        observe: called after each step with the step and the oracle; the oracle's `events` are then the step's events.
+        observe: called after each step with the step and the oracle, whose `events` then contain only the step's
+            events.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -144,7 +145,7 @@ class _Output:
         self._ahead: dict[int, list[Record]] = {}  # records from later steps
 
     def take(self, step: int, count: int) -> list[Record]:
-        """Return the next `count` records from a step, along with any records from earlier steps between them."""
+        """Return a step's next `count` records, together with any records from earlier steps that lie between them."""
         taken = self._ahead.pop(step, [])
         count -= len(taken)
         while count > 0 and len(self._ahead) < STEPS_AHEAD_MAX and (record := next(self._records, None)) is not None:
@@ -160,7 +161,7 @@ class _Output:
 
 
 class _Audit:
-    """Reads one partition of each topic in parallel, and compares the records with the oracle."""
+    """Reads one partition of each topic in parallel and compares the records with the oracle."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, progress: Progress, observe: Observe) -> None:
         self._broker, self._topics, self._partition = broker, topics, partition
@@ -200,7 +201,7 @@ class _Audit:
         )
 
     def run(self) -> Finding:
-        """Run the audit up to the current last step."""
+        """Audit all steps up to the step that is the last one when the audit starts."""
         if (end := last_step(self._broker, self._journal)) is not None:
             self._end = end.number
         for record, step in read_journal(self._broker, self._journal):
@@ -252,7 +253,7 @@ class _Audit:
         oracle.change_settings(settings)
 
     def _apply(self, oracle: Oracle, step: JournalStep, place: str) -> None:
-        """Apply a step's records, and compare its outputs."""
+        """Apply a step's records and compare its outputs with the expected ones."""
         last, self._last = self._last, step
         follows = last.number == 0 or (step.contexts[0], step.feedback[0]) == (last.contexts[1], last.feedback[1])
         if step.number != last.number + 1 or not follows:
@@ -282,9 +283,9 @@ class _Audit:
         oracle.events.clear()
 
     def _records_of(self, step: JournalStep) -> list[Record]:
-        """Return a step's inputs, ordered by append time, then input (contexts before feedback), then offset.
+        """Return a step's input records, ordered by append time, topic (contexts before feedback), and offset.
 
-        If a previous record in the same input has a later append time, the later of the two times is used.
+        If an earlier record in the same topic has a later append time, that time is used instead of the record's own.
         """
         placed = []
         for source, (first, end) in ((self._contexts, step.contexts), (self._feedback, step.feedback)):
@@ -342,7 +343,7 @@ class _Audit:
         scored = set(np.flatnonzero(decision.scores != NOT_ELIGIBLE).tolist())
         if scored != among or not {decision.action, decision.greedy} <= among:
             self._fault(
-                f"{place}: expected classes among {sorted(among)}; got action {decision.action} and greedy "
+                f"{place}: expected classes among {sorted(among)}; got action {decision.action} and greedy class "
                 f"{decision.greedy} among {sorted(scored)}"
             )
         if prediction.class_name != (expected := self._classes.name_of(decision.action)):
@@ -385,7 +386,7 @@ class _Audit:
                 oracle.feedback(feedback, record)
 
     def _count_misplaced(self, oracle: Oracle, record: Record, event_id: str | None) -> None:
-        """Count a record whose key belongs to a different partition. If a record has no key, its event id is used."""
+        """Count a record whose key belongs to a different partition. If the record has no key, its event id is used."""
         partitions = self._last.partitions
         key = record.key if record.key is not None or event_id is None else event_id.encode()
         if partitions > 1 and key is not None and partition_for(key, partitions) != self._partition:
@@ -395,8 +396,8 @@ class _Audit:
     def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
         """Return a step's predictions, keyed by their contexts' offsets.
 
-        With a shared model, the journal contains the number and digest of the predictions. Any further predictions are
-        from other programs.
+        If the model is shared, the journal contains the number and digest of the predictions. Any additional
+        predictions are from other programs.
         """
         topic, log = self._topics.predictions, step.log
         records = self._outputs[topic].take(step.number, step.ledger.decided - last.ledger.decided)
@@ -407,11 +408,11 @@ class _Audit:
                 self._pass_over(record, "according to the journal, no step wrote it")
             del records[log.predictions :]
             if predictions_digest(record.value or b"" for record in records) != log.sha256:
-                self._fault(f"step {step.number}: {topic}/{self._partition} differs from the digest in the journal")
+                self._fault(f"step {step.number}: {topic}/{self._partition} does not match the journal's digest")
         predictions: dict[int, tuple[Record, Prediction]] = {}
         for record, (prediction, offset) in self._decoded(records, codec.decode_prediction):
             if offset in predictions:
-                self._fault(f"{place_of(record)}: a second prediction for context offset {offset}")
+                self._fault(f"{place_of(record)}: a second prediction for the context at offset {offset}")
             predictions[offset] = record, prediction
         return predictions
 
@@ -449,7 +450,7 @@ class _Audit:
         events: Sequence[Event],
         published: Sequence[tuple[Record, Any]],
     ) -> None:
-        """Report the first difference between the expected and the published records for a step."""
+        """Report the first difference between a step's expected records and its published records."""
         expected = [event for event in events if isinstance(event, kind)]
         for wanted, got in zip_longest(expected, published):
             record, found = got or (None, None)
@@ -473,7 +474,7 @@ class _Audit:
                 self._fault(f"{place_of(record)}: no step published this record")
 
     def _decoded(self, records: Iterable[Record], decode: Callable[[Record], Any]) -> Iterator[tuple[Record, Any]]:
-        """Yield records with their decoded contents, and report records that cannot be decoded."""
+        """Yield records with their decoded contents and report records that cannot be decoded."""
         for record in records:
             try:
                 yield record, decode(record)
@@ -503,7 +504,7 @@ class _Audit:
                 yield record
 
     def _check_journal_is_whole(self) -> None:
-        """Read the journal again, and check that it contains the last step with published records."""
+        """Read the journal again and check that it contains the last step with published records."""
         if self._published_by > self._end:
             entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
             last = max((step.number for _, step in entries), default=0)
@@ -511,7 +512,7 @@ class _Audit:
                 self._fault(f"step {self._published_by} has published records, but the journal ends with step {last}")
 
     def _check_ticks(self, behind: set[int]) -> None:
-        """Check that each step with decisions has a tick, up to the step that wrote the last tick.
+        """Check that each step with decisions, up to the step that wrote the last tick, has a tick.
 
         Without a tick, a step's decisions would never expire.
         """

@@ -1,7 +1,8 @@
 """Model files and model comparison.
 
-A file is a numpy archive without pickles. It contains the arrays in the learner's state as `state.NAME`, and JSON text
-as `meta`. The text contains the learner, its parameters, the model's position in its topics, and the state's digest.
+A model file is a numpy archive without pickles. It contains the arrays in the learner's state as `state.NAME`, and JSON
+text as `meta`. The JSON text contains the learner, its parameters, the model's position in its topics, and the state's
+digest.
 """
 
 import os
@@ -25,7 +26,7 @@ STATE_PREFIX = "state."
 
 
 class ModelError(OnebitError, ValueError):
-    """A model cannot be exported, read or imported."""
+    """Raised when a model cannot be exported, read or imported."""
 
 
 class Model(NamedTuple):
@@ -105,7 +106,7 @@ def read_model(path: Path) -> Model:
     if written_format != FILE_FORMAT:
         raise ModelError(f"{path}: expected a model in format {FILE_FORMAT}; got {written_format!r}")
     if state_digest([state]) != digest:
-        raise ModelError(f"{path}: the digest of its state differs from the digest in meta: the file was changed")
+        raise ModelError(f"{path}: the digest of its state differs from the digest in meta, so the file was changed")
     return Model(meta, state)
 
 

@@ -45,11 +45,11 @@ from stream.wire.topics import Topics
 
 
 class TooEarlyError(ModelError):
-    """The first step in the journal is later than the given time."""
+    """Raised when the first step in the journal is later than the given time."""
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
         """Describe the journal, the given time, and the time of the journal's first step."""
-        super().__init__(f"{place}: the task had not taken a step by {at_ms} ms; its first step was at {first_ms} ms")
+        super().__init__(f"{place}: the task had completed no step by {at_ms} ms; its first step was at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
 
@@ -69,12 +69,12 @@ def export_model(
 ) -> Model:
     """Export a task's current model, or its model as of a given step or broker time.
 
-    A shared model is exported at its newest version, at the version that made a step's decisions, or at the log's
-    version at a given time.
+    A shared model is exported at its newest version, at the version with which a step made its decisions, or at the
+    version that the log had at a given time.
 
     Raises:
         ModelError: there is no model.
-        TooEarlyError: the task had not taken a step by that time.
+        TooEarlyError: the task had completed no step by the given time.
         JournalError: required records have been deleted.
     """
     journal = TopicPartition(topics.journal, partition)
@@ -206,7 +206,7 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
 
 
 def _model_settings(model: Model) -> dict[str, Any]:
-    """Return the stored form of a model's settings. Check that the model's state fits the settings."""
+    """Check that a model's state fits its settings, and return the settings in their stored form."""
     of_model = identity(model.meta)
     given = of_model.pop("parameters")
     try:
@@ -291,7 +291,7 @@ def replica_at(
         replica.read(batch)
     if version is not None and replica.version != version:
         last = replica.version if replica.version < version else before
-        more = f", and the next at {replica.version}" if replica.version > version else ", and it is the last"
+        more = f", the next at {replica.version}" if replica.version > version else ", which is the last one"
         raise ModelError(
             f"{topics.updates}: expected a version at the end of a record; got {version}: "
             f"a record ends at version {last}{more}"

@@ -68,7 +68,7 @@ class _Orphan(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A settled decision that has not been forgotten yet."""
+    """A settled decision whose id has not been forgotten yet."""
 
     state: State
     reward: int | None
@@ -78,7 +78,7 @@ class _Known(NamedTuple):
 
 
 class Oracle:
-    """Applies records in journal order, and appends the expected outcomes to `events`."""
+    """Applies records in journal order and appends the expected outcomes to `events`."""
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
@@ -119,13 +119,13 @@ class Oracle:
     def context(
         self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
     ) -> str:
-        """Apply a context. Return a description of the error in its prediction, or "" for a correct prediction.
+        """Apply a context. Return a description of the error in its prediction, or "" if the prediction is correct.
 
         Args:
             context: the context.
             record: the context's record.
             prediction: the prediction for the record's offset, or None.
-            date: a list that contains the time of the step's decisions. It is empty until the step's tick is applied.
+            date: a list for the time of the step's decisions. It is empty until the step's tick is applied.
             is_aside: whether the log has no bit for the decision's action.
         """
         event_id, state = context.id, self._state(context.id)
@@ -133,7 +133,7 @@ class Oracle:
         if state not in (State.UNSEEN, State.ORPHAN, State.SHOWN_ORPHAN):
             self.rows[state, Input.CONTEXT] += 1
             self.counts["context_duplicates"] += 1
-            return f"{event_id!r} is {state.name.lower()}, but was decided again" if prediction else ""
+            return f"{event_id!r} is already {state.name.lower()}, but has another prediction" if prediction else ""
         if prediction is None:
             return f"{event_id!r} has no prediction"
         if prediction.id != event_id:
@@ -221,7 +221,7 @@ class Oracle:
         self._enforce_limits()
 
     def tick(self, step: int, append_ms: int) -> None:
-        """Set the time of a step's decisions. It is never earlier than that of previous decisions."""
+        """Set the time of a step's decisions. The time is never earlier than the time of previous decisions."""
         date = self.undated.pop(step, None)
         if date is not None:
             self._dated_ms = max(self._dated_ms, append_ms)
@@ -235,7 +235,7 @@ class Oracle:
             self.events.append(Promoted(self.settings.members.index(name)))
 
     def pass_time(self, stream_ms: int) -> None:
-        """Advance stream time, and settle entries that are due. An earlier time has no effect."""
+        """Advance stream time and settle entries that are due. An earlier time has no effect."""
         if stream_ms > self._stream_ms:
             self._stream_ms = stream_ms
             self._settle_due()
@@ -266,7 +266,7 @@ class Oracle:
         return State.SHOWN_ORPHAN if orphan.feedback is None else State.ORPHAN
 
     def _enforce_limits(self) -> None:
-        """Settle or drop the oldest entries beyond the limits. Deferred decisions are settled before all others."""
+        """Settle or drop the oldest entries until no limit is exceeded. Deferred decisions are settled first."""
         limits, unsettled = self.settings.join, self._unsettled
         while sum(map(len, unsettled.values())) > limits.pending_max:
             first = min(State.PENDING, State.SHOWN, key=lambda state: _first_date(unsettled[state]))
@@ -284,7 +284,7 @@ class Oracle:
         self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, record.offset)
 
     def _expire(self, state: State) -> None:
-        """Settle the oldest decision in this state as a decision without feedback."""
+        """Settle the oldest decision in a given state as one that received no feedback."""
         outcome = Outcome.UNSHOWN if state is State.DEFERRED else Outcome.EXPIRED
         assumed = 0 if outcome is Outcome.EXPIRED and self.settings.on_expiry == "negative" else None
         self._settle(self._unsettled[state].popitem(last=False)[1], outcome, assumed, None, None)
@@ -310,12 +310,12 @@ class Oracle:
 
 
 def _first_date(waiting: OrderedDict[str, _Pending]) -> float:
-    """Return the oldest decision's time, or infinity if there is none or its tick has not been applied yet."""
+    """Return the oldest decision's time, or infinity if there is no decision or its tick has not been applied yet."""
     date = next(iter(waiting.values())).date if waiting else []
     return date[0] if date else inf
 
 
 def differing(expected: Any, got: Any) -> str:
-    """Return the fields in which two named tuples or structs of the same type differ, for messages."""
+    """Describe the fields in which two named tuples or structs of the same type differ. Used in messages."""
     pairs = ((name, getattr(expected, name), getattr(got, name)) for name in type(expected).__match_args__)
     return ", ".join(f"{name} {one}; got {other}" for name, one, other in pairs if one != other)

@@ -1,6 +1,6 @@
-"""Reapplies a whole journal, and compares the result with the published records and with a recovered task.
+"""Reapplies a whole journal and compares the result with the published records and with a recovered task.
 
-With a shared model, the model's log is also reapplied.
+If the model is shared, its log is also reapplied.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from stream.wire.updates import UpdatesError, encode_updates
 
 
 class Replay(NamedTuple):
-    """A comparison of the recovered state with the state after reapplying the whole journal without snapshots."""
+    """A comparison of the recovered state with the result of reapplying the whole journal without snapshots."""
 
     partition: int
     steps: int = 0
@@ -44,14 +44,14 @@ class Replay(NamedTuple):
 
 
 def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
-    """Reapply a task's whole journal, and compare the result with the published records and with a recovery.
+    """Reapply a task's whole journal and compare the result with the published records and with a recovered task.
 
     Every prediction and example must equal the published record byte for byte. The ledger after each step must equal
     the ledger in the journal, and the final state must equal the recovered state.
 
-    With a shared model, every decision is repeated at its version, and the log must contain the steps' entries; see
-    `_LogAgain`. In this case, the journal identifies a step's predictions. Records from other programs with the
-    step's number are skipped, as in a recovery. With the task's own model, such a record is a fault.
+    If the model is shared, every decision is repeated at its version, and the log must contain the steps' entries; see
+    `_LogAgain`. The journal then identifies a step's predictions, so records from other programs that have the step's
+    number are skipped, as in a recovery. If the task has its own model, such a record is a fault.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition)
@@ -128,7 +128,7 @@ class _Published:
         if differing is None:
             skipped = f"; skipped {self.foreign.first}" if self.foreign.records else ""
             raise JournalError(
-                f"reapplying step {step} produces {event_id!r}, but the remaining records do not contain it{skipped}"
+                f"reapplying step {step} produces a record for {event_id!r}, which is missing from the topic{skipped}"
             )
         raise JournalError(
             f"{place_of(differing)}: reapplying step {step} produces {expected!r:.200}; got {differing.value!r:.200}"
@@ -141,7 +141,7 @@ def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
 
 
 class _LogAgain:
-    """A replica that starts at the first entry in the log, for a task that repeats its decisions.
+    """A replica for a task that repeats its decisions. The replica starts at the first entry in the log.
 
     A step's entries must equal its records in the log byte for byte. Each replica digest in the task's journal, and the
     digest of the model's newest snapshot, must equal this replica's digest at the same version.
@@ -184,7 +184,7 @@ class _LogAgain:
         if self.replica.version != step.updates:
             raise JournalError(
                 f"step {step.number} of partition {self._partition} made its decisions at version {step.updates}; "
-                f"no record of {self._topics.updates} ends at this version; a record ends at {self.replica.version}"
+                f"no record in {self._topics.updates} ends at that version; one ends at {self.replica.version}"
             )
         self._log_step = step.log
         if step.replica is not None:
@@ -228,7 +228,7 @@ class _LogAgain:
             )
 
     def _take(self, record: Record, last: int | None = None) -> None:
-        """Apply a record. If it belongs to a replayed step of the task, it must equal that step's expected record."""
+        """Apply a record. A record from a replayed step of the task must equal that step's expected record."""
         before = self.replica.place_of(self._partition)
         self.replica.read([record])
         place = self.replica.place_of(self._partition)
@@ -237,7 +237,7 @@ class _LogAgain:
             if (step, value) != (place.step, record.value):
                 raise JournalError(
                     f"{record.topic} offset {record.offset} contains updates from step {place.step} of partition "
-                    f"{self._partition}; when reapplied, the step has "
+                    f"{self._partition}; when reapplied, the step produces "
                     f"{'different updates' if step == place.step else 'no updates at this offset'}"
                 )
         snapshot = self._snapshot

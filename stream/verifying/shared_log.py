@@ -1,4 +1,4 @@
-"""The audit of a shared model. It compares the model's log with the journals, and compares the replicas' digests.
+"""Audits a shared model by comparing its log with the journals and the replicas' digests with each other.
 
     log        each step has the number of entries stated in its journal record, and no step is missing
     journals   no step made its decisions at a version beyond its own record in the log, and every task knows the
@@ -51,7 +51,7 @@ class LogFinding(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether no fault was found."""
+        """Whether the audit found no faults."""
         return not self.faults
 
     def as_json(self) -> dict[str, object]:
@@ -70,7 +70,7 @@ class LogFinding(NamedTuple):
 
 
 def shares_model(broker: Broker, topics: Topics, partitions: int) -> bool:
-    """Return whether a pipeline's tasks share a model, or False if the pipeline has not started.
+    """Return whether a pipeline's tasks share a model. If the pipeline has not started, return False.
 
     Raises:
         JournalError: the journal or the snapshots cannot be read.
@@ -93,7 +93,7 @@ def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
 
 
 class _Steps:
-    """A journal's steps, starting with the first retained step, and their entries in the log."""
+    """The steps in a journal, starting with the first retained step, and their entries in the log."""
 
     def __init__(self) -> None:
         self.first = 1
@@ -136,7 +136,7 @@ class _LogAudit:
                 self._fault(f"{place} has no position in the shared model's log")
                 continue
             if steps.first == 1 and entry.log.follows != wrote:
-                self._fault(f"{place}: expected step {wrote} as its previous step in the log; got {entry.log.follows}")
+                self._fault(f"{place}: expected step {wrote} as the previous step in the log; got {entry.log.follows}")
             wrote = entry.wrote
             if entry.replica is not None:
                 self._reports.append(
@@ -148,7 +148,7 @@ class _LogAudit:
         read_to = broker.beginnings([tp])[tp]
         if read_to > 0:
             self._fault(
-                f"{tp.topic} begins at offset {read_to}: earlier records were deleted, and the model cannot be "
+                f"{tp.topic} begins at offset {read_to}: earlier records were deleted, so the model cannot be "
                 "rebuilt. Set the topic's retention.ms to -1"
             )
             return
@@ -168,8 +168,8 @@ class _LogAudit:
         stable = broker.ends([tp])[tp].stable
         if stable < ends.high_watermark:
             self.warnings.append(
-                f"{tp.topic} can be read up to offset {stable}, where an open transaction begins; later records were "
-                "not checked"
+                f"{tp.topic} can be read only up to offset {stable}, where an open transaction begins; later records "
+                "were not checked"
             )
         names = list(self._names)
         for partition, steps in self._steps.items():
@@ -180,9 +180,9 @@ class _LogAudit:
             self._check_entries(partition, steps, is_whole=stable >= ends.high_watermark)
 
     def _check_entries(self, partition: int, steps: _Steps, *, is_whole: bool) -> None:
-        """Check that the log has as many entries from each step as the step's journal record states.
+        """Check that the log has the number of entries from each step that the step's journal record states.
 
-        A missing step before the last one that was found is already reported.
+        If a step before the last step found in the log is missing, it has already been reported.
         """
         for number, (expected, found) in enumerate(zip(steps.entries, steps.found, strict=True), steps.first):
             if number > steps.seen and expected:
@@ -210,7 +210,7 @@ class _LogAudit:
             if update.follows != steps.seen or update.part != 0:
                 self._fault(
                     f"{place}: step {update.step}, part {update.part}, of partition {update.partition} follows step "
-                    f"{update.follows}; expected it to follow step {steps.seen}, the previous one in the log"
+                    f"{update.follows}; expected it to follow step {steps.seen}, the previous step in the log"
                 )
             steps.seen, steps.parts = update.step, 0
         elif update.part != steps.parts:
@@ -225,7 +225,7 @@ class _LogAudit:
                 if behind < 0:
                     self._fault(
                         f"{place}: step {update.step} of partition {update.partition} made its decisions at a version "
-                        f"{-behind} entries after this record"
+                        f"that is {-behind} entries beyond this record"
                     )
                 self._behind.append(max(behind, 0))
             steps.found[index] += update.entries.kinds.size

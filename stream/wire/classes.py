@@ -1,8 +1,8 @@
 """A pipeline's classes, and a context's eligible classes.
 
 Classes are indexed from 0. They have names if the pipeline replays a data set with class names, or if it is *open*. An
-open pipeline accepts up to K classes, and assigns the next index to each new name, in context order or, with a shared
-model, in the order of the model's log.
+open pipeline accepts up to K classes and assigns the next index to each new name, in the order of the contexts or, if
+the model is shared, in the order of the model's log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,18 +16,18 @@ NAME_BYTES_MAX = 256
 """Maximum size of a class name. Names are stored in snapshots."""
 
 LOGGED_NAMES_MAX = 1_700
-"""Maximum number of open classes with a shared model, so that one record has room for all of their names."""
+"""Maximum number of open classes if the model is shared. All of their names must fit in one record."""
 
 
 class ClassesError(ValueError):
-    """A context's eligible classes are invalid."""
+    """Raised when a context's eligible classes are invalid."""
 
 
 class NewClassesError(Exception):
-    """A context names classes without an index. These classes must first be added to the shared model's log."""
+    """Raised when a context names classes that have no index. They must first be added to the shared model's log."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Store the names, in the order in which the context lists them."""
+        """Store the names in the order in which the context lists them."""
         super().__init__(f"the model's log does not contain the classes {shown(names)}")
         self.names = names
 
@@ -53,10 +53,10 @@ class Classes:
 
         Args:
             n_classes: number of classes K.
-            names: class names; None if the classes have no names, or no names yet.
+            names: class names; None if the classes have no names, or if their names are not known yet.
             is_open: whether new names are added.
             from_log: whether new names come from a shared model's log. Otherwise, `eligible` adds them.
-            unsupported: the learner's name, if the learner cannot decide among eligible classes.
+            unsupported: name of a learner that cannot decide among a subset of the classes, or None.
         """
         self.n_classes = n_classes
         self.names = list(names or ()) if is_open or names is not None else None
@@ -70,24 +70,25 @@ class Classes:
         return None if self.names is None else self.names[index]
 
     def add(self, names: Iterable[str]) -> None:
-        """Add new names in order, as they are stored in a snapshot, a journal or the model's log."""
+        """Add new names in the order in which they are stored in a snapshot, a journal or the model's log."""
         assert self.names is not None
         for name in names:
             self._index[name] = len(self.names)
             self.names.append(name)
 
     def eligible(self, given: Sequence[str | int] | None, action: int | None = None) -> IndexArray | None:
-        """Return the indices of a context's eligible classes, and add new names if the pipeline is open.
+        """Return the indices of a context's eligible classes. If the pipeline is open, add new names.
 
         Args:
             given: names, or indices if the classes have no names; None means all classes.
             action: a class that must be eligible, or None.
 
         Returns:
-            int32[m] in increasing order; None for all K classes.
+            int32[m] in increasing order, or None if all K classes are eligible.
 
         Raises:
-            ClassesError: the list is empty or lacks the action; a class is unknown, is repeated, or exceeds the limit.
+            ClassesError: the list is empty or lacks the action, or a class is unknown, is repeated, or exceeds the
+                limit.
             NewClassesError: the list is valid, but the log does not contain all of its names yet.
         """
         if given is None and not self.is_open:
@@ -129,7 +130,7 @@ class Classes:
         index = new.setdefault(given, len(self.names) + len(new))
         if index >= self.n_classes:
             raise ClassesError(
-                f"the pipeline accepts {self.n_classes} classes; {shown(given)} exceeds this limit. Start a new "
+                f"the pipeline accepts at most {self.n_classes} classes; {shown(given)} would exceed this limit. Start a new "
                 "pipeline with a larger classes_max"
             )
         return index

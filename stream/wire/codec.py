@@ -3,12 +3,12 @@
 Values are JSON. Every field is checked; unknown fields are ignored. A record header contains the version. A record
 without this header is read as version 1, so that any producer can write contexts and feedback.
 
-A *tick* is a record that the learner appends to the feedback topic to advance stream time and to timestamp decisions.
-It has no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of the topic
-recognise ticks by the header and skip them, and the ledger does not count them.
+A *tick* is a record that the learner appends to the feedback topic to advance stream time and to timestamp decisions. A
+tick has no key and no value. Its `onebit-tick` header contains the number of the step that wrote the tick. Readers of
+the topic recognise ticks by this header and skip them, and the ledger does not count them.
 
-A *promotion* is a tick for step 0 with a second header, `onebit-promote`. This header contains the name of the learner
-that makes all later decisions. `onebit promote` writes a promotion to each partition.
+A *promotion* is a tick for step 0 with a second header, `onebit-promote`, which contains the name of the learner that
+makes all later decisions. `onebit promote` writes a promotion to each partition.
 """
 
 import math
@@ -61,8 +61,9 @@ VALUE_BYTES_MAX = 1_000_000
 """Maximum size of a value, close to Kafka's default limit for a record. Larger values are not parsed."""
 
 NUMBERS_MAX = (VALUE_BYTES_MAX - 16_384) // len("-2.2250738585072014e-308,")
-"""Maximum number of scores and logged values in a prediction, so that the prediction fits in a record. This leaves
-16 KiB for the other fields: an id, a class name, and the challengers' names."""
+"""Maximum number of scores and logged values in a prediction, which must fit in a record. The limit leaves 16 KiB for
+the other fields: an id, a class name, and the challengers' names.
+"""
 
 UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
@@ -84,7 +85,7 @@ Fields = TypeVar("Fields", bound=EventFields | Example)
 
 
 class MalformedError(ValueError):
-    """A record cannot be read. The message contains the field, the expected value and the actual value."""
+    """Raised when a record cannot be read. The message contains the field, the expected value and the actual value."""
 
 
 class LogReading(NamedTuple):
@@ -101,7 +102,7 @@ def step_headers(step: int) -> Headers:
 
 
 def step_of(record: Record) -> int | None:
-    """Return the number of the step that published a record: 0 for other Onebit programs, None for other clients."""
+    """Return the number of the step that published a record, 0 for other Onebit programs, or None for other clients."""
     headers = dict(record.headers)
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])
@@ -109,7 +110,7 @@ def step_of(record: Record) -> int | None:
 
 
 def trace_of(record: Record) -> Headers:
-    """Return a record's trace headers (W3C Trace Context), or no headers if these are too long."""
+    """Return a record's trace headers (W3C Trace Context), or no headers if they are too long."""
     if record.headers == HEADERS:
         return ()
     found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # first per name
@@ -117,7 +118,7 @@ def trace_of(record: Record) -> Headers:
 
 
 def header_number(content: bytes | None) -> int | None:
-    """Return the number in a header; None if the content is not a number of at most 64 bits."""
+    """Return the number in a header, or None if the content is not a number of at most 64 bits."""
     return int(content) if content and content.isdigit() and len(content) <= _HEADER_DIGITS_MAX else None
 
 
@@ -157,11 +158,11 @@ def decode_context(
     Args:
         record: the record.
         n_features: the learner's dimension d.
-        log: how to read the logged decision; None means that it is ignored.
+        log: the requirements for the logged decision. None means that the logged decision is ignored.
         encoder: the encoder for named features, or None.
         classes: the pipeline's classes. New names are added if the classes are open. None means that eligible classes
             are ignored.
-        nnz_max: limit on the number of features in x, or None.
+        nnz_max: limit on the number of features in x; None means no limit.
 
     Raises:
         MalformedError: the record is not a context, or its features, eligible classes or required logged decision are
@@ -183,7 +184,9 @@ def decode_context(
         features, unknown = _named(x, n_features, encoder)
     nnz = features.indices.size
     if nnz_max is not None and nnz > nnz_max:
-        raise MalformedError(f"x: expected at most {nnz_max} features, for a record in the model's log; got {nnz}")
+        raise MalformedError(
+            f"x: expected at most {nnz_max} features, to fit in a record of the model's log; got {nnz}"
+        )
     logged: Logged | None = None
     if log is not None:
         logged = fields.logged
@@ -211,7 +214,7 @@ def _sparse(x: SparseFields, n_features: int) -> Features:
     elif len(x.v) == nnz:
         values = np.fromiter(x.v, np.float64, nnz)
     else:
-        raise MalformedError(f"x.v: expected {nnz} numbers, as in x.i; got {len(x.v)}")
+        raise MalformedError(f"x.v: expected {nnz} numbers, as many as in x.i; got {len(x.v)}")
     return make(Features, (np.fromiter(x.i, np.int32, nnz), values))
 
 
@@ -254,7 +257,7 @@ _shared_ones: FloatArray = np.ones(1_024)
 
 
 def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
-    """Encode a prediction's value, with its context's offset."""
+    """Encode a prediction's value, which includes its context's offset."""
     decision = prediction.decision
     fields = {
         "id": prediction.id,
@@ -372,7 +375,7 @@ def decode_example(record: Record) -> Example:
 
 
 def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
-    """Decode the fields in a record's value, and check the rules that apply to all events."""
+    """Decode the fields in a record's value and check the rules that apply to all events."""
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -455,7 +458,7 @@ def promotion_headers(name: str) -> Headers:
 
 
 def promotion_of(record: Record) -> str | None:
-    """Return the name of the learner to promote; None if the record is not a promotion."""
+    """Return the name of the learner to promote, or None if the record is not a promotion."""
     if not is_tick(record):
         return None
     name = dict(record.headers).get(PROMOTION_HEADER)

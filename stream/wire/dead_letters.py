@@ -1,4 +1,4 @@
-"""Dead letters: unusable records, stored unchanged, with their positions and the reasons in headers."""
+"""Dead letters, which are unusable records stored unchanged, with their positions and rejection reasons in headers."""
 
 import re
 from typing import NamedTuple
@@ -23,7 +23,7 @@ _REASON_CHARACTERS_MAX = 2_000  # a reason can contain names from the record, wh
 _HEADER_OVERHEAD_BYTES = 10  # maximum total size of a header's two length fields
 
 _RESERVED_NAME = re.compile(r"(original-)*onebit-")
-"""Matches reserved names. A record's own header with such a name gets the prefix `original-` in a dead letter."""
+"""Matches reserved header names. In a dead letter, the record's headers with such names get the prefix `original-`."""
 
 
 class DeadLetter(NamedTuple):
@@ -41,7 +41,7 @@ class DeadLetter(NamedTuple):
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reason: str) -> Headers:
-    """Return the headers for a dead letter: the record's position and the reason."""
+    """Return the headers for a dead letter, which contain the record's position and the reason for its rejection."""
     return (
         VERSION_HEADER,
         ("onebit-topic", topic.encode()),
@@ -53,10 +53,10 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 
 
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
-    """Encode a record as a dead letter: the record's key and value, Onebit's headers, and then the record's headers.
+    """Encode a record as a dead letter, in which Onebit's headers precede the record's own headers.
 
-    If one of the record's headers has a reserved name, the name gets the prefix `original-`. Headers with reserved
-    names are therefore always Onebit's.
+    If one of the record's headers has a reserved name, the name gets the prefix `original-`. Every header with a
+    reserved name is therefore Onebit's.
     """
     headers = dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
     key, value = record.key, record.value
@@ -80,7 +80,7 @@ def decode_dead_letter(record: Record) -> DeadLetter:
     """Decode a dead letter.
 
     Raises:
-        MalformedError: the record does not have a dead letter's headers.
+        MalformedError: the record does not have the headers of a dead letter.
     """
     ours = {name: content for name, content in record.headers if name.startswith("onebit-")}
     own = tuple(

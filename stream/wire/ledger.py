@@ -1,4 +1,4 @@
-"""The ledger, which counts every input record exactly once, by outcome."""
+"""The ledger, which counts every input record exactly once, under its outcome."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ IDENTITIES = {
         "feedback_malformed", "feedback_unmatched", "shown",
     ),
 }  # fmt: skip
-"""Equations between `Ledger` fields that are true at every commit: totals, and the counts that add up to them."""
+"""Equations between `Ledger` fields, true at every commit. Each total is mapped to the counts that add up to it."""
 
 
 class Ledger(NamedTuple):
@@ -51,7 +51,7 @@ class Ledger(NamedTuple):
         return not self.imbalances()
 
     def imbalances(self) -> tuple[str, ...]:
-        """Return the violated equations, with the actual counts; empty if all equations are true.
+        """Return the violated equations with the actual counts. The result is empty if all equations are true.
 
         >>> Ledger(contexts=3, decided=2, matched=2, feedback=2).imbalances()
         ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)

@@ -37,11 +37,11 @@ _WORD = re.compile(r"\w+")
 
 
 class NamedFeaturesError(ValueError):
-    """An encoder is invalid, or cannot encode some named features."""
+    """Raised when an encoder is invalid or cannot encode some named features."""
 
 
 class Kind(StrEnum):
-    """The kind of values that a feature has."""
+    """The kind of a feature's values."""
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 
 Scaling = Literal["none", "standard"]
-"""The scaling of numeric features: none, or to a mean of 0 and a standard deviation of 1; see
+"""The scaling of numeric features: either none, or to a mean of 0 and a standard deviation of 1; see
 `producers.datasets.scaling` and `stream.learners.running_scale`."""
 
 
@@ -128,7 +128,7 @@ class FeatureEncoder:
         return known.kind
 
     def indices_of(self, name: str, values: Sequence[str]) -> IndexArray:
-        """Return the indices of a feature's categories or words; NO_INDEX for a category or word without an entry."""
+        """Return the indices of a feature's categories or words, with NO_INDEX for those without an entry."""
         indices = self.names[name].indices if self.names else None
         if indices is None:
             return self._hashed(name, values)
@@ -215,7 +215,7 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
     """Create an encoder from the output of `to_plain`.
 
     Raises:
-        NamedFeaturesError: the object is invalid, or a different version of Onebit wrote it.
+        NamedFeaturesError: the object is invalid, or was written by a different version of Onebit.
     """
     try:
         plain = convert(fields, _PlainEncoder)
@@ -281,7 +281,7 @@ def hash_of(name: str, value: str) -> int:
 
 
 def sharing(distinct: float, hash_bits: int) -> float:
-    """Return the expected number of hashed features, out of `distinct`, that share an index with another feature.
+    """Return how many of `distinct` hashed features are expected to share an index with another one.
 
     >>> round(sharing(1_000, 16)), round(sharing(10, 16), 3)
     (15, 0.001)

@@ -26,7 +26,7 @@ class Section(NamedTuple):
 
 
 def encode_section(section: Section) -> Iterator[bytes | memoryview]:
-    """Encode a section, in parts."""
+    """Encode a section and yield the bytes in parts."""
     arrays = [
         (name, np.asarray(array, array.dtype.newbyteorder("<"), order="C")) for name, array in section.arrays.items()
     ]
@@ -44,7 +44,7 @@ def headed(head: Mapping[str, Any]) -> bytes:
 
 
 def section_name(data: bytes) -> str | None:
-    """Return the name of the section at the start of the data; None if there is no section."""
+    """Return the name of the section at the start of the data, or None if there is no section."""
     try:
         head = orjson.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
     except orjson.JSONDecodeError:
@@ -53,7 +53,7 @@ def section_name(data: bytes) -> str | None:
 
 
 class SectionReader:
-    """Reads sections from payloads, and releases each payload after reading it."""
+    """Reads sections from payloads and releases each payload after reading it."""
 
     def __init__(self, payloads: list[memoryview]) -> None:
         self._payloads = payloads

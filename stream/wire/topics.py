@@ -31,7 +31,7 @@ class TopicDescription(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """A pipeline's topics; all names have the same prefix."""
+    """A pipeline's topics, whose names all have the same prefix."""
 
     contexts: str
     predictions: str
@@ -49,7 +49,7 @@ class Topics(NamedTuple):
 
     @property
     def updates(self) -> str:
-        """A shared model's log. The topic exists only with a shared model."""
+        """A shared model's log. The topic exists only if the model is shared."""
         return self.journal.removesuffix("journal") + "updates"
 
     def all_of(self, *, shares_model: bool) -> list[str]:
@@ -83,11 +83,11 @@ class Topics(NamedTuple):
     def retention_warnings(
         self, found: Mapping[str, TopicDescription], snapshot_interval_ms: int, window_ms: int
     ) -> list[str]:
-        """Return warnings for topics whose retention can delete records that a recovery needs.
+        """Return warnings for topics whose retention is so short that records needed by a recovery can be deleted.
 
         A recovery needs the records from two snapshot intervals, because the newest snapshot can be torn. It also needs
-        the records from one window, so that a learner that was stopped for a window finds all feedback. With a shared
-        model, it also needs the predictions and the model's whole log.
+        the records from one window, so that a learner that was stopped for a window finds all feedback. If the model is
+        shared, a recovery also needs the predictions and the model's whole log.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
         names = [self.contexts, self.feedback, self.journal]

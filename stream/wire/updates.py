@@ -1,7 +1,7 @@
-"""The updates topic, which is a shared model's log: encoding and decoding of its records.
+"""Encodes and decodes the records in the updates topic, which is a shared model's log.
 
-The *entries* from one step form one record, or several parts if the record would be too large. The value is a section
-(see `stream.wire.sections`). Its arrays contain the step's entries as columns, in order:
+The *entries* from one step form one record, or several records (parts) if one record would be too large. A record's
+value is a section (see `stream.wire.sections`). Its arrays contain the step's entries as columns, in order:
 
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": []}, "arrays": [...]}
 
@@ -13,17 +13,17 @@ The *entries* from one step form one record, or several parts if the record woul
     reward       |i1 [n]        the bit; -1 for a decision
     nnz          <i4 [n]        the number of features in x
     x.indices    <i4            the indices of all x, concatenated
-    x.values     <f8            the values of all x, concatenated. Absent: all 1
-    assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
-    v            <f8 [n]        the draw for a randomised update. Absent: 0
-    label        <i4 [n]        the true class, or the number of the promoted learner; -1 if none was given. Absent: -1
+    x.values     <f8            the values of all x, concatenated; omitted if all are 1
+    assumed      |i1 [n]        the bit that a correction replaces, or -1; omitted if all are -1
+    v            <f8 [n]        the draw for a randomised update; omitted if all are 0
+    label        <i4 [n]        the true class, the number of the promoted learner, or -1; omitted if all are -1
 
-An entry contains all data that a reader needs to apply the entry, so readers of the log store no pending decisions.
+An entry contains all the data that a reader needs to apply it, so readers of the log do not store pending decisions.
 `follows` is the number of the task's previous step that wrote to the log, or 0. Readers use this number to detect
 missing and repeated steps. `names` contains a class name for each entry of kind 4, in order. A name that is not in the
 log yet gets the next index.
 
-The header `onebit-version` contains the format version. A record without this header, or without a section named
+A record's `onebit-version` header contains the format version. A record without this header, or without a section named
 `updates`, was written by another program.
 """
 
@@ -42,7 +42,9 @@ FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 RECORD_BYTES_MAX = 900_000
-"""Size limit for the entries in one record. The limit is below Kafka's default of 1 MB, to leave room for the head."""
+"""Size limit for the entries in one record. The limit is below Kafka's default of 1 MB, to leave room for the section's
+head.
+"""
 
 DECIDED, SETTLED, CORRECTED, PROMOTED, NAMED = 0, 1, 2, 3, 4
 """Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed bit, a promotion, and
@@ -56,7 +58,7 @@ _ENTRY_BYTES = 38  # size of an entry without scores and x
 
 
 class UpdatesError(OnebitError):
-    """The update log cannot be read any further."""
+    """Raised when the update log cannot be read any further."""
 
 
 class Entry(NamedTuple):
@@ -172,7 +174,7 @@ def encode_updates(
     Args:
         partition: the task's partition.
         step: the step's number.
-        follows: the number of the task's previous step with entries; 0 if there is none.
+        follows: the number of the task's previous step with entries, or 0 if there is none.
         entries: one or more entries.
         bytes_max: size limit for the entries in a record.
     """
@@ -188,10 +190,10 @@ def decode_update(record: Record) -> Update | None:
     """Decode a record from the log.
 
     Returns None for a record from another program, which has no version or no updates section. Such a record cannot
-    hide a missing step, because each step contains the number of the task's previous step.
+    hide a missing step, because each record contains the number of the task's previous step in the log.
 
     Raises:
-        UpdatesError: the record is in a different format, or cannot be decoded.
+        UpdatesError: the record has a different format or cannot be decoded.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version is None or section_name(record.value or b"") != _NAME:
@@ -209,7 +211,7 @@ def decode_update(record: Record) -> Update | None:
 
 
 def entry_bytes(nnz: int, width: int) -> int:
-    """Return the size of an entry with nnz features in x and K + L = width numbers in its decision."""
+    """Return the size of an entry with nnz features in x and width (K + L) numbers in its decision."""
     return _ENTRY_BYTES + FEATURE_BYTES * nnz + 8 * width
 
 

@@ -27,7 +27,7 @@ def test_unsupported_policy_is_rejected_with_reason_and_remedy(
         main()
     assert ended.value.code == ExitCode.USAGE
     output = " ".join(capsys.readouterr().err.split())
-    assert "perceptron learns from labels, and an expired decision has none; use --on-expiry drop" in output
+    assert "perceptron learns from labels, but an expired decision has none; use --on-expiry drop" in output
 
 
 def test_auto_selects_late_ucb_without_drift_if_late_feedback_corrects(onebit: Onebit) -> None:

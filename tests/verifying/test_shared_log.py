@@ -61,7 +61,7 @@ def test_first_step_of_every_task_names_the_instance_of_the_learner(pipeline: Pi
 def test_missing_log_record_is_reported(pipeline: Pipeline) -> None:
     records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
     middle = copied(pipeline, {TOPICS.updates: records[:5] + records[6:]})
-    assert any("the previous one in the log" in fault for fault in middle.faults)
+    assert any("the previous step in the log" in fault for fault in middle.faults)
     end = copied(pipeline, {TOPICS.updates: records[:-1]})
     assert len(end.faults) == 1
     assert "but the log ends before that step" in end.faults[0]

@@ -177,7 +177,7 @@ def test_audit_can_check_predictions_if_a_journal_step_is_missing(pipeline: Pipe
         lacking.clock.now_ms = 1_000
     faults = lacking.audits()[0].faults
     assert any(f"step {number + 2} does not follow step {number}" in fault for fault in faults)
-    assert not any("differs from the digest" in fault for fault in faults)
+    assert not any("does not match the journal's digest" in fault for fault in faults)
 
 
 def test_audit_detects_predictions_that_differ_from_the_journal_digest(pipeline: Pipeline) -> None:
@@ -185,7 +185,7 @@ def test_audit_detects_predictions_that_differ_from_the_journal_digest(pipeline:
     prediction["scores"][0] += 1e-12
     found = with_other(pipeline, TOPICS.predictions, {3: orjson.dumps(prediction)}).audits()
     assert len(found[0].faults) == 1
-    assert f": {TOPICS.predictions}/0 differs from the digest" in found[0].faults[0]
+    assert f": {TOPICS.predictions}/0 does not match the journal's digest" in found[0].faults[0]
     assert found[1].ok
 
 
@@ -214,7 +214,7 @@ def test_updates_in_the_log_that_differ_from_the_replayed_step_are_a_fault(pipel
     was = update.entries.propensities[:1].tobytes()
     broken = with_other(pipeline, TOPICS.updates, {last[0]: value.replace(was, x, 1)})
     found = replays(broken)
-    assert "the step has different updates" in found[0].fault
+    assert "the step produces different updates" in found[0].fault
 
 
 def test_model_of_any_version_can_be_exported_from_the_log(pipeline: Pipeline, tmp_path: Path) -> None:
