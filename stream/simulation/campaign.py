@@ -52,7 +52,7 @@ def run_seed(seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
 
 
 def examine(schedule: Schedule) -> tuple[list[str], Trace]:
-    """Run a schedule, check the run, and return the findings and the trace. If an error occurs, it ends the trace."""
+    """Run a schedule, check the run, and return the findings and the trace. An error is added to both."""
     world = World(schedule)
     world.trace.fired[schedule.taught] += 1
     world.trace.fired[CLOCK_PAUSES] += schedule.clock_pauses
@@ -73,7 +73,7 @@ CLOCK_PAUSES = "clock is paused"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
-    """Return the events that a long campaign must cover, such as faults, rows in the join table, and learners."""
+    """Return the names of everything that a long campaign must cover, such as faults, join-table rows and learners."""
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []

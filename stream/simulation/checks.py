@@ -28,7 +28,7 @@ OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journ
 
 
 def check(world: World) -> list[str]:
-    """Check a run, and add its evictions and the join-table rows that it used to the coverage counts."""
+    """Check a run, and update the coverage counts with its evictions and the join-table rows that were applied."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [Partition(world, number) for number in range(world.schedule.partitions)]
@@ -194,7 +194,7 @@ def _offsets(partition: Partition) -> list[str]:
     expected = dict(zip(tps, (last.contexts[1], last.feedback[1]), strict=True))
     if committed == expected:
         return []
-    return [f"expected committed offsets {expected}, the end of the journal; got {committed}"]
+    return [f"expected committed offsets {expected}, as in the journal's last step; got {committed}"]
 
 
 def _recovered_is_the_same(partition: Partition, task: Task) -> list[str]:

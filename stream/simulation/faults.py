@@ -1,7 +1,7 @@
 """A run's faults, and their effects on the processes' calls to the broker.
 
 A process can pause only within a call to the broker. The call runs the rest of the simulation up to the end of the
-pause, and then returns.
+pause and then returns.
 """
 
 from collections.abc import Callable
@@ -128,7 +128,7 @@ class Faults:
         for index, item in enumerate(armed):
             if not _is_for(item, call):
                 continue
-            if item.kind not in IN_COMMIT and item.number > 1:  # it strikes at the Nth matching call
+            if item.kind not in IN_COMMIT and item.number > 1:  # the fault occurs in the Nth matching call
                 armed[index] = item._replace(number=item.number - 1)
                 continue
             del armed[index]

@@ -50,7 +50,9 @@ class Transaction:
 
 
 Consult = Callable[[str], None]
-"""A callback that receives an operation's name before it runs. It can raise CrashError or BrokerUnavailableError."""
+"""A callback that is called with an operation's name before each operation. It can raise CrashError or
+BrokerUnavailableError.
+"""
 
 
 def _forwarded(name: str) -> Any:
@@ -119,7 +121,7 @@ class FaultyBroker:
         return {tp: old.pop() if (old := self._old_ends.get(tp)) else end for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Answer this process's next `times` requests for a partition's end with its current end."""
+        """Report a partition's current end to this process's next `times` requests, even if the end advances later."""
         self._old_ends[tp] = [self.broker.ends([tp])[tp]] * times
 
     def end_lag(self) -> None:

@@ -86,7 +86,7 @@ class Processes:
         return live[number % len(live)] if live else None
 
     def tasks(self) -> dict[int, Task]:
-        """Return all processes' running tasks, by partition."""
+        """Return all processes' running tasks, keyed by partition."""
         tasks: dict[int, Task] = {}
         for process in self.live():
             if process.program is not None:

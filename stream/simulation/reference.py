@@ -27,7 +27,7 @@ from stream.wire.updates import (
 )
 
 WEIGHING = ("banditron", "soba-diag")
-"""The learners in the simulation that weight a bit by the inverse propensity."""
+"""The learners in the simulation that use the propensity to weight a bit."""
 
 
 def can_play(task: TaskSettings, logged: Logged | None) -> bool:

@@ -308,7 +308,7 @@ def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
 
 
 def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: bool) -> list[Item]:
-    """Draw contexts at random intervals, with their feedback."""
+    """Generate contexts at random intervals, with their feedback."""
     gap_max_ms = luck.choice((1, 5, 20))
     noise = luck.choice((0, 10, 30))  # probability of each kind of irregularity, in percent
     now_ms = START_MS
@@ -486,7 +486,7 @@ _LOG_TOPIC = "updates"
 
 
 def _draw_delay(luck: Luck, window_ms: int) -> int:
-    """Draw a feedback delay, so that the feedback is in time, late, or close to the deadline."""
+    """Draw a delay with which feedback arrives in time, late, or within 1 ms of the deadline."""
     in_time = [luck.between(0, window_ms) for _ in range(2)]
     return luck.choice((0, *in_time, window_ms + luck.between(-1, 1), luck.between(window_ms, 3 * window_ms)))
 
@@ -495,7 +495,7 @@ _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEED
 
 
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
-    """Have another producer write some contexts and feedback in transactions that commit them later or abort.
+    """Have another producer write some contexts and feedback in transactions that commit later or abort.
 
     The producer also writes to the learners' topics by mistake.
     """

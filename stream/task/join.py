@@ -156,7 +156,7 @@ class _AgeQueue:
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
-        """Remove the oldest id. Return whether the call also freed the memory of removed ids, as some calls do."""
+        """Remove the oldest id. Return whether this also freed removed ids' memory, which happens periodically."""
         self._ids.popleft()
         self._head += 1
         if self._head <= len(self._ids) >> 2:

@@ -1,7 +1,7 @@
 """The join's table, with one rule for each combination of an event id's state and an input.
 
-A rule contains a move, the next state and the counts. The move determines the outcome if it settles a decision. To
-change a policy, edit the policy's rule. `check_table` rejects a table with an inconsistent rule.
+A rule contains a move, the next state and the counts. If the move settles a decision, it also determines the outcome.
+To change a policy, edit the policy's rule. `check_table` rejects a table with an inconsistent rule.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from stream.wire.records import Outcome
 class State(Enum):
     """An event id's state."""
 
-    __hash__ = object.__hash__  # faster: each event looks up several rules, and Enum.__hash__ takes 0.1 µs
+    __hash__ = object.__hash__  # Enum.__hash__ takes 0.1 µs, and each event looks up several rules
 
     UNSEEN = ("no decision", "nothing waits")
     ORPHAN = ("no decision", "a waiting record", "waiting feedback", "a first bit", "a deadline")

@@ -1,6 +1,6 @@
 """A task's step, which is a pure function that applies records in order and returns the step's output.
 
-A task applies the records from one partition of the contexts and feedback topics. It has its own join, and either its
+A task applies the records from one partition of the contexts and feedback topics. It has its own join and either its
 own model or a view of a shared model. It does not read a clock. Stream time is the largest append time of the applied
 feedback records. The same records in the same order therefore produce the same state, bit for bit.
 """
@@ -251,8 +251,8 @@ class Task:
     def step(self, records: Sequence[Record], number: int, partitions: int = 1, adds: Iterable[str] = ()) -> Effects:
         """Apply records in the given order.
 
-        Decision times are unknown until the step's tick is applied. The exception is `dated_by` "context", with which
-        they are known at once.
+        Decision times are unknown until the step's tick is applied. However, if `dated_by` is "context", they are known
+        at once.
 
         Args:
             records: contexts and feedback, as returned by `merge`.

@@ -3,10 +3,10 @@
 The audit uses neither the learner's counters nor its join code. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
 
-    predictions    each context that must have a decision has exactly one prediction; no other context has one examples
-    and dead letters    each step has the same records as the oracle, in the same order ledger         after each step,
-    the journal's ledger equals the oracle's ticks, drift alarms    each step with decisions has a tick; a step's
-    examples report the alarms counted in the journal
+    predictions    each context that must have a decision has exactly one prediction; no other context has one
+    examples and dead letters    each step has the same records as the oracle, in the same order
+    ledger         after each step, the journal's ledger equals the oracle's
+    ticks, drift alarms    each step with decisions has a tick; its examples report the alarms that the journal counts
 
 Each topic is read once, and all topics are read in parallel. Memory use therefore does not grow with their size.
 """
@@ -201,7 +201,7 @@ class _Audit:
         )
 
     def run(self) -> Finding:
-        """Audit all steps up to the step that is the last one when the audit starts."""
+        """Audit all steps that are in the journal when the audit starts."""
         if (end := last_step(self._broker, self._journal)) is not None:
             self._end = end.number
         for record, step in read_journal(self._broker, self._journal):

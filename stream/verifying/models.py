@@ -48,7 +48,7 @@ class TooEarlyError(ModelError):
     """Raised when the first step in the journal is later than the given time."""
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
-        """Describe the journal, the given time, and the time of the journal's first step."""
+        """Create an error message from the journal's name, the given time, and the time of the journal's first step."""
         super().__init__(f"{place}: the task had completed no step by {at_ms} ms; its first step was at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
@@ -146,7 +146,7 @@ def _shared_model(
     offset = None if at_ms is None else _offset_after(broker, TopicPartition(topics.updates, 0), at_ms)
     if number is not None:
         journal = TopicPartition(topics.journal, partition)
-        _, step = next(read_from_step(broker, journal, number, last), (None, last))  # without a later step, the last
+        _, step = next(read_from_step(broker, journal, number, last), (None, last))  # or the last
         if step.number != number:
             raise ModelError(f"{journal} has no step {number}")
         version = step.updates

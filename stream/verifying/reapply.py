@@ -128,7 +128,7 @@ class _Published:
         if differing is None:
             skipped = f"; skipped {self.foreign.first}" if self.foreign.records else ""
             raise JournalError(
-                f"reapplying step {step} produces a record for {event_id!r}, which is missing from the topic{skipped}"
+                f"reapplying step {step} produces a record for {event_id!r}; the rest of the topic lacks it{skipped}"
             )
         raise JournalError(
             f"{place_of(differing)}: reapplying step {step} produces {expected!r:.200}; got {differing.value!r:.200}"
@@ -136,7 +136,7 @@ class _Published:
 
 
 def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
-    """Return the records that learners' steps wrote. The audit reports all other records."""
+    """Return the records that were written by learners' steps. The audit reports all other records."""
     return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record))
 
 
@@ -184,7 +184,8 @@ class _LogAgain:
         if self.replica.version != step.updates:
             raise JournalError(
                 f"step {step.number} of partition {self._partition} made its decisions at version {step.updates}; "
-                f"no record in {self._topics.updates} ends at that version; one ends at {self.replica.version}"
+                f"no record in {self._topics.updates} ends at that version; the last record read ends at "
+                f"{self.replica.version}"
             )
         self._log_step = step.log
         if step.replica is not None:

@@ -1,4 +1,4 @@
-"""Audits a shared model by comparing its log with the journals and the replicas' digests with each other.
+"""Audits a shared model. The log is compared with the journals, and the replicas' digests are compared with each other.
 
     log        each step has the number of entries stated in its journal record, and no step is missing
     journals   no step made its decisions at a version beyond its own record in the log, and every task knows the
@@ -180,7 +180,7 @@ class _LogAudit:
             self._check_entries(partition, steps, is_whole=stable >= ends.high_watermark)
 
     def _check_entries(self, partition: int, steps: _Steps, *, is_whole: bool) -> None:
-        """Check that the log has the number of entries from each step that the step's journal record states.
+        """Check that the number of log entries from each step equals the number in the step's journal record.
 
         If a step before the last step found in the log is missing, it has already been reported.
         """

@@ -24,7 +24,7 @@ class ClassesError(ValueError):
 
 
 class NewClassesError(Exception):
-    """Raised when a context names classes that have no index. They must first be added to the shared model's log."""
+    """Raised when a context names classes without an index, which must first be added to the shared model's log."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Store the names in the order in which the context lists them."""
@@ -87,8 +87,7 @@ class Classes:
             int32[m] in increasing order, or None if all K classes are eligible.
 
         Raises:
-            ClassesError: the list is empty or lacks the action, or a class is unknown, is repeated, or exceeds the
-                limit.
+            ClassesError: the list is empty or lacks the action, or a class is unknown, repeated, or beyond the limit.
             NewClassesError: the list is valid, but the log does not contain all of its names yet.
         """
         if given is None and not self.is_open:
@@ -130,7 +129,7 @@ class Classes:
         index = new.setdefault(given, len(self.names) + len(new))
         if index >= self.n_classes:
             raise ClassesError(
-                f"the pipeline accepts at most {self.n_classes} classes; {shown(given)} would exceed this limit. Start a new "
-                "pipeline with a larger classes_max"
+                f"the pipeline accepts at most {self.n_classes} classes; {shown(given)} would exceed this limit. Start "
+                "a new pipeline with a larger classes_max"
             )
         return index

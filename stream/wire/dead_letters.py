@@ -11,9 +11,10 @@ DEAD_LETTER_ORPHAN = "orphan"
 DEAD_LETTER_MISMATCHED = "mismatched"
 
 DEAD_LETTER_BYTES_MAX = 500_000
-"""Size limit for the key and for the value. A topic can contain larger records than a producer can send, because
-Kafka's limit applies to the compressed size. Dead letters for such records are truncated, and a header records the
-original size."""
+"""Size limit that applies separately to the key and to the value. A topic can contain larger records than a producer
+can send, because Kafka's limit applies to the compressed size. Dead letters for such records are truncated, and a
+header records the original size.
+"""
 
 _CONTENT_BYTES_MAX = 1_020_000
 """Total size limit for the key, the value and the record's own headers: Kafka's default limit of 1 MiB for a record,

@@ -11,7 +11,7 @@ IDENTITIES = {
         "feedback_malformed", "feedback_unmatched", "shown",
     ),
 }  # fmt: skip
-"""Equations between `Ledger` fields, true at every commit. Each total is mapped to the counts that add up to it."""
+"""Equations between `Ledger` fields that are true at every commit. The keys are totals, the values their summands."""
 
 
 class Ledger(NamedTuple):
@@ -31,7 +31,7 @@ class Ledger(NamedTuple):
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
-    mismatched: int = 0  # feedback that names an action other than the decision's action
+    mismatched: int = 0  # feedback for an action other than the decision's action
     contexts_misplaced: int = 0  # contexts whose key belongs to a different partition
     feedback_misplaced: int = 0
     unmatched: int = 0  # decisions without a bit, because the log has a different action

@@ -1,8 +1,9 @@
 """Encodes named features, such as `{"price": 3, "country": "de"}`, as indices and values.
 
-A numeric feature has one index; the entry contains the number. A categorical feature has one index for each distinct
-value; the entry contains 1. A text feature has one index for each lower-case word; the entry contains the number of
-occurrences. Null, an empty string and the number 0 have no entry.
+An *entry* is an index and its value. A numeric feature has one index, and its entry's value is the number. A
+categorical feature has one index for each distinct value, and the entry's value is 1. A text feature has one index for
+each lower-case word, and the entry's value is the number of occurrences. Null, an empty string and the number 0 have no
+entry.
 
 A feature with a small vocabulary has its own indices, one for each value. A feature with a large vocabulary is hashed:
 its values share 2**hash_bits indices, which follow all other indices. Within a row, entries with equal indices are
@@ -31,7 +32,7 @@ HASH_BITS_MAX = 30
 T = TypeVar("T", float, FloatArray)
 
 NO_INDEX = -1
-"""Marks a value outside the vocabulary when nothing is hashed."""
+"""Marks a value that is not in the vocabulary, if no values are hashed."""
 
 _WORD = re.compile(r"\w+")
 

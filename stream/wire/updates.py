@@ -245,7 +245,9 @@ def _update(section: Section) -> Update:
         rows = size if name.startswith("x.") else count
         column = arrays[name] if absent is None or name in arrays else np.full(rows, absent, dtype)
         if column.dtype != dtype or column.shape[:1] != (rows,) or column.ndim != (2 if name == "scores" else 1):
-            raise ValueError(f"{name}: expected {rows} of {np.dtype(dtype)}; got {column.shape} of {column.dtype}")
+            raise ValueError(
+                f"{name}: expected length {rows}, type {np.dtype(dtype)}; got {column.shape}, {column.dtype}"
+            )
         columns.append(column)
     entries = Entries(*columns)
     if entries.sizes.min(initial=0) < 0 or entries.sizes.sum() != size:

@@ -123,8 +123,8 @@ ONE = columns_of([entry(SETTLED, Features(np.array([4], np.int32), np.array([2.0
     [
         ({"newer": np.zeros(1)}, "u/0 offset 7: .*newer"),
         ({"nnz": np.array([2], np.int32)}, r"offset 7: .* decoding failed: .*nnz: expected a sum of 1; got 2"),
-        ({"action": np.array([2], np.int64)}, "action: expected 1 of int32; got"),
-        ({"greedy": np.array([2, 1], np.int32)}, "greedy: expected 1 of int32; got"),
+        ({"action": np.array([2], np.int64)}, "action: expected length 1, type int32; got"),
+        ({"greedy": np.array([2, 1], np.int32)}, "greedy: expected length 1, type int32; got"),
         ({"reward": None}, "KeyError.*reward"),
         ({"kind": np.array([NAMED], np.int8)}, "names: expected 1 strings"),
     ],
