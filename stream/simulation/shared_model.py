@@ -96,7 +96,9 @@ def _versions(partition: Partition, log: Sequence[_Logged]) -> list[str]:
         latest = step.updates
         version = -1 if step.log is None else sum(logged.offset < step.log.offset for logged in log)
         if version != step.updates:
-            wrong.append(f"step {step.number}: the journal has version {step.updates}; its log offset implies {version}")
+            wrong.append(
+                f"step {step.number}: the journal has version {step.updates}; its log offset corresponds to {version}"
+            )
         wrong += [
             f"{prediction.id} has version {prediction.model_version}; its step {step.number} has {step.updates}"
             for _, _, prediction, _ in decided
