@@ -146,7 +146,7 @@ def _shared_model(
     offset = None if at_ms is None else _offset_after(broker, TopicPartition(topics.updates, 0), at_ms)
     if number is not None:
         journal = TopicPartition(topics.journal, partition)
-        _, step = next(read_from_step(broker, journal, number, last), (None, last))  # the last step if there is no later one
+        _, step = next(read_from_step(broker, journal, number, last), (None, last))  # `last` if no step is found
         if step.number != number:
             raise ModelError(f"{journal} has no step {number}")
         version = step.updates
