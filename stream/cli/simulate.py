@@ -224,7 +224,9 @@ def _print_run(schedule: Schedule) -> bool:
     task = schedule.task
     limits = ", ".join(f"{name} {getattr(task.join, name)}" for name in task.join.__dataclass_fields__)
     parts = schedule._asdict() | asdict(schedule.options)
-    parts = {name: value for name, value in parts.items() if name not in ("task", "items", "seed", "options")}
+    parts = {
+        name: value for name, value in parts.items() if name not in ("task", "items", "seed", "options", "instance")
+    }
     model = "a shared model" if task.model == "shared" else "own models"
     out.print(f"  {task.learner}, {model}, on expiry {task.on_expiry}, late {task.late}; {limits}", highlight=False)
     out.print("  " + ", ".join(f"{name} {value}" for name, value in parts.items()), highlight=False)

@@ -187,7 +187,7 @@ _CALLS = {
     Kind.COMMIT_LOST: ("commit",),
     Kind.COMMIT_HANGS: ("commit",),
 }
-"""The operations in which a fault can occur if its item does not name one."""
+"""The operations in which a fault of these kinds can occur. The item of any other fault names its operation."""
 
 
 def _is_for(item: Item, call: str) -> bool:

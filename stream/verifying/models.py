@@ -45,11 +45,11 @@ from stream.wire.topics import Topics
 
 
 class TooEarlyError(ModelError):
-    """Raised when the first step in the journal is later than the given time."""
+    """Raised when the first record in the journal or in the model's log is later than the given time."""
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
-        """Create an error message from the journal's name, the given time, and the time of the journal's first step."""
-        super().__init__(f"{place}: the task had completed no step by {at_ms} ms; its first step was at {first_ms} ms")
+        """Create an error message from the partition's name, the given time and the time of the first record."""
+        super().__init__(f"{place}: there was no record by {at_ms} ms; the first record was written at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
 

@@ -107,18 +107,20 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     "feedback with the decided action": ((*DECIDED, ("feedback", "a", 1_000, 1, 1)), {"matched": 1}),
     "limit of pending decisions": (
         (("limits", ONE), *DECIDED, ("context", "b", 1_000), ("feedback", "a", 1_001)),
-        {"pending": 1, "expired": 1, "late": 1},
+        {"pending": 1, "expired": 1, "late": 1, "pending_evicted": 1},
     ),
     "limit of orphans": (
-        (("limits", ONE), ("feedback", "a", 800), ("feedback", "b", 800)), {"orphans_waiting": 1, "orphans_dropped": 1},
+        (("limits", ONE), ("feedback", "a", 800), ("feedback", "b", 800)),
+        {"orphans_waiting": 1, "orphans_dropped": 1, "orphans_evicted": 1},
     ),
     "limit of settled IDs": (
         (("limits", ONE), *MATCHED, ("context", "b", 1_000), ("feedback", "b", 1_000), ("feedback", "a", 1_000)),
-        {"matched": 2, "orphans_waiting": 1},
+        {"matched": 2, "orphans_waiting": 1, "retained_evicted": 1},
     ),
     "shorter window": ((*DECIDED, ("tick", 0, 1_301), ("limits", JoinSettings(window_ms=300))), {"expired": 1}),
     "lower limits": (
-        (("context", "a", 900), ("context", "b", 900), ("limits", ONE)), {"pending": 1, "expired": 1},
+        (("context", "a", 900), ("context", "b", 900), ("limits", ONE)),
+        {"pending": 1, "expired": 1, "pending_evicted": 1},
     ),
     "less retention": ((*MATCHED, ("tick", 0, 1_011), ("limits", JoinSettings(retain_ms=10)), ("feedback", "a", 1_011)),
                        {"matched": 1, "orphans_waiting": 1}),
@@ -157,7 +159,7 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
         (("feedback", "a", 800, 1, 2), *DEFERRED), {"deferred": 1, "mismatched": 1},
     ),
     "deferred decision evicted at the limit": (
-        (("limits", ONE), *DEFERRED, ("context", "b", 1_000)), {"pending": 1, "unshown": 1},
+        (("limits", ONE), *DEFERRED, ("context", "b", 1_000)), {"pending": 1, "unshown": 1, "deferred_evicted": 1},
     ),
     "shown when aside": ((*ASIDE, ("shown", "a", 1_000)), {"unmatched": 1, "feedback_unmatched": 1}),
     "aside after shown": ((("shown", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
