@@ -185,8 +185,8 @@ class Recoveries:
                 break
             if not is_announced:
                 self.announce(
-                    f"partition {partition} waits until its step {wrote} and the model version of its last decision "
-                    f"can be read from {self.topics.updates}: {shared.waits_for}"
+                    f"partition {partition} waits until it can read its step {wrote} and the model version of its last "
+                    f"decision from {self.topics.updates}: {shared.waits_for}"
                 )
             is_announced = True
             yield False

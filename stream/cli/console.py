@@ -286,7 +286,7 @@ class AnnouncedLines:
         self._shown_ms: dict[str, int] = {}
 
     def show(self, progress: Progress) -> None:
-        """Log the progress if the interval has passed or the run has ended."""
+        """Log progress if the interval has elapsed or the run has ended."""
         now_ms = monotonic_ms()
         is_due = now_ms - self._shown_ms.get(progress.name, self._began_ms) >= self._interval_ms
         if is_due or progress.done >= 1.0:

@@ -279,8 +279,8 @@ The model depends on all other settings. It could not be reproduced if one of th
 
 _REMEDY = "use the earlier settings, or start a new pipeline with a different topic prefix"
 _REMEDY_OF_FIXED = (
-    "this cannot change in a running pipeline; use the earlier settings, or move the model to a new pipeline with "
-    "`onebit model export` and `onebit model import`"
+    "this cannot be changed while the pipeline is running; use the earlier settings, or move the model to a new "
+    "pipeline with `onebit model export` and `onebit model import`"
 )
 
 

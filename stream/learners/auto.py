@@ -42,7 +42,7 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
         ParameterError: no learner with retractable updates fits the data.
 
     >>> choose(10, 64, mean_nnz=33.0)
-    Choice(learner='late-ucb', parameters={}, why='64 features, 33 of them non-zero on average, are few and dense')
+    Choice(learner='late-ucb', parameters={}, why='64 features, 33 of them non-zero on average: few and dense')
     >>> choose(10, 400, mean_nnz=20.0, correctable=True).parameters
     {'expand': 'none'}
     >>> choose(20, 165_470, mean_nnz=153.0).learner, choose(10, 784, mean_nnz=150.0).parameters
@@ -52,16 +52,16 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
     dense = mean_nnz is not None and is_dense(n_features, mean_nnz)
     size = f"{n_features:,} features"
     if mean_nnz is not None:
-        size += f", {mean_nnz:,.0f} of them non-zero on average,"
+        size += f", {mean_nnz:,.0f} of them non-zero on average"
     few = n_features + 1 <= SIZE_MAX
     for parameters in _regressions(n_features, dense=dense, known=known, correctable=correctable):
         if _fits(n_classes, n_features, parameters):
             amount = "many" if "project" in parameters else "few"
-            return Choice(LateUcb.name, parameters, f"{size} are {amount}" + (" and dense" if dense else ""))
+            return Choice(LateUcb.name, parameters, f"{size}: {amount}" + (" and dense" if dense else ""))
     if correctable:
         raise ParameterError(
             f"late policy `correct` requires retractable updates, but late-ucb is too large for {n_classes:,} classes "
-            f"and {size.rstrip(',')}; use banditron or soba-diag, late-ucb with project={PROJECTED_DIMENSIONS} (for "
+            f"and {size}; use banditron or soba-diag, late-ucb with project={PROJECTED_DIMENSIONS} (for "
             f"dense data), or late policy `ignore`"
         )
     if few and (dense or not known):
@@ -69,7 +69,7 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
     if dense:
         why = f"late-ucb's projection and matrices for {n_classes:,} classes would exceed 64 MB"
         return Choice(StackIgw.name, {}, why)
-    return Choice(StackIgw.name, {}, f"{size} are sparse" if known else f"{size} are many")
+    return Choice(StackIgw.name, {}, f"{size}: sparse" if known else f"{size}: many")
 
 
 def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:

@@ -17,7 +17,8 @@ A predict kernel starts with `check_event`. An update kernel starts with `usable
 x to unit norm. Compiled code does not check array bounds, so these functions check them, which takes 0.02 µs.
 
 Kernels are compiled without fast-math, so equal inputs give bitwise equal results in every run. A kernel may call only
-kernels in its own file, in this file, and in files whose names end with `kernels.py` (see `_cache_directory`).
+kernels in its own file, in this file, and in files whose names end with `kernels.py` (see `_cache_directory`). The only
+exception is `murmur2`, which never changes (see `stream.task.placement`).
 """
 
 import hashlib

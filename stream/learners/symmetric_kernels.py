@@ -23,7 +23,7 @@ BLOCK = 32
 memory bandwidth."""
 
 BAND = 32
-"""Number of rows in a band; see `variance`. A multiple of 8 keeps the parts of rows aligned."""
+"""Number of rows in a band; see `variance`. A multiple of 8 keeps the segments of rows aligned."""
 
 ALIGNMENT = 8
 """Number of float64 values in a cache line, and in the widest vector register."""

@@ -12,7 +12,7 @@ PENDING_MS = 3_000
 written every second."""
 
 ANSWERS_MS = 3_000
-"""Time without a response from Kafka after which the condition is unknown."""
+"""Time for which Kafka may fail to respond before the status is reported as unknown."""
 
 
 FAULTY_SHARE = 0.05

@@ -155,7 +155,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
 
 
 def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[CurvePoint, ...]:
-    """Return points of which half are spaced evenly and half geometrically, for linear and logarithmic axes."""
+    """Return points, half of them evenly and half geometrically spaced, for linear and logarithmic axes."""
     events = mistakes_before.size - 1
     if events == 0:
         return ()

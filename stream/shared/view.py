@@ -182,7 +182,7 @@ class View:
 class Recall:
     """A Model that returns the published decisions when the steps of a task with a shared model are reapplied.
 
-    A recovery therefore does not need the model versions with which the decisions were made. This class writes no
+    Recovery therefore does not need the model versions that made the decisions. This class writes no
     entries, because the log already contains them.
     """
 

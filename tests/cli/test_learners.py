@@ -25,7 +25,7 @@ def test_text_output_has_times_and_the_auto_choice(onebit: Onebit) -> None:
     reported = " ".join(onebit("learners", "perceptron", "--data", "optdigits").out.split())
 
     assert " µs, state 5 kB" in reported
-    assert "auto selects late-ucb: 64 features, 33 of them non-zero on average, are few and dense" in reported
+    assert "auto selects late-ucb: 64 features, 33 of them non-zero on average: few and dense" in reported
     assert "flops" not in reported
 
 
@@ -56,15 +56,15 @@ def test_operations_are_counted_if_no_data_is_given(onebit: Onebit) -> None:
 
     assert perceptron["us_per_event"] is None
     assert f"{perceptron['cost']['flops_per_event']:,} flops" in reported
-    assert "auto selects stack-igw: 400 features, 10 of them non-zero on average, are sparse" in reported
-    assert "auto selects late-ucb: 400 features are few" in reported
+    assert "auto selects stack-igw: 400 features, 10 of them non-zero on average: sparse" in reported
+    assert "auto selects late-ucb: 400 features: few" in reported
 
 
 def test_parameters_chosen_by_auto_are_printed_and_used_for_costs(onebit: Onebit) -> None:
     reported = " ".join(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150").out.split())
     (fields,) = json.loads(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150", "--json").out)
 
-    assert "auto selects late-ucb, project=256: 784 features, 150 of them non-zero on average, are many" in reported
+    assert "auto selects late-ucb, project=256: 784 features, 150 of them non-zero on average: many" in reported
     assert fields["cost"]["state_bytes"] < 9 * 784 * 784 * 8
 
 

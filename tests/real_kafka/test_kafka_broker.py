@@ -1,4 +1,4 @@
-"""The Kafka adapters: behaviour while a real broker is down, restarts or is frozen, and cleanup on close."""
+"""The Kafka adapters: behaviour while a real broker is down, restarting or frozen, and cleanup on close."""
 
 import gc
 import os

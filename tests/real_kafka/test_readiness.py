@@ -1,4 +1,4 @@
-"""The ready file of a learner process that is started, frozen, resumed and stopped."""
+"""The ready file as a learner process is started, frozen, resumed and stopped."""
 
 import signal
 import time

@@ -279,7 +279,7 @@ class SeparateTopics:
         assert created.code == ExitCode.OK, created.output
 
     def among(self, one: Allowed) -> Allowed:
-        """Return the same ACL, but with these topics' prefix."""
+        """Return a copy of the ACL that uses the prefix of these topics."""
         return one._replace(name=one.name.replace("onebit.", self._prefix, 1))
 
     def write(self, *, contexts: Iterable[str] = (), feedback: Iterable[str] = ()) -> None:

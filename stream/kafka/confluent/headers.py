@@ -20,7 +20,7 @@ specializes a direct call that has run several times. The specialized call does 
 
 
 def headers_read(message: Any) -> Headers:
-    """Return the headers from a record that was read. A null value becomes an empty value."""
+    """Return the headers of a consumed record. Null values become empty values."""
     try:
         found = _headers_of(message)
     except SystemError as error:
