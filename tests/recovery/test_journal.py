@@ -297,7 +297,7 @@ def test_changeable_setting_changes_on_request(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in [*OTHERS, "parameters.gamma"] if name not in CHANGEABLE] + ["late"])
 def test_unchangeable_setting_is_rejected_with_a_remedy(name: str) -> None:
-    with pytest.raises(SettingsDifferError, match=rf"{name} = .*: this cannot change .* `onebit model export`"):
+    with pytest.raises(SettingsDifferError, match=rf"{name} = .*: this cannot be changed .* `onebit model export`"):
         resolved(with_other(name), (name,), change=True)
     both = replace(with_other(name), join=replace(INITIAL.join, window_ms=5))
     with pytest.raises(SettingsDifferError) as raised:
@@ -309,7 +309,7 @@ def test_corrections_can_be_disabled_but_not_enabled() -> None:
     correcting = replace(INITIAL, learner="soba-diag", parameters={}, late="correct")
     ending = replace(correcting, late="ignore")
     assert resolve(stored_settings(correcting), ending, place=PLACE, change=True).late == "ignore"
-    with pytest.raises(SettingsDifferError, match="late = 'ignore'; got 'correct': this cannot change"):
+    with pytest.raises(SettingsDifferError, match="late = 'ignore'; got 'correct': this cannot be changed"):
         resolve(stored_settings(ending), correcting, place=PLACE, change=True)
 
 
