@@ -144,7 +144,7 @@ def challenger_lines(found: "ChallengerComparison", prefix: str = "") -> list[st
 
     Args:
         found: The estimates.
-        prefix: Text before each line, to tell runs apart.
+        prefix: Text before each line; it identifies the run.
     """
     if found.mean is None:
         waiting = f"; {found.waiting:,} decisions are pending or follow a pending decision" if found.waiting else ""

@@ -166,7 +166,7 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
     start = 4 + int.from_bytes(chunk[:4], "little")
     try:
         head = convert(orjson.loads(chunk[4:start]), ChunkHead)
-    except ValueError:  # also raised by `convert`
+    except ValueError:  # msgspec's errors are ValueErrors
         return None
     payload = memoryview(chunk)[start:]
     return (head, payload) if sha256(payload).hexdigest() == head.sha256 else None

@@ -189,9 +189,10 @@ def encode(snapshot: Snapshot | ModelSnapshot) -> Iterator[bytes | memoryview]:
 
 
 def _task_sections(snapshot: Snapshot) -> Iterator[Section]:
-    values = {name: getattr(snapshot, name) for name in ("settings", "dated_ms", "undated", "stream_ms", "classes")}
-    values |= {"undated": list(snapshot.undated), "step": plain_step(snapshot.step)}
-    yield Section("state", values)
+    yield Section("state", {
+        "settings": snapshot.settings, "dated_ms": snapshot.dated_ms, "undated": list(snapshot.undated),
+        "stream_ms": snapshot.stream_ms, "classes": snapshot.classes, "step": plain_step(snapshot.step),
+    })  # fmt: skip
     yield from _learner_sections(snapshot.learner)
     for name in _ROWS:
         entries = zip(*getattr(snapshot, name), strict=True)
