@@ -8,14 +8,12 @@ from typing import Any
 from uuid import uuid4
 
 import orjson
-from starlette.applications import Starlette
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
-from stream.kafka.port import BrokerError
 from stream.parsing import shown
 from stream.serving.decisions import Answer, Decisions, FallbackError, PipelineFacts, fallback_answer
 from stream.serving.link import Link
@@ -135,11 +133,11 @@ class _IdConvertor(PathConvertor):
 register_url_convertor("id", _IdConvertor())
 
 
-def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Starlette:
+def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Router:
     """Create the application. The link's threads run during the application's lifespan."""
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: object) -> AsyncIterator[None]:
         gateway.link.start()
         yield
         gateway.link.close()
@@ -147,7 +145,7 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
     async def describe(_: Request) -> Response:
         return json_response(document(version, gateway.link.facts, has_token=has_token))
 
-    app = Starlette(
+    return Router(
         routes=[
             Route(DECIDE, gateway.decide, methods=["POST"]),
             Route(FEEDBACK, gateway.feedback, methods=["POST"]),
@@ -158,11 +156,9 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
             Route("/metrics", gateway.metrics),
             Route(OPENAPI, describe),
         ],
-        exception_handlers=dict.fromkeys((MalformedError, BrokerError, HTTPException, Exception), _explain),
+        redirect_slashes=False,  # a redirect would contain the Host header of the request
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # a redirect would contain the Host header of the request
-    return app
 
 
 async def _body(request: Request, *names: str) -> tuple[dict[str, Any], bytes]:
@@ -233,15 +229,3 @@ def _decision(event_id: str, answer: Answer, *, fallback: bool | None = None) ->
 
 def _page(verdict: Verdict) -> Response:
     return PlainTextResponse(f"{verdict.why}\n", 200 if verdict.ok else 503)
-
-
-async def _explain(_: Request, error: Exception) -> Response:
-    """Return the response for an error."""
-    match error:
-        case MalformedError():
-            return problem(422, str(error))
-        case HTTPException():
-            return problem(error.status_code, error.detail, error.headers)
-        case BrokerError():
-            return problem(503, str(error), {"Retry-After": "1"})
-    return problem(500, "internal error")  # `Guard` also logs the error

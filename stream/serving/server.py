@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 
 import orjson
 import uvicorn
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from stream.kafka.port import BrokerError
 from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
 from stream.telemetry.sketch import Sketch
-from stream.wire.codec import VALUE_BYTES_MAX
+from stream.wire.codec import VALUE_BYTES_MAX, MalformedError
 
 API = "/v1/"
 DECIDE, FEEDBACK, SHOWN, DECISIONS = "/v1/decide", "/v1/feedback", "/v1/shown", "/v1/decisions/"
@@ -64,6 +66,16 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 def problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -> Response:
     """Create an error response from a message, or from an object whose `error` is the message."""
     return json_response(error if isinstance(error, dict) else {"error": error}, status, headers)
+
+
+def explanation(error: MalformedError | BrokerError | HTTPException) -> Response:
+    """Create the response for an error that a client or the broker has caused."""
+    match error:
+        case MalformedError():
+            return problem(422, str(error))
+        case BrokerError():
+            return problem(503, str(error), {"Retry-After": "1"})
+    return problem(error.status_code, error.detail, error.headers)
 
 
 class Counts:
@@ -124,7 +136,7 @@ class Limits(NamedTuple):
 
 
 class Guard:
-    """An ASGI application that checks requests to another ASGI application, and counts the responses."""
+    """An ASGI application that checks requests to another one, responds to errors, and counts the responses."""
 
     def __init__(self, app: ASGIApp, limits: Limits, counts: Counts, announce: Callable[[str], None]) -> None:
         self._app = app
@@ -138,6 +150,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope["app"] = self._app  # without it, Starlette itself responds to an unknown path or method
         started_s, code, path = monotonic(), CLIENT_CLOSED, scope["path"]
         is_limited = path.startswith(API)
 
@@ -154,8 +167,12 @@ class Guard:
                 await self._call(scope, receive, counted)
             else:  # no other path reads a body
                 await self._app(scope, receive, counted)
+        except (MalformedError, BrokerError, HTTPException) as error:
+            await explanation(error)(scope, receive, counted)
         except Exception as error:
             self._announce(f"internal error: {path}: {type(error).__name__}: {error}")
+            if code == CLIENT_CLOSED:  # no response has been started
+                await problem(500, "internal error")(scope, receive, counted)
         finally:
             self._requests -= is_limited
             self._counts.add(path, code, monotonic() - started_s)

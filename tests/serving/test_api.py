@@ -317,6 +317,11 @@ def test_content_type_can_have_parameters(shared_gateway: GatewayClient) -> None
     assert got.status == 422
 
 
+def test_another_method_is_rejected(shared_gateway: GatewayClient) -> None:
+    got = shared_gateway.ask("GET", "/v1/decide")
+    assert (got.status, got.headers["allow"], set(got.json)) == (405, "POST", {"error"})
+
+
 def test_openapi_document_describes_requests_and_responses(shared_gateway: GatewayClient) -> None:
     schemas = shared_gateway.ask("GET", "/openapi.json").json["components"]["schemas"]
     context, feedback, problem = (Draft202012Validator(schemas[name]) for name in ("Context", "Feedback", "Problem"))
