@@ -59,11 +59,10 @@ class Gateway:
         event_id = _id_of(given)
         eligible = _eligible(given, value, self.link.facts)
         if (answer := self.decisions.find(event_id)) is None:
-            self.link.check_ready()
             try:
                 with self.decisions.expected(event_id) as expected:
+                    self.link.put(self.topics.contexts, event_id, value, _headers_of(request), expected)
                     async with asyncio.timeout(self.timeout_s):
-                        await self.link.write(self.topics.contexts, event_id, value, _headers_of(request))
                         answer = await expected
             except TimeoutError:
                 return self._late(event_id, eligible, is_checked=given.get("eligible") is None or eligible is not None)
@@ -84,7 +83,6 @@ class Gateway:
 
     async def feedback(self, request: Request) -> Response:
         """Write a feedback record and return its fields once the broker has acknowledged the record."""
-        self.link.check_ready()
         given, value = await _body(request, "id", "reward", "action")
         event_id = _id_of(given)
         decode_feedback(_record(value), _ANY if self.link.facts is None else self.link.facts.n_classes)
@@ -93,7 +91,6 @@ class Gateway:
 
     async def shown(self, request: Request) -> Response:
         """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""
-        self.link.check_ready()
         given, _ = await _body(request, "id")
         event_id = _id_of(given)
         await self.link.write(self.topics.feedback, event_id, encode_feedback(Shown(event_id)), HEADERS)

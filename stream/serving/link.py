@@ -10,7 +10,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stream.errors import StoppedError
 from stream.kafka.port import AccessError, Broker, BrokerError, BrokerUnavailableError, TopicSettingsError
@@ -32,7 +32,7 @@ RETRY_S = 1.0
 """Pause before reconnecting."""
 
 WRITE_S = 5.0
-"""Time to wait for a record to be acknowledged. It exceeds the timeout for requests to Kafka, so that an outage
+"""Time to wait until feedback is acknowledged. It exceeds the timeout for requests to Kafka, so that an outage
 is detected by that timeout first."""
 
 CLOSE_S = 5.0
@@ -57,7 +57,8 @@ class Outgoing(NamedTuple):
     key: bytes
     value: bytes
     headers: Headers
-    written: asyncio.Future[None]
+    request: asyncio.Future[Any]  # the request's result, or the error if the record could not be written
+    is_answered: bool  # True if the acknowledgement is the request's result
 
 
 class Link:
@@ -104,15 +105,35 @@ class Link:
         for thread in self._threads:
             thread.join(CLOSE_S)
 
+    def put(
+        self, topic: str, event_id: str, value: bytes, headers: Headers, request: asyncio.Future[Any],
+        *, is_answered: bool = False,
+    ) -> None:  # fmt: skip
+        """Queue a record to be written, unless the request has ended before.
+
+        Args:
+            topic: the record's topic.
+            event_id: the event's id.
+            value: the record's value.
+            headers: the record's headers.
+            request: the request's result. A BrokerError is set if the record was rejected, or may not have been
+                written.
+            is_answered: if True, the result is set to None once the broker has acknowledged the record.
+
+        Raises:
+            BrokerUnavailableError: the gateway is not ready.
+        """
+        self.check_ready()
+        self._queue.put(Outgoing(topic, event_id.encode(), value, headers, request, is_answered))
+
     async def write(self, topic: str, event_id: str, value: bytes, headers: Headers) -> None:
         """Write a record and wait for its acknowledgement.
 
         Raises:
-            BrokerError: the record was rejected, or may not have been written.
+            BrokerError: the gateway is not ready, or the record was rejected, or may not have been written.
         """
-        self.check_ready()
         written: asyncio.Future[None] = self._loop.create_future()
-        self._queue.put(Outgoing(topic, event_id.encode(), value, headers, written))
+        self.put(topic, event_id, value, headers, written, is_answered=True)
         try:
             async with asyncio.timeout(WRITE_S):
                 await written
@@ -159,11 +180,12 @@ class Link:
                     producer.send(one.topic, partition_for(one.key, self._partitions), one.key, one.value, one.headers)
                 producer.flush()
             except BrokerError as error:
-                self._loop.call_soon_threadsafe(_settle, batch, error)
+                self._loop.call_soon_threadsafe(_refuse, batch, error)
                 if type(error) is not BrokerError:  # a plain BrokerError concerns only these records
                     raise
             else:
-                self._loop.call_soon_threadsafe(_settle, batch, None)
+                if answered := [one for one in batch if one.is_answered]:
+                    self._loop.call_soon_threadsafe(_acknowledge, answered)
 
     def _batches(self) -> Iterator[list[Outgoing]]:
         """Yield batches of queued records until the queue is closed, skipping records for requests that have ended."""
@@ -173,7 +195,7 @@ class Link:
             with suppress(Empty):
                 while len(queued) < RECORDS_MAX and queued[-1] is not None:
                     queued.append(self._queue.get_nowait())
-            yield [one for one in queued if one is not None and not one.written.done()]
+            yield [one for one in queued if one is not None and not one.request.done()]
 
     def _read(self, broker: Broker) -> None:
         """Read the predictions from the last `remember_ms`, and then new ones."""
@@ -200,11 +222,16 @@ class Link:
             self.heartbeat.show(self.unready, tuple)
 
 
-def _settle(batch: Sequence[Outgoing], error: BrokerError | None) -> None:
-    """Report to each request whether its record was written."""
+def _acknowledge(batch: Sequence[Outgoing]) -> None:
     for one in batch:
-        if not one.written.done():
-            one.written.set_result(None) if error is None else one.written.set_exception(error)
+        if not one.request.done():
+            one.request.set_result(None)
+
+
+def _refuse(batch: Sequence[Outgoing], error: BrokerError) -> None:
+    for one in batch:
+        if not one.request.done():
+            one.request.set_exception(error)
 
 
 def _answers(records: Sequence[Record]) -> Iterator[tuple[str, Answer]]:

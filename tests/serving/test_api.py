@@ -498,7 +498,8 @@ def test_missing_acknowledgement_causes_a_503_and_discards_queued_records(monkey
     assert written == [b"sent", b"last"]
 
 
-def test_decision_times_out_as_usual_while_the_broker_does_not_acknowledge() -> None:
+def test_decision_times_out_as_usual_while_the_broker_does_not_acknowledge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "WRITE_S", 0.01)  # applies to feedback only
     with served(a_pipeline(), timeout_s=0.1, fallback="uniform") as gateway:
         gateway.broker.responds.clear()
         got = gateway.decide("visit-1")
