@@ -49,6 +49,7 @@ class LearningBroker:
         self.responds = Event()  # flushes wait for this event
         self.responds.set()
         self.refusal: BrokerError | None = None  # every flush raises this error
+        self.flushes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.pipeline.broker, name)
@@ -77,6 +78,7 @@ class _LearningProducer:
         self._producer.send(topic, partition, key, value, headers)
 
     def flush(self) -> Mapping[TopicPartition, int]:
+        self._broker.flushes += 1
         self._broker.responds.wait(WAIT_S)
         self._broker.check()
         if self._broker.refusal is not None:

@@ -507,6 +507,14 @@ def test_decision_times_out_as_usual_while_the_broker_does_not_acknowledge(monke
     assert (got.status, got.json["fallback"]) == (200, True)
 
 
+def test_concurrent_requests_share_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "LINGER_S", 0.3)
+    with served(a_pipeline()) as gateway, ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(gateway.decide, ("visit-1", "visit-2")))
+        assert [one.status for one in found] == [200, 200]
+        assert gateway.broker.flushes == 1
+
+
 def test_record_that_the_broker_rejects_causes_a_503_and_does_not_affect_the_next() -> None:
     with served(a_pipeline()) as gateway:
         gateway.broker.refusal = BrokerError("too large")
