@@ -7,6 +7,7 @@ other state. A thread that loses its connection tries to reconnect until the gat
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -113,7 +114,7 @@ class Link:
         self, topic: str, event_id: str, value: bytes, headers: Headers, request: asyncio.Future[Any],
         *, is_answered: bool = False,
     ) -> None:  # fmt: skip
-        """Queue a record to be written, unless the request has ended before.
+        """Queue a record. It is not written if the request ends before, or if the connection is lost.
 
         Args:
             topic: the record's topic.
@@ -158,8 +159,7 @@ class Link:
             except (AccessError, TopicSettingsError) as error:
                 self._fail(role, error)
             except BrokerError as error:
-                self._unready[role] = str(error)
-                self.heartbeat.set_unready(self.unready)
+                self._lose(role, error)
                 self._access.announce(f"{role}: broker unavailable, reconnecting: {error}")
                 self._ended.wait(RETRY_S)
             except Exception as error:
@@ -170,10 +170,16 @@ class Link:
         return self._ended.is_set()
 
     def _fail(self, role: str, error: Exception) -> None:
-        self._unready[role] = str(error)
-        self.heartbeat.set_unready(self.unready)
+        self._lose(role, error)
         self.failure = error
         self._ended.set()
+
+    def _lose(self, role: str, error: Exception) -> None:
+        """Refuse new requests and, if the writer has lost its connection, the queued records."""
+        self._unready[role] = str(error)
+        self.heartbeat.set_unready(self.unready)
+        if role == WRITER and (queued := [one for one in self._queued() if one is not None]):
+            self._loop.call_soon_threadsafe(_refuse, queued, BrokerUnavailableError(self.unready))
 
     def _write(self, broker: Broker) -> None:
         producer = broker.producer()
@@ -193,14 +199,19 @@ class Link:
 
     def _batches(self) -> Iterator[list[Outgoing]]:
         """Yield batches of queued records until the queue is closed, skipping records for requests that have ended."""
-        queued: list[Outgoing | None] = []
-        while not queued or queued[-1] is not None:
-            queued = [self._queue.get()]
+        is_open = True
+        while is_open:
+            first = self._queue.get()
             sleep(LINGER_S)
-            with suppress(Empty):
-                while len(queued) < RECORDS_MAX and queued[-1] is not None:
-                    queued.append(self._queue.get_nowait())
+            queued = [first, *islice(self._queued(), RECORDS_MAX - 1)]
+            is_open = None not in queued
             yield [one for one in queued if one is not None and not one.request.done()]
+
+    def _queued(self) -> Iterator[Outgoing | None]:
+        """Remove the queued records, or None if the queue has been closed, and yield them."""
+        with suppress(Empty):
+            while True:
+                yield self._queue.get_nowait()
 
     def _read(self, broker: Broker) -> None:
         """Read the predictions from the last `remember_ms`, and then new ones."""

@@ -168,6 +168,7 @@ class Guard:
             else:  # no other path reads a body
                 await self._app(scope, receive, counted)
         except (MalformedError, BrokerError, HTTPException) as error:
+            error.__traceback__ = None  # its frames contain the body, and through a future also the error itself
             await explanation(error)(scope, receive, counted)
         except Exception as error:
             self._announce(f"internal error: {path}: {type(error).__name__}: {error}")

@@ -507,6 +507,19 @@ def test_decision_times_out_as_usual_while_the_broker_does_not_acknowledge(monke
     assert (got.status, got.json["fallback"]) == (200, True)
 
 
+def test_lost_connection_causes_a_503_for_queued_records() -> None:
+    with served(a_pipeline()) as gateway, ThreadPoolExecutor(2) as pool:
+        gateway.broker.responds.clear()
+        sent = pool.submit(gateway.decide, "sent")
+        wait_for(lambda: gateway.broker.flushes == 1, "the first record is sent", WAIT_S)
+        queued = pool.submit(gateway.decide, "queued")
+        waiting = "onebit_http_waiting_requests"
+        wait_for(lambda: gateway.samples()[waiting] == 2, "the second record is queued", WAIT_S)
+        gateway.broker.is_away = True
+        gateway.broker.responds.set()
+        assert [sent.result().status, queued.result().status] == [503, 503]
+
+
 def test_concurrent_requests_share_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LINGER_S", 0.3)
     with served(a_pipeline()) as gateway, ThreadPoolExecutor(2) as pool:
@@ -517,10 +530,11 @@ def test_concurrent_requests_share_a_write(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_record_that_the_broker_rejects_causes_a_503_and_does_not_affect_the_next() -> None:
     with served(a_pipeline()) as gateway:
-        gateway.broker.refusal = BrokerError("too large")
+        gateway.broker.refusal = refusal = BrokerError("too large")
         got = gateway.decide("visit-1")
         gateway.broker.refusal = None
         assert (got.status, got.json) == (503, {"error": "too large"})
+        assert refusal.__traceback__ is None  # otherwise, its frames would keep the body in memory
         assert gateway.link.unready == ""
         assert gateway.decide("visit-2").status == 200
 
