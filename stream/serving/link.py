@@ -26,8 +26,8 @@ POLL_MS = 100
 RECORDS_MAX = 5_000
 
 LINGER_S = 0.003
-"""Pause before writing, so that more records share a request to the broker. Without it, broker and gateway need more
-CPU time, which delays decisions further than the pause if the processor is busy."""
+"""Pause before writing, so that more records share a request to the broker. Without the pause, broker and gateway need
+more CPU time; if the processor is busy, this delays decisions by more than the pause."""
 
 PROBE_S = 1.0
 """Interval between requests that check the connection. They are necessary because a client's poll does not report a
