@@ -239,8 +239,39 @@ def connections_max() -> int:
     return CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, files - FILES_OTHER)
 
 
+class _JoinedWrites:
+    """A transport that joins the writes of one iteration of the event loop, such as a response's head and body.
+
+    It ignores writes after the connection has been lost: uvicorn notifies only the last of several pipelined requests.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """See asyncio."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        """See asyncio."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts and not self._transport.is_closing():
+            self._transport.write(b"".join(self._parts))
+        self._parts.clear()
+
+
 class Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits on a request's head.
+    """uvicorn's HTTP protocol with limits on a request's head, and one write per response.
 
     uvicorn does not limit the size of the head. Its only timeout starts after a response and ends with the next byte.
     """
@@ -248,6 +279,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
         super().connection_made(transport)
+        self.transport = _JoinedWrites(transport, self.loop)  # type: ignore[assignment]
         self._is_head, self._head_bytes = True, 0
         self._timer = self.loop.call_later(HEAD_S, self.timeout_keep_alive_handler)
 

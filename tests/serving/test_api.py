@@ -460,6 +460,20 @@ def test_disconnect_in_the_middle_of_a_request_is_counted_and_writes_nothing() -
         assert contexts(gateway) == []
 
 
+def test_disconnect_of_a_client_with_pipelined_requests_is_not_an_internal_error() -> None:
+    head = b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+    with served(a_pipeline()) as gateway:
+        gateway.broker.responds.clear()
+        with closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
+            client.sendall(b"".join(head + b'{"id":"%c","x":[1,2]}' % event_id for event_id in b"abc"))
+            wait_for(lambda: gateway.broker.flushes == 1, "the first context is written", WAIT_S)
+        gateway.samples()  # after this request, the gateway has noticed the disconnect
+        gateway.broker.responds.set()
+        sample = 'onebit_http_requests_total{code="200",path="/v1/decide"}'
+        wait_for(lambda: gateway.samples().get(sample) == 1, "the first request is counted", WAIT_S)
+    assert gateway.messages == []
+
+
 def test_requests_get_503_during_a_broker_outage() -> None:
     with served(a_pipeline()) as gateway:
         known = gateway.decide("visit-1").json
