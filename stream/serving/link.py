@@ -25,7 +25,7 @@ from stream.wire.topics import Topics, partition_for
 POLL_MS = 100
 RECORDS_MAX = 5_000
 
-LINGER_S = 0.003
+LINGER_S = 0.001
 """Pause before writing, so that more records share a request to the broker. Without the pause, broker and gateway need
 more CPU time; if the processor is busy, this delays decisions by more than the pause."""
 
