@@ -175,7 +175,7 @@ class Link:
         self._ended.set()
 
     def _lose(self, role: str, error: Exception) -> None:
-        """Refuse new requests and, if the writer has lost its connection, the queued records."""
+        """Refuse new requests and, if the writer has failed, also the queued records."""
         self._unready[role] = str(error)
         self.heartbeat.set_unready(self.unready)
         if role == WRITER and (queued := [one for one in self._queued() if one is not None]):
@@ -208,7 +208,7 @@ class Link:
             yield [one for one in queued if one is not None and not one.request.done()]
 
     def _queued(self) -> Iterator[Outgoing | None]:
-        """Remove the queued records, or None if the queue has been closed, and yield them."""
+        """Remove and yield the queued records, and None if the queue has been closed."""
         with suppress(Empty):
             while True:
                 yield self._queue.get_nowait()
