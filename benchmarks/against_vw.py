@@ -38,8 +38,8 @@ from late_bits import (
 )
 from late_bits_speed import EVENTS, best_us, called_us
 
-from stream.experiments.opponents import VowpalWabbit, play
-from stream.experiments.vowpal_wabbit import Bandit, Setting
+from onebit.experiments.opponents import VowpalWabbit, play
+from onebit.experiments.vowpal_wabbit import Bandit, Setting
 from stream.learners import create
 
 FILES = {"": "against_vw.json", "quadratic": "against_vw_quadratic.json", "times": "against_vw_times.json"}

@@ -15,10 +15,10 @@ import time
 
 import numpy as np
 
+from onebit.runs.embedded import prepare_embedded
+from onebit.runs.plan import resolve_run
 from producers.datasets.synthetic import synsep
-from stream.app.embedded import prepare_embedded
-from stream.app.resolve import resolve_run
-from stream.app.settings import Settings
+from stream.settings.definitions import Settings
 
 RATE_PER_S = 1_000.0
 

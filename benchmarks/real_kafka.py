@@ -36,15 +36,15 @@ import numpy as np
 import psutil
 import streams_rival
 
-from stream.app.plan import dataset_of
-from stream.app.settings import Settings
-from stream.app.sources import load_settings
+from producers.plan import dataset_of
 from stream.devkafka.local_kafka import local_kafka
 from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners import check_parameters
 from stream.reporting.run_report import versions
+from stream.settings.definitions import Settings
+from stream.settings.sources import load_settings
 from stream.wire import codec
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -57,7 +57,7 @@ STREAMS = [(store, commit_ms) for store in ("memory", "rocksdb") for commit_ms i
 
 PARTS = (
     "kafka/net", "kafka/producer", "kafka/consumer", "kafka", "confluent_kafka", "stream/kafka", "stream/wire",
-    "stream/task", "stream/learners", "stream/journal", "stream", "producers", "consumers",
+    "stream/task", "stream/learners", "stream/recovery", "stream", "producers", "consumers",
 )  # fmt: skip
 
 Row = dict[str, Any]

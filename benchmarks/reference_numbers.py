@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onebit.runs.embedded import run_embedded
+from onebit.runs.plan import resolve_run
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synnonsep, synsep
-from stream.app.embedded import run_embedded
-from stream.app.resolve import resolve_run
-from stream.app.settings import Settings
 from stream.learners import create
 from stream.offline import Examples, run
 from stream.randomness.draws import Draws, Purpose
-from stream.snapshots.state import state_digest
+from stream.recovery.state import state_digest
+from stream.settings.definitions import Settings
 from stream.wire.records import FloatArray
 
 DATA = {"synsep": synsep, "synnonsep": synnonsep}

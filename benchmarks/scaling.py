@@ -15,12 +15,12 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.learner.program import LearnerOptions, LearnerProgram
+from onebit.runs.embedded import prepare_embedded
+from onebit.runs.plan import resolve_run
 from producers.datasets.catalogue import load
-from stream.app.embedded import prepare_embedded
-from stream.app.resolve import resolve_run
-from stream.app.settings import Settings
 from stream.kafka.embedded import run_until_settled
+from stream.settings.definitions import Settings
 
 DATA = "optdigits"
 LEARNERS = ("soba-diag", "late-ucb", "stack-igw")

@@ -34,10 +34,10 @@ import numpy as np
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from onebit.testing.processes import Programs
 from stream.devkafka.local_kafka import HOST, local_kafka
 from stream.kafka.connection import connect
 from stream.reporting.run_report import versions
-from stream.testing.processes import Programs
 from stream.wire.codec import HEADERS
 from stream.wire.topics import Topics
 

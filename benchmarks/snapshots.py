@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import consumers.learner
-from consumers.learner import LearnerOptions, LearnerProgram
+import consumers.learner.program
+from consumers.learner.program import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
 from stream.devkafka.local_kafka import local_kafka
-from stream.journal import commit as commit_module
-from stream.journal.recover import Progress, rebuild
 from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import Broker
 from stream.learners import check_parameters
-from stream.snapshots.state import task_digest
+from stream.recovery import commit as commit_module
+from stream.recovery.recover import Progress, rebuild
+from stream.recovery.state import task_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire import codec
@@ -94,7 +94,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     making = Clock(snapshots.portion)
     committing = Clock(commit_module.commit)
     snapshots.portion = making  # type: ignore[method-assign, assignment]
-    consumers.learner.commit = committing  # type: ignore[attr-defined, assignment]
+    consumers.learner.program.commit = committing  # type: ignore[attr-defined, assignment]
     while not program.tasks:
         program.step(100)
     running = program._running[0]
@@ -113,7 +113,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
         program.step(100)
         done = running.contexts.offset + running.feedback.offset
         steps.append(Step(done - before, time.perf_counter() - started_s, making.seconds, committing.seconds, carries))
-    consumers.learner.commit = commit_module.commit  # type: ignore[attr-defined]
+    consumers.learner.program.commit = commit_module.commit  # type: ignore[attr-defined]
     steps = steps[5:]  # the first steps include compilation and the first fetches
     quiet = [step for step in steps if not step.carries]
     carrying = [step for step in steps if step.carries]

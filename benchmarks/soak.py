@@ -22,12 +22,12 @@ from typing import Any
 
 import psutil
 
+from onebit.runs.embedded import EmbeddedPipeline, prepare_embedded
+from onebit.runs.plan import resolve_run
 from producers.datasets.synthetic import synsep
-from stream.app.embedded import EmbeddedPipeline, prepare_embedded
-from stream.app.resolve import resolve_run
-from stream.app.settings import Settings
 from stream.kafka.reading import read_partition
 from stream.reporting.run_report import versions
+from stream.settings.definitions import Settings
 from stream.wire.codec import decode_example, is_tick
 from stream.wire.ledger import Ledger
 from stream.wire.records import Outcome, TopicPartition

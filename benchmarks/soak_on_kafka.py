@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from stream.app.sources import load_settings
+from onebit.testing.processes import Program, Programs
 from stream.devkafka.local_kafka import local_kafka
 from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.port import Broker
 from stream.reporting.run_report import versions
-from stream.testing.processes import Program, Programs
+from stream.settings.sources import load_settings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from stream.journal import steps as journal
-from stream.journal.steps import JournalStep, encode_step
 from stream.kafka.port import Ends
+from stream.recovery import steps as journal
+from stream.recovery.steps import JournalStep, encode_step
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition
 from stream.wire import codec

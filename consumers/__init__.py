@@ -1,1 +1,1 @@
-"""The consumer programs: the learner and the monitor."""
+"""Programs that read the topics: the learner, the monitor, and the verification."""

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onebit.estimates import EstimateReport, estimate
     from onebit.pipelines import Pipeline, embedded
-    from onebit.runs import LearnerRun, RunReport, run
+    from onebit.runs.run import LearnerRun, RunReport, run
     from onebit.verification import VerifyReport, verify
     from producers.datasets.base import Dataset, dense_dataset
     from producers.datasets.catalogue import Entry as DatasetEntry
     from stream import offline
-    from stream.app.process import Progress
     from stream.errors import ExitCode, OnebitError
     from stream.learners import Cost, FromLogs, KernelLearner, Learner, Parameter, create
     from stream.learners import registered as learners
-    from stream.reporting.errors import evaluate
+    from stream.measures.errors import evaluate
+    from stream.programs.process import Progress
     from stream.wire.records import Decision, Features
 
 __all__ = [
@@ -74,26 +74,26 @@ _HOMES = {
     "FromLogs": "stream.learners:FromLogs",
     "KernelLearner": "stream.learners:KernelLearner",
     "Learner": "stream.learners:Learner",
-    "LearnerRun": "onebit.runs:LearnerRun",
+    "LearnerRun": "onebit.runs.run:LearnerRun",
     "OnebitError": "stream.errors:OnebitError",
     "Parameter": "stream.learners:Parameter",
     "Pipeline": "onebit.pipelines:Pipeline",
-    "Progress": "stream.app.process:Progress",
-    "RunReport": "onebit.runs:RunReport",
+    "Progress": "stream.programs.process:Progress",
+    "RunReport": "onebit.runs.run:RunReport",
     "VerifyReport": "onebit.verification:VerifyReport",
     "create": "stream.learners:create",
     "dense_dataset": "producers.datasets.base:dense_dataset",
     "embedded": "onebit.pipelines:embedded",
     "estimate": "onebit.estimates:estimate",
-    "evaluate": "stream.reporting.errors:evaluate",
+    "evaluate": "stream.measures.errors:evaluate",
     "learners": "stream.learners:registered",
     "offline": "stream.offline",
-    "run": "onebit.runs:run",
+    "run": "onebit.runs.run:run",
     "verify": "onebit.verification:verify",
 }
 """Maps each public name to its location, in the form that `pkgutil.resolve_name` accepts."""
 
-_FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
+_FILES = {"stream": ("py.typed", "wire"), "producers": ("replay",), "consumers": ("learner",)}
 """Onebit packages with generic names, and the files that each must contain."""
 
 
@@ -138,7 +138,7 @@ def __getattr__(name: str) -> Any:
         value: Any = version("onebit")
     elif name in _HOMES:
         check_packages()
-        import_module("stream.app")  # limits BLAS to one thread if numpy is not loaded yet
+        import_module("stream.programs")  # limits BLAS to one thread if numpy is not loaded yet
         value = resolve_name(_HOMES[name])
     else:
         raise AttributeError(f"module 'onebit' has no attribute {name!r}")
@@ -154,7 +154,7 @@ def main() -> None:
     """Run the `onebit` command."""
     try:
         check_packages()
-        from stream.cli.app import main as run
+        from onebit.cli.app import main as run
     except CollisionError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)  # the value of ExitCode.USAGE, which cannot be imported if `stream` is shadowed

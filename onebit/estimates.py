@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from onebit.notebook_tables import html_table, text_table
-from stream.app.estimate import IntervalKind, Learning, Log, estimate_policies, fields_of
+from onebit.use_cases.estimate import IntervalKind, Learning, Log, estimate_policies, fields_of
 from stream.estimating.estimate import Estimates
 from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.reporting.estimate_page import estimate_page

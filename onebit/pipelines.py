@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.app.promote import write_promotion
+from onebit.testing.embedded import EmbeddedPipeline
+from onebit.use_cases.promote import write_promotion
 from stream.errors import OnebitError
 from stream.parsing import format_duration, parse_duration
-from stream.testing.embedded import EmbeddedPipeline
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
 from stream.wire.topics import partition_for

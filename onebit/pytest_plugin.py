@@ -13,9 +13,9 @@ import pytest
 from onebit import check_packages
 
 if TYPE_CHECKING:
-    from stream.testing.embedded import EmbeddedPipeline
-    from stream.testing.on_kafka import Kafka, KafkaPipeline
-    from stream.testing.pipeline import PipelineUnderTest
+    from onebit.testing.embedded import EmbeddedPipeline
+    from onebit.testing.on_kafka import Kafka, KafkaPipeline
+    from onebit.testing.pipeline import PipelineUnderTest
 
 _pipelines: pytest.StashKey[list[Any]] = pytest.StashKey()
 _failed: pytest.StashKey[bool] = pytest.StashKey()
@@ -53,8 +53,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
     """Return the session's Kafka broker: the one at --onebit-kafka, or a local broker that this fixture starts."""
     check_packages()
+    from onebit.testing.on_kafka import Kafka
     from stream.devkafka.local_kafka import local_kafka
-    from stream.testing.on_kafka import Kafka
 
     bootstrap, properties = (pytestconfig.getoption(name) for name in ("onebit_kafka", "onebit_client_config"))
     if bootstrap is not None:
@@ -73,7 +73,7 @@ def onebit_pipeline(
     Any setting can be passed by name. Each pipeline has its own topics, and its learner is ready. At the end of the
     test, the learner is stopped, and its ledger is verified.
     """
-    from stream.testing.on_kafka import KafkaPipeline
+    from onebit.testing.on_kafka import KafkaPipeline
 
     def make(**settings: object) -> KafkaPipeline:
         directory = tmp_path / f"onebit-{len(pipelines)}"
@@ -88,7 +88,7 @@ def onebit_pipeline(
 def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., EmbeddedPipeline]]":
     """Create in-process pipelines in virtual time, as in `onebit_embedded(n_classes=3, n_features=4, window="5s")`."""
     check_packages()
-    from stream.testing.embedded import EmbeddedPipeline
+    from onebit.testing.embedded import EmbeddedPipeline
 
     yield from _making(request.node, EmbeddedPipeline, [])
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from consumers.verify import Verified
+from consumers.verify import verify as use_case
 from onebit.notebook_tables import html_table, text_table
-from stream.app.sources import given_settings
-from stream.app.verify import Verified
-from stream.app.verify import verify as use_case
 from stream.parsing import parse_duration
+from stream.settings.sources import given_settings
 from stream.wire.ledger import Ledger, total_ledger
 
 COLUMNS = ("partition", "decided", "matched", "expired", "pending", "ok")

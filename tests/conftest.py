@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-import stream.cli  # noqa: F401  # limits BLAS to one thread before numpy is imported; rounding depends on the limit
+import onebit.cli  # noqa: F401  # limits BLAS to one thread before numpy is imported; rounding depends on the limit
+from onebit.testing.on_kafka import Kafka
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import Broker
 from stream.learners import registered
-from stream.testing.on_kafka import Kafka
 from tests.compiling import compile_once
 from tests.processes import CLIENTS, free_port
 from tests.progress import Progress

@@ -5,7 +5,7 @@ import urllib.request
 from typing import Any
 from urllib.error import HTTPError, URLError
 
-from stream.testing.processes import Program
+from onebit.testing.processes import Program
 from tests.processes import Pipeline, free_port
 
 

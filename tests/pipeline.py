@@ -7,18 +7,18 @@ from typing import Any
 
 import orjson
 
-from consumers.learner import LearnerOptions, LearnerProgram
-from consumers.recovery import Parked
+from consumers.learner.program import LearnerOptions, LearnerProgram
+from consumers.learner.recovery import Parked
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synsep
-from producers.feedback import FeedbackOptions, FeedbackProgram
-from producers.replay import ReplayOptions, ReplayProgram
-from stream.journal.steps import Given, JournalStep, decode_step
+from producers.feedback.program import FeedbackOptions, FeedbackProgram
+from producers.replay.program import ReplayOptions, ReplayProgram
 from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock, run_until_settled
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
-from stream.snapshots.chunks import Stored
-from stream.snapshots.state import state_digest
+from stream.recovery.chunks import Stored
+from stream.recovery.state import state_digest
+from stream.recovery.steps import Given, JournalStep, decode_step
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import Finding, audit_partition

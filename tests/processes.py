@@ -1,4 +1,4 @@
-"""Helpers for tests against a real Kafka broker: `stream.testing` pipelines whose programs run as processes.
+"""Helpers for tests against a real Kafka broker: `onebit.testing` pipelines whose programs run as processes.
 
 The helpers read output topics with a plain Kafka client, not with Onebit's reader.
 """
@@ -19,13 +19,13 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from onebit.testing.processes import WAIT_S, Program, Programs, wait_for
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import HOST, LocalKafka
-from stream.journal.steps import JournalFollower
 from stream.kafka.connection import ADAPTERS, ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import BrokerError
-from stream.testing.processes import WAIT_S, Program, Programs, wait_for
+from stream.recovery.steps import JournalFollower
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

@@ -22,10 +22,10 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.client_config import client_config, read_properties
 from stream.kafka.kafka_python.security import settings_of
-from stream.testing.processes import wait_for
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"
 PASSWORD = "correct-horse-battery-staple"  # noqa: S105  # must not appear in any output

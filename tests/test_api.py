@@ -13,7 +13,7 @@ import onebit
 from stream.reporting.run_report import read_runs
 
 OFFERS = Path(__file__).parents[1] / "producers" / "datasets" / "files"
-HEAVY = {"numpy", "numba", "scipy", "pyarrow", "matplotlib", "pydantic", "rich", "typer", "stream", "stream.app"}
+HEAVY = {"numpy", "numba", "scipy", "pyarrow", "matplotlib", "pydantic", "rich", "typer", "stream", "stream.programs"}
 
 
 @pytest.fixture(scope="module")

@@ -108,7 +108,7 @@ def test_every_test_in_a_document_exists(document: str) -> None:
 
 
 def test_paths_tests_and_links_are_found_in_the_documents() -> None:
-    assert "stream/app/settings.py" in set(paths_in("CONTRIBUTING.md"))
+    assert "stream/settings/definitions.py" in set(paths_in("CONTRIBUTING.md"))
     assert "recovery/test_commit.py" in set(paths_in("docs/guarantees.md"))
     assert len(list(cited_tests("docs/guarantees.md"))) > 30
     assert len(LINK.findall(text_of("README.md"))) > 10

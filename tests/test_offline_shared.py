@@ -11,7 +11,7 @@ from stream.learners import create
 from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Examples, Patience, run
 from stream.offline_shared import run_shared
-from stream.snapshots.state import state_digest
+from stream.recovery.state import state_digest
 from tests.oracles.shared_model import LogEntry, SharedModel
 
 K, D, N = 4, 9, 90

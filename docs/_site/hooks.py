@@ -18,7 +18,7 @@ from typer import Context
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from stream.cli.app import app
+from onebit.cli.app import app
 from stream.learners import Learner, registered
 
 ROOT = Path(__file__).parents[2]

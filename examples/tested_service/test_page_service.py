@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from page_service import PAGES, PageService
 
-from stream.testing.embedded import EmbeddedPipeline
-from stream.testing.on_kafka import KafkaPipeline
+from onebit.testing.embedded import EmbeddedPipeline
+from onebit.testing.on_kafka import KafkaPipeline
 
 SIZES = {"n_classes": len(PAGES), "n_features": len(PAGES) + 1, "learner": "late-ucb"}
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from producers.datasets.base import (
     SAMPLED,
@@ -24,9 +24,6 @@ from producers.datasets.base import (
 from stream.wire.records import IndexArray, Logged
 
 MISSING = -1
-
-OnBadRow = Literal["stop", "skip"]
-"""How to handle an invalid row: stop with an error, or skip the row and count it."""
 
 
 class LoggedOutcome(NamedTuple):

@@ -20,8 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from stream.journal.commit import predictions_digest
-from stream.journal.steps import (
+from stream.kafka.port import Broker
+from stream.kafka.reading import OPEN_MS, Portions, read_partition
+from stream.learners import registered
+from stream.measures.latencies import quantiles
+from stream.randomness.draws import Purpose, uniform
+from stream.recovery.chunks import read_snapshots
+from stream.recovery.commit import predictions_digest
+from stream.recovery.state import decode
+from stream.recovery.steps import (
     JournalError,
     JournalStep,
     SettingsDifferError,
@@ -30,14 +37,7 @@ from stream.journal.steps import (
     resolve,
     stored_settings,
 )
-from stream.kafka.port import Broker
-from stream.kafka.reading import OPEN_MS, Portions, read_partition
-from stream.learners import registered
-from stream.randomness.draws import Purpose, uniform
-from stream.reporting.run_report import quantiles
 from stream.shared.view import features_max
-from stream.snapshots.chunks import read_snapshots
-from stream.snapshots.state import decode
 from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import Decided, Event, Letter, Oracle, differing

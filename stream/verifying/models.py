@@ -5,8 +5,28 @@ from dataclasses import asdict, replace
 from itertools import islice, takewhile
 from typing import Any
 
-from stream.journal.recover import Report, pipeline_settings, rebuild, settings_in_force
-from stream.journal.steps import (
+from stream.kafka.port import Broker
+from stream.kafka.reading import offset_at, read_partition
+from stream.learners import Learner, ParameterError
+from stream.recovery.chunks import (
+    IMPORT_SLOT,
+    MODEL_KEYS,
+    MODEL_PARTITION,
+    ChunkWriter,
+    read_snapshots,
+)
+from stream.recovery.model_files import FILE_FORMAT, Model, ModelError, identity
+from stream.recovery.recover import Report, pipeline_settings, rebuild, settings_in_force
+from stream.recovery.state import (
+    ModelSnapshot,
+    Snapshot,
+    decode_model,
+    encode,
+    fresh_replica,
+    restore_model,
+    state_digest,
+)
+from stream.recovery.steps import (
     PARAMETER,
     JournalError,
     JournalStep,
@@ -16,28 +36,8 @@ from stream.journal.steps import (
     read_journal,
     task_settings,
 )
-from stream.kafka.port import Broker
-from stream.kafka.reading import offset_at, read_partition
-from stream.learners import Learner, ParameterError
 from stream.shared.replica import Replica
-from stream.snapshots.chunks import (
-    IMPORT_SLOT,
-    MODEL_KEYS,
-    MODEL_PARTITION,
-    ChunkWriter,
-    read_snapshots,
-)
-from stream.snapshots.state import (
-    ModelSnapshot,
-    Snapshot,
-    decode_model,
-    encode,
-    fresh_replica,
-    restore_model,
-    state_digest,
-)
 from stream.task.settings import TaskSettings, learner_of
-from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, identity
 from stream.wire import codec
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition

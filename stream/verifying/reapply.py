@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from stream.journal.commit import predictions_digest
-from stream.journal.recover import Report, rebuild
-from stream.journal.steps import JournalError, JournalStep, LogStep, last_step
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
+from stream.recovery.chunks import MODEL_PARTITION, read_snapshots
+from stream.recovery.commit import predictions_digest
+from stream.recovery.recover import Report, rebuild
+from stream.recovery.state import decode_model, fresh_replica, state_digest, task_digest
+from stream.recovery.steps import JournalError, JournalStep, LogStep, last_step
 from stream.shared.view import View
-from stream.snapshots.chunks import MODEL_PARTITION, read_snapshots
-from stream.snapshots.state import decode_model, fresh_replica, state_digest, task_digest
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
 from stream.wire import codec

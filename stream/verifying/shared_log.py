@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.journal.recover import pipeline_settings
-from stream.journal.steps import JournalStep, ReplicaDigest, read_journal
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
-from stream.reporting.run_report import Behind, ReplicaReport
-from stream.snapshots.chunks import read_snapshots
-from stream.snapshots.state import decode_model
+from stream.measures.latencies import Behind, ReplicaReport
+from stream.recovery.chunks import read_snapshots
+from stream.recovery.recover import pipeline_settings
+from stream.recovery.state import decode_model
+from stream.recovery.steps import JournalStep, ReplicaDigest, read_journal
 from stream.verifying.audit import FAULTS_SHOWN_MAX
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import pytest
 
-from stream.app import connection, learner
-from stream.app.connection import Work
-from stream.app.settings import Settings
-from stream.app.watching import Watched
-from stream.cli import console, learn
-from stream.cli.app import main
+from consumers.learner import loop as learner
+from onebit.cli import console, learn
+from onebit.cli.app import main
 from stream.kafka.port import Broker
+from stream.programs import connection
+from stream.programs.connection import Work
+from stream.programs.watching import Watched
+from stream.settings.definitions import Settings
 
 
 class CommandResult(NamedTuple):

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 import stream
-from stream.app import models
-from stream.app.connection import command_hint, require_topics
-from stream.app.learner import lacks_log, model_notice
-from stream.app.models import time_ms
-from stream.app.settings import SettingsError
-from stream.app.sources import load_settings
-from stream.cli.kafka import print_running
-from stream.cli.verify import print_findings
+from consumers.learner.loop import lacks_log, model_notice
+from onebit.cli.kafka import print_running
+from onebit.cli.verify import print_findings
+from onebit.use_cases import models
+from onebit.use_cases.models import time_ms
 from stream.devkafka.local_kafka import LocalKafka
 from stream.errors import ExitCode
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
-from stream.reporting.errors import MatchedError
+from stream.measures.errors import MatchedError
+from stream.programs.connection import command_hint, require_topics
+from stream.settings.definitions import SettingsError
+from stream.settings.sources import load_settings
 from stream.verifying.audit import Finding
 from stream.verifying.models import TooEarlyError
 from stream.wire.ledger import Ledger

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from stream.cli.app import LoadedCommands
+from onebit.cli.app import LoadedCommands
 from tests.cli.conftest import Onebit
 
 WITHOUT_RESULT = {

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.app import connection
-from stream.app.connection import keep_running
-from stream.app.settings import Settings, SettingsError
-from stream.app.sources import load_settings
-from stream.app.watching import Watched
 from stream.errors import ExitCode
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import Broker, BrokerUnavailableError
+from stream.programs import connection
+from stream.programs.connection import keep_running
+from stream.programs.watching import Watched
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.sources import load_settings
 from stream.wire.topics import Topics
 from tests.cli.conftest import Onebit
 from tests.processes import free_port

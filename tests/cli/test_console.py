@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stream.app.process import Status, announce, warn
-from stream.cli.console import INTERVAL_MS, LINES_MAX, LogLines, end_log
+from onebit.cli.console import INTERVAL_MS, LINES_MAX, LogLines, end_log
 from stream.errors import ExitCode
+from stream.programs.process import Status, announce, warn
 from tests.cli.conftest import Onebit
 
 
@@ -26,7 +26,7 @@ def test_status_is_printed_only_when_it_changes(capsys: pytest.CaptureFixture[st
 
 ENDING = """
 import os, sys
-from stream.cli.console import StopRequest
+from onebit.cli.console import StopRequest
 from stream.errors import ExitCode
 
 class Late:
@@ -52,7 +52,7 @@ def test_signal_during_interpreter_exit_keeps_the_exit_code(number: signal.Signa
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "expected"), [("", "stopping"), ("all is sent", "stopping: all is sent")])
 def test_stop_request_announces_remaining_work(first: str, expected: str) -> None:
-    code = f"import os; from stream.cli.console import *; s = StopRequest({first!r}); os.kill(os.getpid(), 15); s()"
+    code = f"import os; from onebit.cli.console import *; s = StopRequest({first!r}); os.kill(os.getpid(), 15); s()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
     assert ended.stderr.decode().strip().split(" ", 1)[1] == expected
 

@@ -3,12 +3,12 @@
 import orjson
 import pytest
 
+from onebit.cli.console import hint_of
+from onebit.use_cases import learners
 from producers.datasets.base import DatasetError
-from stream.app import learners
-from stream.cli.console import hint_of
 from stream.errors import ExitCode, OnebitError
-from stream.journal.steps import UnrecoverableError
 from stream.kafka.port import AccessError, Acl, BrokerUnavailableError, FencedError
+from stream.recovery.steps import UnrecoverableError
 from tests.cli.conftest import Onebit
 
 

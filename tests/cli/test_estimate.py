@@ -7,10 +7,10 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.cli.app import main
+from onebit.cli.app import main
 from stream.learners import create
-from stream.snapshots.state import state_digest
-from stream.verifying.model_files import FILE_FORMAT, Model, write_model
+from stream.recovery.model_files import FILE_FORMAT, Model, write_model
+from stream.recovery.state import state_digest
 from stream.wire.named_features import Kind, build, to_plain
 from tests.estimating.logs import N_CLASSES, N_FEATURES, a_log, a_world
 

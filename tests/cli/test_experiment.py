@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from onebit.experiments.definition import shipped
 from stream.errors import ExitCode
-from stream.experiments.definition import shipped
 from tests.cli.conftest import Onebit
 
 DEFINITION = """
@@ -62,7 +62,7 @@ def test_experiment_file_produces_figures_tables_and_a_page(onebit: Onebit) -> N
 
 
 def test_without_matplotlib_only_the_html_page_has_figures(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.experiments.report.can_draw", lambda: False)
+    monkeypatch.setattr("onebit.experiments.report.can_draw", lambda: False)
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     Path("mine.toml").write_text(DEFINITION)
     assert onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1").code == ExitCode.OK

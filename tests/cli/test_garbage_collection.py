@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.app.process import NEW_OBJECTS, freeze_gc, gc_disabled, tune_gc
+from stream.programs.process import NEW_OBJECTS, freeze_gc, gc_disabled, tune_gc
 
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
 """The original functions of the `gc` module, which the `frozen_modules` fixture replaces."""

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from stream.cli.app import COMMANDS, LoadedCommands
+from onebit.cli.app import COMMANDS, LoadedCommands
 
 pytestmark = pytest.mark.slow
 
@@ -13,11 +13,11 @@ CLIENTS = {"kafka", "confluent_kafka"}
 HEAVY = {"numba", "scipy", "pyarrow", "matplotlib"} | CLIENTS
 """Modules that take tens of megabytes of memory or a tenth of a second to import."""
 
-UNUSED_BY_HELP = HEAVY | {"numpy", "pydantic", "stream.app.settings", "stream.cli.console"}
+UNUSED_BY_HELP = HEAVY | {"numpy", "pydantic", "stream.settings.definitions", "onebit.cli.console"}
 
 LOADED = """
 import sys
-from stream.cli.app import main
+from onebit.cli.app import main
 names, *commands = sys.argv[1:]
 for command in commands:
     try:

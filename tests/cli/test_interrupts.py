@@ -11,12 +11,12 @@ import orjson
 import pytest
 
 from onebit import main
+from onebit.runs.embedded import Judge
+from onebit.simulation import campaign
+from onebit.simulation.campaign import Result, run_seed, run_seeds
 from producers.datasets.base import Known
-from stream.app import process
-from stream.app.embedded import Judge
 from stream.errors import ExitCode
-from stream.simulation import campaign
-from stream.simulation.campaign import Result, run_seed, run_seeds
+from stream.programs import process
 from stream.task.settings import Sharing
 from stream.wire.typed_fields import PredictionFields
 from tests.cli.conftest import Onebit
@@ -82,10 +82,10 @@ def test_ctrl_c_during_import_prints_no_traceback(
 ) -> None:
     class Interrupted:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "stream.cli.app":
+            if name == "onebit.cli.app":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "stream.cli.app")
+    monkeypatch.delitem(sys.modules, "onebit.cli.app")
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(SystemExit) as ended:
         main()

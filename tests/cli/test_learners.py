@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.app import learners
+from onebit.use_cases import learners
 from stream.errors import ExitCode
 from stream.learners import registered
 from stream.learners.auto import choose

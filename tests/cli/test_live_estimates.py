@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stream.app.live_estimates import estimate_lines, from_topics, live_estimator
+from consumers.live_estimates import estimate_lines, from_topics, live_estimator
 from stream.errors import ExitCode
 from tests.cli.conftest import CommandResult, Onebit
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task

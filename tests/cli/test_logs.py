@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onebit.cli.app import main
+from onebit.runs import plan as run_plan
+from onebit.runs.embedded import prepare_embedded, run_embedded
+from onebit.runs.on_kafka import LEARNER, ProgramEndedError, _Programs, _programs
+from onebit.runs.plan import choose_learners, resolve_run
+from producers import plan
 from producers.datasets.base import Dataset, DatasetError
-from stream.app import plan, resolve
-from stream.app.embedded import prepare_embedded, run_embedded
-from stream.app.on_kafka import LEARNER, ProgramEndedError, _Programs, _programs
-from stream.app.plan import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
-from stream.app.resolve import choose_learners, resolve_run
-from stream.app.settings import Settings, SettingsError
-from stream.app.sources import given_settings, load_settings
-from stream.cli.app import main
+from producers.plan import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
 from stream.errors import ExitCode
-from stream.reporting.errors import ErrorCurve
+from stream.measures.errors import ErrorCurve
 from stream.reporting.run_report import RunReport
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.sources import given_settings, load_settings
 from stream.task.settings import PolicyError, Unsuitable
 from stream.verifying.audit import audit_partition
 from stream.verifying.reapply import replay_journal
@@ -102,7 +103,7 @@ def test_replay_limits_the_decisions_to_the_eligible_classes_of_the_log() -> Non
 def test_learner_without_support_for_eligible_classes_is_rejected_before_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resolve, "dataset_of", lambda source: among_two())
+    monkeypatch.setattr(run_plan, "dataset_of", lambda source: among_two())
     with pytest.raises(PolicyError) as raised:
         choose_learners(settings_with(learner=["newtron"], play="logged"))
     assert (raised.value.reason, raised.value.learner) == (Unsuitable.NO_ELIGIBLE, "newtron")
@@ -223,8 +224,8 @@ def test_warnings_are_collected_from_program_logs(tmp_path: Path) -> None:
     programs = object.__new__(_Programs)
     programs.logs = {"replay": tmp_path / "replay.log"}
     code = """
-from stream.app.process import announce, warn
-from stream.cli import console
+from stream.programs.process import announce, warn
+from onebit.cli import console
 
 announce("warning: of an event")
 warn("it slipped [by 2 s]")

@@ -4,8 +4,8 @@ from itertools import accumulate, chain
 
 import numpy as np
 
+from onebit.use_cases.learners import event_us, first_events
 from producers.datasets.catalogue import load
-from stream.app.learners import event_us, first_events
 from stream.learners import create
 from stream.randomness.draws import Purpose, uniform
 

@@ -9,23 +9,23 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.app.learner import status_lines
-from stream.app.live_estimates import LiveEstimating
-from stream.app.process import monotonic_ms
-from stream.app.program_metrics import (
+from consumers.learner.loop import status_lines
+from consumers.learner.metrics import (
     LearnerCounts,
     challenger_samples,
-    feedback_samples,
     holdout_samples,
     learner_unready,
-    replay_samples,
 )
-from stream.app.sources import load_settings
-from stream.app.tally import Tally
-from stream.app.watching import watched
+from consumers.live_estimates import LiveEstimating
+from consumers.tally import Tally
+from producers.feedback.loop import feedback_samples
+from producers.replay.loop import replay_samples
 from stream.errors import ExitCode
 from stream.estimating.arms import Arms
-from stream.journal.commit import Commit
+from stream.programs.process import monotonic_ms
+from stream.programs.watching import watched
+from stream.recovery.commit import Commit
+from stream.settings.sources import load_settings
 from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS, Counts, Sample
 from stream.wire.named_features import Kind, build, to_plain

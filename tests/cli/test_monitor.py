@@ -4,9 +4,9 @@ from threading import Event
 
 import orjson
 
-from stream.app.monitor import _poll
-from stream.monitoring.dashboard import DOUBT_MS, Dashboard
-from stream.monitoring.verdict import Condition
+from consumers.monitor.dashboard import DOUBT_MS, Dashboard
+from consumers.monitor.loop import _poll
+from consumers.monitor.verdict import Condition
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 

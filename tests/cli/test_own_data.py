@@ -8,11 +8,11 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.app.pipeline_settings import wanted_settings
-from stream.app.plan import dataset_of
-from stream.app.settings import SettingsError
-from stream.app.sources import given_settings
-from stream.journal.steps import SettingsDifferError, stored_settings
+from producers.plan import data_sizes, dataset_of
+from stream.recovery.steps import SettingsDifferError, stored_settings
+from stream.settings.definitions import SettingsError
+from stream.settings.pipeline import wanted_settings
+from stream.settings.sources import given_settings
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import Kind, Scale, build, to_plain
 from tests.cli.conftest import Onebit
@@ -83,7 +83,9 @@ def test_run_and_data_show_report_the_same_data_problems(tmp_path: Path, onebit:
 
 def test_scale_is_a_task_setting_only_without_a_data_set(tmp_path: Path) -> None:
     def wanted(begun: Mapping[str, Any] | None = None, **given: object) -> TaskSettings:
-        return wanted_settings(given_settings({"scale": "standard", **given}), begun or {}, "journal").task
+        return wanted_settings(
+            given_settings({"scale": "standard", **given}), begun or {}, "journal", sizes_of=data_sizes
+        ).task
 
     (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(build({"price": (Kind.NUMERIC, None)}, None))))
     service: dict[str, Any] = {"n_classes": 3, "n_features": 4}
@@ -103,4 +105,4 @@ def test_scale_standard_is_rejected_for_an_encoder_with_scales(tmp_path: Path) -
     (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(names)))
     given = {"scale": "standard", "n_classes": 3, "features": tmp_path / "own.json"}
     with pytest.raises(SettingsError, match=r"already contains a scale computed from a log; .*onebit data show"):
-        wanted_settings(given_settings(given), {}, "journal")
+        wanted_settings(given_settings(given), {}, "journal", sizes_of=data_sizes)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from stream.app.process import Progress
-from stream.app.run import _portable
-from stream.app.settings import SettingsError
-from stream.cli.console import AnnouncedLines
+from onebit.cli.console import AnnouncedLines
+from onebit.runs.processes import _portable
 from stream.errors import ExitCode
+from stream.programs.process import Progress
+from stream.settings.definitions import SettingsError
 from stream.task.settings import PolicyError, Unsuitable
 from tests.cli.conftest import Onebit
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onebit.runs.embedded import EmbeddedPipeline, prepare_embedded, run_embedded
+from onebit.runs.plan import resolve_run
 from producers.datasets.base import Dataset, SparseRows
-from stream.app.embedded import EmbeddedPipeline, prepare_embedded, run_embedded
-from stream.app.resolve import resolve_run
-from stream.app.settings import Settings
 from stream.kafka.reading import read_partition
 from stream.learners import registered
 from stream.offline import NEVER, Examples, Patience, Run, run
 from stream.randomness.draws import Draws, Purpose
-from stream.snapshots.state import state_digest
+from stream.recovery.state import state_digest
+from stream.settings.definitions import Settings
 from stream.task.settings import PolicyError
 from stream.wire.codec import decode_prediction
 from stream.wire.records import TopicPartition

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from stream.app.pipeline_settings import STORED_NAMES, given_names, wanted_settings, with_hint
-from stream.app.resolve import parameters_of
-from stream.app.settings import Settings
-from stream.app.sources import load_settings
+from producers.plan import data_sizes
 from stream.errors import ExitCode
-from stream.journal.steps import SettingsDifferError, model_settings, stored_settings
 from stream.learners import ParameterError, check_parameters
+from stream.recovery.steps import SettingsDifferError, model_settings, stored_settings
+from stream.settings.definitions import Settings
+from stream.settings.pipeline import STORED_NAMES, given_names, wanted_settings, with_hint
+from stream.settings.sources import load_settings
+from stream.settings.tasks import parameters_of
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.reapply import replay_journal
@@ -33,12 +34,14 @@ PLACE = "own.journal"
 
 
 def wanted(begun: TaskSettings | None, *, change: bool = False, **given: Any) -> TaskSettings:
-    return wanted_settings(load_settings(given), stored_settings(begun) if begun else {}, PLACE, change=change).task
+    return wanted_settings(
+        load_settings(given), stored_settings(begun) if begun else {}, PLACE, change=change, sizes_of=data_sizes
+    ).task
 
 
 def test_learner_without_flags_uses_the_settings_of_the_pipeline() -> None:
     settings = load_settings({"topic_prefix": "own."})
-    assert wanted_settings(settings, stored_settings(INITIAL), PLACE) == (INITIAL, 4, frozenset())
+    assert wanted_settings(settings, stored_settings(INITIAL), PLACE, sizes_of=data_sizes) == (INITIAL, 4, frozenset())
 
 
 def test_new_pipeline_uses_default_data_set_and_auto_learner() -> None:
@@ -102,7 +105,7 @@ def test_setting_from_any_source_counts_as_given(source: str, monkeypatch: pytes
     settings = load_settings({"window": "5s"} if source == "flag" else {})
     assert given_names(settings, {}) == {"window_ms"}
     with pytest.raises(SettingsDifferError, match=r"^own.journal has window_ms = 1000; got 5000: "):
-        wanted_settings(settings, stored_settings(INITIAL), PLACE)
+        wanted_settings(settings, stored_settings(INITIAL), PLACE, sizes_of=data_sizes)
     assert given_names(load_settings({}), {}) == (frozenset() if source == "flag" else {"window_ms"})
 
 
@@ -179,14 +182,19 @@ def test_pipeline_keeps_its_kind_of_model_and_rejects_another(begun: Any) -> Non
     has = replace(INITIAL, model=begun)
     for given in ({}, {"model": "auto"}, {"model": begun}):
         for model in ("own", "shared"):
-            assert wanted_settings(load_settings(given), stored_settings(has), PLACE, model).task.model == begun
+            assert (
+                wanted_settings(
+                    load_settings(given), stored_settings(has), PLACE, model, sizes_of=data_sizes
+                ).task.model
+                == begun
+            )
     with pytest.raises(SettingsDifferError, match=f"model = '{begun}'; got "):
         wanted(has, model="own" if begun == "shared" else "shared")
 
 
 def test_imported_model_determines_the_learner() -> None:
     model = {"model": "own", **model_settings(INITIAL)}
-    made = wanted_settings(load_settings({"window": "5s"}), model, PLACE, "shared").task
+    made = wanted_settings(load_settings({"window": "5s"}), model, PLACE, "shared", sizes_of=data_sizes).task
     assert made.model == "own"
     assert (made.learner, made.n_classes, made.parameters, made.join.window_ms, made.seed) == (
         "banditron", 3, {"gamma": 0.25, "margin": "feedback"}, 5_000, 0,

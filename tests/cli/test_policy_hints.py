@@ -5,8 +5,8 @@ import sys
 import orjson
 import pytest
 
-from stream.cli.app import main
-from stream.cli.console import POLICY_HINTS
+from onebit.cli.app import main
+from onebit.cli.console import POLICY_HINTS
 from stream.errors import ExitCode
 from stream.task.settings import Unsuitable
 from tests.cli.conftest import Onebit

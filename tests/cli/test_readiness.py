@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stream.app.learner import RENEWAL_MS, ReadyFile
-from stream.app.process import monotonic_ms
-from stream.app.settings import SettingsError
+from consumers.learner.loop import RENEWAL_MS, ReadyFile
+from stream.programs.process import monotonic_ms
+from stream.settings.definitions import SettingsError
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.serving import HealthServer
 from tests.pipeline import TOPICS, Pipeline, small_task

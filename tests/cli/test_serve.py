@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from stream.app.serve import read_facts
-from stream.app.settings import SettingsError
-from stream.app.sources import given_settings
+from onebit.testing.embedded import EmbeddedPipeline
+from producers.gateway.decisions import PipelineFacts
+from producers.gateway.loop import read_facts
 from stream.errors import ExitCode
-from stream.serving.decisions import PipelineFacts
-from stream.testing.embedded import EmbeddedPipeline
+from stream.settings.definitions import SettingsError
+from stream.settings.sources import given_settings
 from tests.cli.conftest import Onebit
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stream.app.connection import command_hint
-from stream.app.setting_values import HIDDEN
-from stream.app.settings import Panel, Program, SettingsError
-from stream.app.sources import client_config_of, command_line, described, load_settings, unknown_variables
-from stream.cli.app import markdown
-from stream.cli.settings_table import as_markdown
+from onebit.cli.app import markdown
+from onebit.cli.settings_table import as_markdown
 from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig
+from stream.programs.connection import command_hint
+from stream.settings.definitions import Panel, Program, SettingsError
+from stream.settings.sources import client_config_of, command_line, described, load_settings, unknown_variables
+from stream.settings.values import HIDDEN
 from tests.cli.conftest import Onebit
 
 DOCS = Path(__file__).parents[2] / "docs"

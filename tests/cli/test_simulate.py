@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from stream.cli.simulate import Runs
-from stream.simulation.schedule import EVENTS
+from onebit.cli.simulate import Runs
+from onebit.simulation.schedule import EVENTS
 from tests.cli.conftest import Onebit
 
 

@@ -9,17 +9,19 @@ from typing import Any
 import orjson
 import pytest
 
-from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.learner.program import LearnerOptions, LearnerProgram
+from consumers.tally import Tally, ledger_line
+from onebit.cli.console import AnnouncedLines, figures
+from onebit.runs import embedded
+from onebit.runs.embedded import Answers
+from onebit.runs.plan import choose_learners, resolve_run
 from producers.datasets.synthetic import synsep
-from stream.app import embedded, resolve
-from stream.app.embedded import Answers
-from stream.app.process import Meter, Progress, TimeToGo
-from stream.app.resolve import resolve_run
-from stream.app.sources import load_settings
-from stream.app.tally import Tally, ledger_line
-from stream.cli.console import AnnouncedLines, figures
 from stream.errors import ExitCode
 from stream.learners import check_parameters
+from stream.programs import costs
+from stream.programs.costs import exploration_notice, records_max, slow_warning
+from stream.programs.process import Meter, Progress, TimeToGo
+from stream.settings.sources import load_settings
 from stream.task.settings import TaskSettings
 from stream.wire.ledger import Ledger
 from tests.cli.conftest import Onebit
@@ -161,18 +163,18 @@ def test_progress_without_a_terminal_is_printed_at_intervals(capsys: pytest.Capt
 
 def test_slow_learner_warning_names_faster_learners() -> None:
     newtron = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
-    reported = resolve.slow_warning(newtron, 25, 1_000)
+    reported = slow_warning(newtron, 25, 1_000)
     assert reported.startswith("newtron with 9 classes and 400 features: an update takes about 23.4 s")
     assert "1,000 events about 6 h" in reported
     assert "pnewtron" in reported
-    assert resolve.records_max(newtron, 25, 2_000) == 1
+    assert records_max(newtron, 25, 2_000) == 1
     for fast in ("pnewtron", "banditron", "soba-diag", "confidit"):
         task = TaskSettings(fast, 9, 400, check_parameters(fast, {}))
-        assert (resolve.slow_warning(task, 25, 1_000_000), resolve.records_max(task, 25, 100)) == ("", 100)
+        assert (slow_warning(task, 25, 1_000_000), records_max(task, 25, 100)) == ("", 100)
 
 
 def test_slow_learner_shows_progress_after_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "FLOPS_PER_S", 1.0)
+    monkeypatch.setattr(costs, "FLOPS_PER_S", 1.0)
     settings = load_settings({"data": "synsep", "events": 30, "rate": 1e9, "delay": "fixed:1s"})
     pipeline = embedded.prepare_embedded(resolve_run(settings, "banditron", synsep(1)))
     pending: list[int] = []
@@ -214,7 +216,7 @@ def test_default_run_learns_from_late_feedback(onebit: Onebit) -> None:
 
 def test_learner_without_exploration_suggests_a_floor_at_its_start() -> None:
     reported = [
-        resolve.exploration_notice(small_task(learner, **changes))
+        exploration_notice(small_task(learner, **changes))
         for learner, changes in (
             ("perceptron", {}),
             ("perceptron", {"floor": 0.1}),
@@ -233,5 +235,5 @@ def test_run_with_challengers_suggests_a_floor_only_if_none_is_set(
 ) -> None:
     settings = load_settings({"learner": "confidit", "challenger": ["banditron"], "floor": floor})
     with caplog.at_level(logging.INFO, "onebit"):
-        resolve.choose_learners(settings)
+        choose_learners(settings)
     assert sum("--floor" in message for message in caplog.messages) == notices

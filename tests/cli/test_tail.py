@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stream.cli import tail
+from onebit.cli import tail
 from stream.errors import ExitCode
 from stream.kafka.port import Broker
 from stream.wire.codec import tick_headers

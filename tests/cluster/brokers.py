@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from onebit.testing.processes import wait_for
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import HOST
 from stream.kafka.kafka_python.admin import settings_of
-from stream.testing.processes import wait_for
 from stream.wire.topics import Topics
 from tests.processes import free_port, freeze
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.testing.processes import wait_for
+from onebit.testing.processes import wait_for
 from tests.cluster.brokers import SESSION_S, Cluster
 from tests.cluster.feedback_sender import FeedbackSender
 from tests.independent_reader import judge_deadlines

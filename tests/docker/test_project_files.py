@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.app.sources import described
 from stream.learners import registered
+from stream.settings.sources import described
 from stream.telemetry.metrics import METRICS, Kind
 
 ROOT = Path(__file__).parents[2]

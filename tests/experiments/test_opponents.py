@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.experiments.definition import Conditions
-from stream.experiments.opponents import oppose, play
-from stream.experiments.sets import linear_models
-from stream.experiments.streams import Stream, stream_of
+from onebit.experiments.definition import Conditions
+from onebit.experiments.opponents import oppose, play
+from onebit.experiments.sets import linear_models
+from onebit.experiments.streams import Stream, stream_of
 from stream.learners import ParameterError
 from stream.offline import NEVER
 

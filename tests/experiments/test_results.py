@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from stream.experiments.definition import Comparison, Figure
-from stream.experiments.measure import Row
-from stream.experiments.results import best_of, compare, field_of, panels_of, sentence, table_of
+from onebit.experiments.definition import Comparison, Figure
+from onebit.experiments.measure import Row
+from onebit.experiments.results import best_of, compare, field_of, panels_of, sentence, table_of
 from stream.reporting.experiment_figures import Axis, Line, Panel, save_figure
 
 VERSIONS = {"onebit": "0", "python": "3", "numpy": "2", "numba": "0", "machine": "x"}

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from stream.experiments.definition import Conditions, Experiment, ExperimentError, read_experiment, shipped
-from stream.experiments.measure import Job, Row
-from stream.experiments.opponents import OPPONENTS
-from stream.experiments.plan import check_learners
-from stream.experiments.rows import read_rows
-from stream.experiments.runner import ROWS_FILE, Progress, rows_of, run_experiment
-from stream.experiments.sets import Sets
+from onebit.experiments.definition import Conditions, Experiment, ExperimentError, read_experiment, shipped
+from onebit.experiments.measure import Job, Row
+from onebit.experiments.opponents import OPPONENTS
+from onebit.experiments.plan import check_learners
+from onebit.experiments.rows import read_rows
+from onebit.experiments.runner import ROWS_FILE, Progress, rows_of, run_experiment
+from onebit.experiments.sets import Sets
 from stream.learners import registered
 
 ACCEPTED = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()} | OPPONENTS

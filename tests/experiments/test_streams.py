@@ -3,9 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.experiments.definition import Conditions
-from stream.experiments.sets import Loaded, linear_models
-from stream.experiments.streams import come_and_go, life_of, lives, noisy, part_of, partitions_of, split, stream_of
+from onebit.experiments.definition import Conditions
+from onebit.experiments.sets import Loaded, linear_models
+from onebit.experiments.streams import come_and_go, life_of, lives, noisy, part_of, partitions_of, split, stream_of
 from stream.offline import NEVER, Examples
 
 ROWS, K = 600, 6

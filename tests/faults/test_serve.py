@@ -16,8 +16,8 @@ from urllib.error import HTTPError
 
 import pytest
 
+from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import LocalKafka
-from stream.testing.processes import wait_for
 from tests.faults.test_faults import kill_unless_expelled
 from tests.gateways import Gateway
 from tests.independent_reader import committed, value

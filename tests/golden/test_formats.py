@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream.journal.recover import rebuild
-from stream.journal.steps import decode_step, encode_step, stored_settings
-from stream.snapshots.state import state_digest
+from stream.recovery.model_files import write_model
+from stream.recovery.recover import rebuild
+from stream.recovery.state import state_digest
+from stream.recovery.steps import decode_step, encode_step, stored_settings
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
-from stream.verifying.model_files import write_model
 from stream.verifying.models import export_model
 from stream.wire.updates import encode_updates
 from tests.golden import format_reader

@@ -53,7 +53,7 @@ def test_commands_that_do_not_use_kafka_import_no_client(tmp_path: Path) -> None
     commands = [["--help"], ["learn", "--help"], ["learners"], ["run", "--events", "50", "--no-report"]]
     program = f"""
 import sys
-from stream.cli import app
+from onebit.cli import app
 for arguments in {commands!r}:
     try:
         app.main(arguments)

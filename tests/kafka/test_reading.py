@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from onebit.simulation.faulty_broker import FaultyBroker
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.reading import RUN_GAP_MAX, RecordsAt, follow, offset_at, read_in_order, read_partition
-from stream.simulation.faulty_broker import FaultyBroker
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
 from tests.pipeline import TOPICS, Pipeline, small_task

@@ -13,7 +13,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from stream.cli.app import main
+from onebit.cli.app import main
 from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig, ClientConfigError
 from stream.kafka.connection import ADAPTERS, ConnectionSettings, connect

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from onebit.testing.processes import wait_for
 from stream.kafka.port import AccessError
 from stream.kafka.token_command import Token, TokenCommand, read_token
-from stream.testing.processes import wait_for
 
 NOW_S = 1_000.0
 

@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
-from stream.app.live_estimates import from_topics
-from stream.app.policies import live_policies
+from consumers.live_estimates import from_topics
+from consumers.monitor.dashboard import Dashboard
+from consumers.monitor.named_policies import live_policies
+from consumers.monitor.policies import Policies
 from stream.estimating.arms import Arms
 from stream.estimating.challengers import ChallengerEstimator
-from stream.journal.recover import settings_in_force
-from stream.monitoring.dashboard import Dashboard
-from stream.monitoring.policies import Policies
+from stream.recovery.recover import settings_in_force
 from stream.reporting.tables import arm_cells, challenger_rows
 from stream.task.join import JoinSettings
 from stream.wire.records import Record

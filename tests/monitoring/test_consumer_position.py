@@ -11,8 +11,8 @@ from aiokafka.structs import ConsumerRecord
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
 from faust.types import TP
 
-from consumers.monitor import MonitorProgram, _batch, _CommittedThread, _PlacedConsumer
-from stream.monitoring.dashboard import Dashboard
+from consumers.monitor.dashboard import Dashboard
+from consumers.monitor.program import MonitorProgram, _batch, _CommittedThread, _PlacedConsumer
 from stream.wire.records import Record
 from tests.monitoring.test_state import prediction
 from tests.pipeline import TOPICS

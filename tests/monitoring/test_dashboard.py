@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from stream.journal.steps import JournalStep
+from consumers.monitor.dashboard import Dashboard
+from consumers.monitor.verdict import Condition
 from stream.kafka.port import Ends
-from stream.monitoring.dashboard import Dashboard
-from stream.monitoring.verdict import Condition
+from stream.recovery.steps import JournalStep
 from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS
 from stream.wire.ledger import Ledger

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from stream.monitoring.latencies import WAITING_MAX, Latencies
+from consumers.monitor.latencies import WAITING_MAX, Latencies
 
 
 @pytest.mark.parametrize("seed", range(8))

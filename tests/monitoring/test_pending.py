@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from stream.monitoring.pending import EARLY_MS, PENDING_MAX, PendingDecisions, Settled
-from stream.monitoring.policies import ALWAYS
+from consumers.monitor.pending import EARLY_MS, PENDING_MAX, PendingDecisions, Settled
+from consumers.monitor.policies import ALWAYS
 from stream.wire.records import Decision, Example, Outcome, Prediction
 
 

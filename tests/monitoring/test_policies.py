@@ -8,14 +8,14 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.app.policies import check_live, live_policies
+from consumers.monitor.dashboard import Dashboard
+from consumers.monitor.named_policies import check_live, live_policies
+from consumers.monitor.policies import ALWAYS, Known, Named, Policies
 from stream.estimating.policies import Constant, EstimateError, Model, Policy
-from stream.journal.recover import settings_in_force
 from stream.kafka.reading import RecordsAt
 from stream.learners import create
-from stream.monitoring.dashboard import Dashboard
-from stream.monitoring.policies import ALWAYS, Known, Named, Policies
-from stream.verifying.model_files import write_model
+from stream.recovery.model_files import write_model
+from stream.recovery.recover import settings_in_force
 from stream.verifying.models import export_model
 from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of
 from stream.wire.records import NOT_ELIGIBLE, Decision, Prediction, Record, Target, TopicPartition

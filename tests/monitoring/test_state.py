@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.monitoring.state import CLASSES_MAX, REASONS_MAX, Letters, PartitionState, decode, encode
-from stream.monitoring.windows import WINDOW_MS, WINDOWS_MAX, Counts, Windows, share, total_windows
+from consumers.monitor.state import CLASSES_MAX, REASONS_MAX, Letters, PartitionState, decode, encode
+from consumers.monitor.windows import WINDOW_MS, WINDOWS_MAX, Counts, Windows, share, total_windows
 from stream.telemetry.sketch import Bin, Sketch, total_sketch
 from stream.wire import codec
 from stream.wire.codec import encode_example, encode_prediction

@@ -8,8 +8,8 @@ import pytest
 
 from producers.datasets.base import Dataset, DatasetError, Known, UnknownEventError
 from producers.datasets.log import LoggedOutcome
-from producers.feedback import FeedbackOptions, FeedbackProgram
-from producers.replay import ReplayOptions, ReplayProgram, Slip, resume_position
+from producers.feedback.program import FeedbackOptions, FeedbackProgram
+from producers.replay.program import ReplayOptions, ReplayProgram, Slip, resume_position
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay

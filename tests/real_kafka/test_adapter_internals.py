@@ -12,6 +12,7 @@ from kafka.errors import InvalidProducerEpochError, OutOfOrderSequenceNumberErro
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
+from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka import kafka_python
 from stream.kafka.connection import ConnectionSettings
@@ -20,7 +21,6 @@ from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.kafka_python.foreign import PartitionRecords
 from stream.kafka.kafka_python.membership import GroupConsumer
 from stream.kafka.kafka_python.producers import KafkaTransactionSink
-from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
 from tests.contract.records import RebalanceLog

@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as ConfluentProducer
 
-from stream.app import connection
-from stream.app.process import every
-from stream.cli.app import main
+from onebit.cli.app import main
+from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import LocalKafka
 from stream.errors import ExitCode
 from stream.kafka.connection import connect
 from stream.kafka.reading import read_partition
-from stream.testing.processes import wait_for
+from stream.programs import connection
+from stream.programs.process import every
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.contract.records import confluent, set_config

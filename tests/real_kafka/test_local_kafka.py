@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from onebit.testing.processes import wait_for
 from stream.devkafka import local_kafka
 from stream.devkafka.java import LocalKafkaError, classes_cache, jars_cache
 from stream.devkafka.local_kafka import LocalKafka, LocalKafkaMissingError, LocalKafkaPortError
 from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
-from stream.testing.processes import wait_for
 from stream.wire.topics import TopicSpec
 
 

@@ -3,14 +3,14 @@
 import time
 from pathlib import Path
 
+from onebit.testing.processes import Program, wait_for
 from stream.devkafka.local_kafka import LocalKafka
-from stream.journal import steps as journal
-from stream.journal.steps import JournalStep, encode_step
 from stream.kafka.port import Broker
 from stream.learners import create
-from stream.snapshots.state import state_digest
-from stream.testing.processes import Program, wait_for
-from stream.verifying.model_files import FILE_FORMAT, Model, write_model
+from stream.recovery import steps as journal
+from stream.recovery.model_files import FILE_FORMAT, Model, write_model
+from stream.recovery.state import state_digest
+from stream.recovery.steps import JournalStep, encode_step
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.topics import Topics

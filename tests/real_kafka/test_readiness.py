@@ -5,8 +5,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import LocalKafka
-from stream.testing.processes import wait_for
 from tests.processes import Pipeline
 
 STALE_S = 4.0

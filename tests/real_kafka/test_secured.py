@@ -20,7 +20,8 @@ import pytest
 import trustme
 from kafka import KafkaConsumer, KafkaProducer
 
-from stream.cli.app import main
+from onebit.cli.app import main
+from onebit.testing.processes import wait_for
 from stream.devkafka import local_kafka
 from stream.devkafka.java import LocalKafkaError
 from stream.devkafka.local_kafka import start
@@ -30,7 +31,6 @@ from stream.kafka.client_config import client_config, read_properties
 from stream.kafka.connection import ConnectionSettings, connect
 from stream.kafka.kafka_python.security import settings_of
 from stream.kafka.port import AccessError
-from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.monitored import decided_in_windows, reported

@@ -4,8 +4,8 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import LocalKafka
-from stream.testing.processes import wait_for
 from tests.gateways import Gateway
 from tests.processes import Pipeline
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import LocalKafka
-from stream.testing.processes import wait_for
 from stream.verifying.shared_log import audit_log
 from tests.processes import Pipeline
 

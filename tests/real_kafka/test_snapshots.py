@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.learner.program import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
 from stream.devkafka.local_kafka import LocalKafka
-from stream.journal.commit import COMMIT_STEPS
-from stream.journal.recover import rebuild
 from stream.kafka.connection import connect
 from stream.kafka.port import Broker
-from stream.snapshots.state import task_digest
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.recover import rebuild
+from stream.recovery.state import task_digest
 from stream.task.settings import TaskSettings
 from stream.verifying.reapply import replay_journal
 from stream.wire import codec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import onebit
-from stream.journal.steps import SettingsDifferError, resolve, stored_settings
+from stream.recovery.steps import SettingsDifferError, resolve, stored_settings
 from stream.task.settings import PolicyError, Unsuitable
 from stream.verifying.reapply import replay_journal
 from stream.wire.codec import decode_prediction

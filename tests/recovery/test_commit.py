@@ -6,12 +6,12 @@ from typing import Any, NoReturn
 import orjson
 import pytest
 
-from consumers.learner import LearnerProgram
-from stream.journal.commit import COMMIT_STEPS, Commit, commit
-from stream.journal.recover import recover
-from stream.journal.steps import JournalError, JournalStep, UnrecoverableError
+from consumers.learner.program import LearnerProgram
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
-from stream.snapshots.state import task_digest
+from stream.recovery.commit import COMMIT_STEPS, Commit, commit
+from stream.recovery.recover import recover
+from stream.recovery.state import task_digest
+from stream.recovery.steps import JournalError, JournalStep, UnrecoverableError
 from stream.task.task import DeadLetter, Effects
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger

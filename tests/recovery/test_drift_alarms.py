@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
-from consumers.learner import LearnerOptions, LearnerProgram
-from stream.app.learner import status_lines
-from stream.app.tally import Tally, drift_warnings
-from stream.journal.commit import Commit
-from stream.journal.recover import rebuild, recover
-from stream.journal.steps import UnrecoverableError
+from consumers.learner.loop import status_lines
+from consumers.learner.program import LearnerOptions, LearnerProgram
+from consumers.tally import Tally, drift_warnings
 from stream.learners import create
+from stream.recovery.commit import Commit
+from stream.recovery.recover import rebuild, recover
+from stream.recovery.steps import UnrecoverableError
 from stream.verifying.reapply import replay_journal
 from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task
 

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 import onebit
+from onebit.testing.embedded import EmbeddedPipeline
 from stream.kafka.reading import read_partition
-from stream.testing.embedded import EmbeddedPipeline
-from stream.verifying.model_files import read_model, write_model
+from stream.recovery.model_files import read_model, write_model
 from stream.verifying.models import export_model, import_model, import_shared_model
 from stream.verifying.reapply import replay_journal
 from stream.verifying.shared_log import audit_log

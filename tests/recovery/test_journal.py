@@ -8,10 +8,13 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.journal import steps as journal
-from stream.journal.commit import predictions_digest
-from stream.journal.recover import Published, recover
-from stream.journal.steps import (
+from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer
+from stream.kafka.port import BrokerUnavailableError
+from stream.learners import check_parameters, registered
+from stream.recovery import steps as journal
+from stream.recovery.commit import predictions_digest
+from stream.recovery.recover import Published, recover
+from stream.recovery.steps import (
     CHANGEABLE,
     Difference,
     Given,
@@ -32,9 +35,6 @@ from stream.journal.steps import (
     stored_settings,
     task_settings,
 )
-from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer
-from stream.kafka.port import BrokerUnavailableError
-from stream.learners import check_parameters, registered
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition

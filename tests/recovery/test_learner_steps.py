@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from consumers.learner import LearnerProgram, Portion
-from consumers.partition import Input, Partition
+from consumers.learner.partition import Input, Partition
+from consumers.learner.program import LearnerProgram, Portion
 from stream.kafka.embedded import VirtualClock
 from stream.task.join import JoinSettings
 from stream.wire.codec import HEADERS, tick_headers

@@ -2,10 +2,10 @@
 
 import pytest
 
-from consumers.learner import LearnerProgram
-from consumers.shared_model import ENDED_BY, Hold, SharedModel
-from stream.app.learner import LagWarnings, status_lines
-from stream.app.tally import Tally
+from consumers.learner.loop import LagWarnings, status_lines
+from consumers.learner.program import LearnerProgram
+from consumers.learner.shared_model import ENDED_BY, Hold, SharedModel
+from consumers.tally import Tally
 from stream.wire.updates import HEADERS
 from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task
 

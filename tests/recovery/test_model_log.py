@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers import shared_model
-from consumers.learner import LearnerOptions, LearnerProgram
-from consumers.recovery import RecoveryStoppedError
-from consumers.shared_model import GONE_MS
-from stream.journal.steps import HEADERS as JOURNAL_HEADERS
-from stream.journal.steps import UnrecoverableError
+from consumers.learner import shared_model
+from consumers.learner.program import LearnerOptions, LearnerProgram
+from consumers.learner.recovery import RecoveryStoppedError
+from consumers.learner.shared_model import GONE_MS
+from onebit.simulation.faulty_broker import FaultyBroker
 from stream.kafka.producers import TransactionProducer
-from stream.simulation.faulty_broker import FaultyBroker
-from stream.snapshots.chunks import read_snapshots
-from stream.snapshots.state import decode_model
+from stream.recovery.chunks import read_snapshots
+from stream.recovery.state import decode_model
+from stream.recovery.steps import HEADERS as JOURNAL_HEADERS
+from stream.recovery.steps import UnrecoverableError
 from stream.wire.codec import HEADERS as EVENT_HEADERS
 from stream.wire.records import Features, Foreign, Headers, TopicPartition
 from stream.wire.sections import Section, encode_section

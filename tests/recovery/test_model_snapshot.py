@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream.journal.steps import JournalError
+from stream.recovery.chunks import CHUNK_BYTES, MODEL_KEYS, ChunkWriter, Stored
+from stream.recovery.state import ModelSnapshot, decode_model, encode
+from stream.recovery.steps import JournalError
 from stream.shared.replica import Place
-from stream.snapshots.chunks import CHUNK_BYTES, MODEL_KEYS, ChunkWriter, Stored
-from stream.snapshots.state import ModelSnapshot, decode_model, encode
 from stream.wire.records import Record
 from tests.golden import format_reader
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from consumers.learner import LearnerProgram
-from consumers.recovery import PARKED_MS, Parked
-from stream.journal.commit import COMMIT_STEPS
-from stream.journal.recover import rebuild
+from consumers.learner.program import LearnerProgram
+from consumers.learner.recovery import PARKED_MS, Parked
 from stream.kafka.port import BrokerUnavailableError, Consumer
-from stream.snapshots.state import task_digest
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.recover import rebuild
+from stream.recovery.state import task_digest
 from stream.wire.records import TopicPartition
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
@@ -74,7 +74,7 @@ def test_journals_of_all_parked_tasks_are_checked_once_and_together(
         return reader(tps, fetch_wait_ms)
 
     monkeypatch.setattr(pipeline.broker, "reader", counted)
-    monkeypatch.setattr("consumers.recovery.SLICE_MS", 0)  # each recovery takes many steps
+    monkeypatch.setattr("consumers.learner.recovery.SLICE_MS", 0)  # each recovery takes many steps
     learner.step(0)
     while not learner.ready:
         learner.step(0)

@@ -7,13 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
-from consumers.learner import LearnerProgram
-from stream.journal.commit import COMMIT_STEPS
-from stream.journal.recover import Progress, rebuild, recover
-from stream.journal.steps import JournalError, JournalStep, decode_step
+from consumers.learner.program import LearnerProgram
 from stream.kafka.port import FencedError
-from stream.snapshots.chunks import FORMAT, Stored
-from stream.snapshots.state import task_digest
+from stream.recovery.chunks import FORMAT, Stored
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.recover import Progress, rebuild, recover
+from stream.recovery.state import task_digest
+from stream.recovery.steps import JournalError, JournalStep, decode_step
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
 from stream.wire.codec import HEADERS
@@ -409,7 +409,7 @@ def recover_slowly(learner: LearnerProgram, monkeypatch: pytest.MonkeyPatch) -> 
     """Take steps until a recovery has begun to reapply steps. Each step executes only one part of a recovery."""
     messages: list[str] = []
     learner._announce = messages.append
-    monkeypatch.setattr("consumers.recovery.SLICE_MS", 0)
+    monkeypatch.setattr("consumers.learner.recovery.SLICE_MS", 0)
     while not messages:
         learner.step(0)
     assert list(learner.tasks) == []
@@ -451,7 +451,7 @@ def test_journal_before_the_snapshot_is_searched_but_not_read(monkeypatch: pytes
         read.append(record.offset)
         return decode_step(record)
 
-    monkeypatch.setattr("stream.journal.steps.decode_step", counted)
+    monkeypatch.setattr("stream.recovery.steps.decode_step", counted)
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == state
     last = pipeline.records(TOPICS.journal)[-1].offset  # the search for the last step starts with the last 100 offsets
     probed = [offset for offset in read if offset < min(unread, last - 100)]

@@ -7,10 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
-from consumers.learner import LearnerProgram
-from stream.journal.commit import COMMIT_STEPS
-from stream.journal.recover import pipeline_settings, reading_pipeline_settings, rebuild, recover, settings_in_force
-from stream.journal.steps import (
+from consumers.learner.program import LearnerProgram
+from stream.learners import ParameterError
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.recover import pipeline_settings, reading_pipeline_settings, rebuild, recover, settings_in_force
+from stream.recovery.slices import Parts, finish
+from stream.recovery.state import task_digest
+from stream.recovery.steps import (
     JournalError,
     JournalStep,
     SettingsDifferError,
@@ -18,9 +21,6 @@ from stream.journal.steps import (
     encode_step,
     stored_settings,
 )
-from stream.learners import ParameterError
-from stream.snapshots.chunks import Parts, finish
-from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
@@ -248,7 +248,7 @@ def test_recovery_uses_the_recovered_settings(monkeypatch: pytest.MonkeyPatch) -
         yield True
         return {}
 
-    monkeypatch.setattr("stream.journal.recover.reading_settings", unknown)
+    monkeypatch.setattr("stream.recovery.recover.reading_settings", unknown)
     assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
     with pytest.raises(SettingsDifferError):
         recover(pipeline.broker, TOPICS, 0, SHORTER)

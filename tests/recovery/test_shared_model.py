@@ -11,17 +11,17 @@ import numpy as np
 import orjson
 import pytest
 
-from consumers.learner import LearnerProgram
-from consumers.shared_model import SharedModel as Process
-from stream.journal.commit import COMMIT_STEPS
-from stream.journal.recover import recover
-from stream.journal.steps import JournalError, SettingsDifferError, UnrecoverableError
+from consumers.learner.program import LearnerProgram
+from consumers.learner.shared_model import SharedModel as Process
 from stream.learners import ParameterError, create
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
+from stream.recovery.chunks import read_snapshots
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.recover import recover
+from stream.recovery.state import state_digest, task_digest
+from stream.recovery.steps import JournalError, SettingsDifferError, UnrecoverableError
 from stream.shared.replica import Replica
-from stream.snapshots.chunks import read_snapshots
-from stream.snapshots.state import state_digest, task_digest
 from stream.task.join import JoinSettings
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition

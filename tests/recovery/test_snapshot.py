@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import MsgspecError, msgpack
 
-from stream.journal.steps import JournalError, JournalStep, LogStep, ReplicaDigest, stored_settings
 from stream.learners import State, registered
-from stream.snapshots.chunks import CHUNK_BYTES, FORMAT, ChunkWriter, Generation, Stored, finish
-from stream.snapshots.state import (
+from stream.recovery.chunks import CHUNK_BYTES, FORMAT, ChunkWriter, Generation, Stored
+from stream.recovery.slices import finish
+from stream.recovery.state import (
     Entries,
     Snapshot,
     decode,
@@ -25,6 +25,7 @@ from stream.snapshots.state import (
     take,
     task_digest,
 )
+from stream.recovery.steps import JournalError, JournalStep, LogStep, ReplicaDigest, stored_settings
 from stream.task.join import JoinSettings, Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.task import Task

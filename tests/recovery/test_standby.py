@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from consumers.learner import STANDBY_MS, LearnerOptions, LearnerProgram
-from consumers.recovery import SLICE_MS, RecoveryStoppedError
+from consumers.learner.program import STANDBY_MS, LearnerOptions, LearnerProgram
+from consumers.learner.recovery import SLICE_MS, RecoveryStoppedError
 from stream.kafka.port import Consumer
-from stream.snapshots.state import decode_block
+from stream.recovery.state import decode_block
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
@@ -71,7 +71,7 @@ PART_MS = 500
 
 def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     """Return a pipeline whose snapshot has one section per pending decision, and is split into small chunks."""
-    monkeypatch.setattr("stream.snapshots.state.BLOCK_ENTRIES", 1)
+    monkeypatch.setattr("stream.recovery.state.BLOCK_ENTRIES", 1)
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=50, snapshot_chunk_bytes=150)
     learner.step(0)
@@ -99,7 +99,7 @@ def slow_to_decode(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
         pipeline.clock.advance_to(pipeline.now_ms() + PART_MS)
         return decode_block(name, *rest)
 
-    monkeypatch.setattr("stream.snapshots.state.decode_block", decode)
+    monkeypatch.setattr("stream.recovery.state.decode_block", decode)
 
 
 @pytest.mark.parametrize("slow", [slow_to_read, slow_to_decode])

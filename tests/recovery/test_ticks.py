@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from consumers.learner import LearnerProgram
-from stream.journal.recover import rebuild, recover
+from consumers.learner.program import LearnerProgram
 from stream.kafka.port import BrokerUnavailableError, FencedError
-from stream.snapshots.state import task_digest
+from stream.recovery.recover import rebuild, recover
+from stream.recovery.state import task_digest
 from stream.wire.codec import is_tick, tick_step
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task

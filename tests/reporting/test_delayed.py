@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from river import base, evaluate, metrics
 
+from onebit.runs.embedded import run_embedded
+from onebit.runs.plan import resolve_run
 from producers.datasets.base import Dataset
-from stream.app.embedded import run_embedded
-from stream.app.plan import dataset_of, feedback_plan
-from stream.app.resolve import resolve_run
-from stream.app.settings import Settings
-from stream.app.sources import load_settings
+from producers.plan import dataset_of, feedback_plan
 from stream.learners import Learner, create
+from stream.measures.errors import DelayedPoint, Settlements
 from stream.randomness.draws import Purpose, uniform
-from stream.reporting.errors import DelayedPoint, Settlements
 from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import series_of
+from stream.settings.definitions import Settings
+from stream.settings.sources import load_settings
 from stream.wire.records import Decision, Example, Features, Outcome
 
 

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.reporting import errors, tables
+from stream.measures import errors
+from stream.measures.errors import CURVE_POINTS_MAX, ErrorCurve, Errors, constant_error_rate, evaluate, half_width
+from stream.measures.latencies import summarise_delays
 from stream.reporting import run_report as run_report_module
-from stream.reporting.errors import CURVE_POINTS_MAX, ErrorCurve, Errors, constant_error_rate, evaluate, half_width
-from stream.reporting.run_report import RunReport, summarise_delays
+from stream.reporting import tables
+from stream.reporting.run_report import RunReport
 from stream.reporting.tables import comparison, duration, labels, percent
 from stream.wire.ledger import Ledger
 

@@ -18,11 +18,12 @@ from stream.estimating.intervals import Interval
 from stream.estimating.live import LiveEstimates, LivePoint
 from stream.estimating.running import LiveEstimate
 from stream.estimating.survey import Flag
+from stream.measures.errors import ErrorCurve
+from stream.measures.latencies import Delays
 from stream.reporting import tables
-from stream.reporting.errors import ErrorCurve
 from stream.reporting.page import page, title_of
 from stream.reporting.pages import INDEX, add_page, write_page
-from stream.reporting.run_report import Delays, RunReport
+from stream.reporting.run_report import RunReport
 from stream.wire.ledger import Ledger
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}

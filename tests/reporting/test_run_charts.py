@@ -9,12 +9,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from stream.measures.errors import SharePoint
+from stream.measures.latencies import LatencyCounts
 from stream.reporting.charts import Axis, Chart, Level, Line, Mark, chart_json
-from stream.reporting.errors import SharePoint
 from stream.reporting.ledger_flow import flow_words, ledger_flow
 from stream.reporting.page import page
 from stream.reporting.run_charts import error_charts, time_charts
-from stream.reporting.run_report import LatencyCounts, RunReport
+from stream.reporting.run_report import RunReport
 from stream.reporting.tables import comparison, labels, series_of
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger

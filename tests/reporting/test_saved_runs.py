@@ -13,18 +13,11 @@ from stream.estimating.intervals import Interval
 from stream.estimating.live import LiveEstimates, LivePoint
 from stream.estimating.running import LiveEstimate
 from stream.estimating.survey import Flag
-from stream.reporting.errors import DelayedPoint, ErrorCurve, SharePoint
+from stream.measures.errors import DelayedPoint, ErrorCurve, SharePoint
+from stream.measures.latencies import Latency, LatencyCounts, ReplicaReport
 from stream.reporting.page import page
 from stream.reporting.pages import write_page
-from stream.reporting.run_report import (
-    Latency,
-    LatencyCounts,
-    ReplicaReport,
-    RunReport,
-    SavedRunsError,
-    read_runs,
-    runs_json,
-)
+from stream.reporting.run_report import RunReport, SavedRunsError, read_runs, runs_json
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 from tests.reporting.test_page import CHALLENGED, COMPARED, run_report

@@ -10,15 +10,15 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple
 
+from onebit.testing.embedded import EmbeddedPipeline
+from onebit.testing.processes import wait_for
+from producers.gateway.api import Gateway, make_app
+from producers.gateway.decisions import Decisions, PipelineFacts
+from producers.gateway.link import Access, Link
+from producers.gateway.server import Counts, Guard, Limits, Server, listen
 from stream.kafka.embedded import EmbeddedConsumer
 from stream.kafka.port import BrokerError, BrokerUnavailableError, Ends, Producer
-from stream.serving.api import Gateway, make_app
-from stream.serving.decisions import Decisions, PipelineFacts
-from stream.serving.link import Access, Link
-from stream.serving.server import Counts, Guard, Limits, Server, listen
 from stream.telemetry.heartbeat import Heartbeat
-from stream.testing.embedded import EmbeddedPipeline
-from stream.testing.processes import wait_for
 from stream.wire.records import Headers, Record, TopicPartition
 
 HOST = "127.0.0.1"

@@ -13,13 +13,13 @@ import pytest
 import trustme
 from jsonschema import Draft202012Validator
 
+from onebit.testing.embedded import EmbeddedPipeline
+from onebit.testing.processes import wait_for
+from producers.gateway import link, server
+from producers.gateway.decisions import fallback_answer
+from producers.gateway.openapi import document
+from producers.gateway.server import Limits, RateLimit, listen
 from stream.kafka.port import AccessError, BrokerError
-from stream.serving import link, server
-from stream.serving.decisions import fallback_answer
-from stream.serving.openapi import document
-from stream.serving.server import Limits, RateLimit, listen
-from stream.testing.embedded import EmbeddedPipeline
-from stream.testing.processes import wait_for
 from stream.wire.codec import HEADERS
 from stream.wire.records import Record
 from tests.serving.gateway import FACTS, HOST, WAIT_S, GatewayClient, a_pipeline, served

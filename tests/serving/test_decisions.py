@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from stream.serving.decisions import Answer, Decisions, FallbackError, PipelineFacts, fallback_answer
+from producers.gateway.decisions import Answer, Decisions, FallbackError, PipelineFacts, fallback_answer
 
 FACTS = PipelineFacts(n_classes=3, n_features=2, seed=7)
 

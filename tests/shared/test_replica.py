@@ -5,8 +5,8 @@ import pytest
 
 from stream.learners import create
 from stream.learners.base import KernelLearner
+from stream.recovery.state import state_digest
 from stream.shared.replica import Place, Replica
-from stream.snapshots.state import state_digest
 from stream.wire.records import Decision, Features, Foreign, Headers, Record
 from stream.wire.sections import Section, encode_section
 from stream.wire.updates import DECIDED, HEADERS, SETTLED, Entry, UpdatesError, encode_updates

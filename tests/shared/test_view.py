@@ -10,9 +10,9 @@ from stream.learners import create, registered
 from stream.learners.base import KernelLearner
 from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
+from stream.recovery.state import state_digest
 from stream.shared.replica import Replica
 from stream.shared.view import View
-from stream.snapshots.state import state_digest
 from stream.wire.records import Decision, Features, Record
 from stream.wire.updates import HEADERS, encode_updates
 from tests.oracles.shared_model import LogEntry, SharedModel

@@ -14,23 +14,23 @@ from unittest.mock import patch
 import pytest
 from msgspec import structs
 
-from consumers import learner as learner_module
-from consumers import partition as partition_module
-from consumers import recovery as recovery_module
-from consumers.partition import Partition
-from consumers.recovery import Recoveries
-from consumers.shared_model import SharedModel
-from stream.journal import commit as commit_module
-from stream.journal import recover as recover_module
-from stream.journal.commit import COMMIT_STEPS
-from stream.journal.steps import JournalStep
+from consumers.learner import partition as partition_module
+from consumers.learner import program as learner_module
+from consumers.learner import recovery as recovery_module
+from consumers.learner.partition import Partition
+from consumers.learner.recovery import Recoveries
+from consumers.learner.shared_model import SharedModel
+from onebit.simulation.campaign import run_seed
+from onebit.simulation.faulty_broker import FaultyBroker
 from stream.kafka.embedded import EmbeddedMember
+from stream.recovery import commit as commit_module
+from stream.recovery import recover as recover_module
+from stream.recovery import state as snapshot_module
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.steps import JournalStep
 from stream.shared import replica as replica_module
 from stream.shared.replica import Replica
 from stream.shared.view import Overlay, View
-from stream.simulation.campaign import run_seed
-from stream.simulation.faulty_broker import FaultyBroker
-from stream.snapshots import state as snapshot_module
 from stream.task import task as task_module
 from stream.task.join import Join
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State

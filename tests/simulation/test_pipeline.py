@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from consumers.learner import LearnerProgram
-from producers.feedback import FeedbackProgram
-from producers.replay import ReplayOptions, ReplayProgram, resume_position
+from consumers.learner.program import LearnerProgram
+from producers.feedback.program import FeedbackProgram
+from producers.replay.program import ReplayOptions, ReplayProgram, resume_position
 from stream.kafka.port import FencedError
 from stream.task.join import JoinSettings
 from stream.wire.ledger import Ledger

@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from stream.randomness.draws import Luck
-from stream.simulation.campaign import (
+from onebit.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
     Result,
@@ -21,7 +20,7 @@ from stream.simulation.campaign import (
     run_seeds,
     shrink,
 )
-from stream.simulation.schedule import (
+from onebit.simulation.schedule import (
     ENVIRONMENT,
     SHARED_FAULTS,
     TIMED_FAULTS,
@@ -29,6 +28,7 @@ from stream.simulation.schedule import (
     Kind,
     draw_schedule,
 )
+from stream.randomness.draws import Luck
 from stream.task.join import Event, Join, Pending
 from stream.task.join_table import State
 from stream.task.settings import Sharing
@@ -53,8 +53,8 @@ def test_no_seed_fails_and_every_type_of_event_occurs(model: Sharing) -> None:
 @pytest.mark.slow
 def test_seed_is_reproducible_in_another_process() -> None:
     code = (
-        "from stream.simulation.campaign import examine;"
-        "from stream.simulation.schedule import draw_schedule; from stream.simulation.tracing import trace_digest;"
+        "from onebit.simulation.campaign import examine;"
+        "from onebit.simulation.schedule import draw_schedule; from onebit.simulation.tracing import trace_digest;"
         "print(*(trace_digest(examine(draw_schedule(seed))[1].lines) for seed in range(5)))"
     )
     runs = [

@@ -5,8 +5,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from stream.journal.steps import SettingsDifferError, resolve, stored_settings, task_settings
 from stream.learners import ParameterError
+from stream.recovery.steps import SettingsDifferError, resolve, stored_settings, task_settings
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition

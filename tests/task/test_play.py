@@ -7,9 +7,9 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.journal.steps import stored_settings, task_settings
 from stream.learners import FromLogs, ParameterError, check_parameters, create, registered
-from stream.snapshots.state import state_digest
+from stream.recovery.state import state_digest
+from stream.recovery.steps import stored_settings, task_settings
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable
 from stream.task.task import Effects, Task
 from stream.wire.codec import decode_context, encode_context

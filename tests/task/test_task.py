@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.learners import ParameterError, banditron, create, soba
-from stream.snapshots.state import state_digest
+from stream.recovery.state import state_digest
 from stream.task import placement
 from stream.task.join import JoinSettings
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable

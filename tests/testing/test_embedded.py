@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.testing.embedded import EmbeddedPipeline
-from stream.testing.processes import Programs
+from onebit.testing.embedded import EmbeddedPipeline
+from onebit.testing.processes import Programs
 
 Make = Callable[..., EmbeddedPipeline]
 SIZES = {"n_classes": 2, "n_features": 2, "learner": "banditron"}

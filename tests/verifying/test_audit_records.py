@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stream.journal.steps import JournalError
+from stream.recovery.steps import JournalError
 from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stream.reporting.run_report import Latency, quantiles
+from stream.measures.latencies import Latency, quantiles
 from stream.telemetry.sketch import Sketch
 from stream.verifying import audit
 from stream.verifying.audit import Finding, audit_partition, latencies_of

@@ -9,16 +9,16 @@ import numpy as np
 import orjson
 import pytest
 
-from consumers.learner import LearnerProgram
-from stream.app.models import time_ms
-from stream.app.settings import SettingsError
-from stream.journal.recover import rebuild
-from stream.journal.steps import JournalError
+from consumers.learner.program import LearnerProgram
+from onebit.use_cases.models import time_ms
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import registered
-from stream.snapshots.state import state_digest, task_digest
+from stream.recovery.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
+from stream.recovery.recover import rebuild
+from stream.recovery.state import state_digest, task_digest
+from stream.recovery.steps import JournalError
+from stream.settings.definitions import SettingsError
 from stream.task.settings import TaskSettings
-from stream.verifying.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.wire.records import Record, TopicPartition

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from stream.journal.recover import pipeline_settings, recover
-from stream.journal.steps import JournalError, UnrecoverableError, read_journal
 from stream.kafka.reading import read_partition
-from stream.snapshots.chunks import read_snapshots
-from stream.snapshots.state import state_digest
-from stream.verifying.model_files import Model, ModelError
+from stream.recovery.chunks import read_snapshots
+from stream.recovery.model_files import Model, ModelError
+from stream.recovery.recover import pipeline_settings, recover
+from stream.recovery.state import state_digest
+from stream.recovery.steps import JournalError, UnrecoverableError, read_journal
 from stream.verifying.models import export_model, import_model, import_shared_model
 from stream.verifying.reapply import replay_journal
 from stream.verifying.shared_log import audit_log

@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from stream.journal.steps import HEADERS
 from stream.kafka.embedded import EmbeddedBroker
+from stream.recovery.steps import HEADERS
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
 from stream.wire.records import Headers
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task

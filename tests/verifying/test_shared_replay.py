@@ -8,9 +8,9 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.snapshots.chunks import MODEL_KEYS, ChunkWriter, read_snapshots
-from stream.snapshots.state import ModelSnapshot, decode_model, encode, fresh_replica, state_digest
-from stream.verifying.model_files import ModelError, read_model, write_model
+from stream.recovery.chunks import MODEL_KEYS, ChunkWriter, read_snapshots
+from stream.recovery.model_files import ModelError, read_model, write_model
+from stream.recovery.state import ModelSnapshot, decode_model, encode, fresh_replica, state_digest
 from stream.verifying.models import TooEarlyError, export_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.verifying.shared_log import audit_log

@@ -10,11 +10,11 @@ from hashlib import blake2b
 from pathlib import Path
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import OnBadRow
 from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.stored import VERSION, StoredLog, open_stored, store_log
 from producers.datasets.logs.streams import STDIN
+from stream.settings.values import OnBadRow
 from stream.wire.named_features import Scaling
 
 READ_BY = 3

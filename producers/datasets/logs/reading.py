@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from producers.datasets import svmlight
 from producers.datasets.base import DatasetError
-from producers.datasets.log import MISSING, OnBadRow
+from producers.datasets.log import MISSING
 from producers.datasets.logs import csv_tables, json_lines, vw_dsjson, vw_text
 from producers.datasets.logs.columns import numbers, unit_by_size
 from producers.datasets.logs.encoding import encode_rows, overflowing_rows
@@ -23,6 +23,7 @@ from producers.datasets.logs.streams import CutOffError, Source
 from producers.datasets.logs.survey import Remarks, Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
 from stream.estimating.rows import Eligible, LogBatch
+from stream.settings.values import OnBadRow
 from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, build, sharing
 from stream.wire.records import FloatArray
 

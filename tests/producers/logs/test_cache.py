@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import OnBadRow
 from producers.datasets.logs import cache
 from producers.datasets.logs.cache import cached_log
 from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.reading import LogFile
 from producers.datasets.logs.stored import StoredLog, store_log
+from stream.settings.values import OnBadRow
 from tests.producers.logs.rows import mapping, plain
 from tests.producers.logs.test_reading import ROWS, as_jsonl, write
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import OnBadRow
 from producers.datasets.logs import columns, csv_tables, reading, seen_ids, streams
 from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
 from producers.datasets.logs.streams import Source
+from stream.settings.values import OnBadRow
 from stream.wire.named_features import from_plain, to_plain
 from tests.producers.logs.rows import mapping, plain
 

@@ -1,0 +1,84 @@
+"""Metrics of the learner."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from stream.telemetry import metrics
+from stream.telemetry.metrics import Sample
+from stream.telemetry.samples import RewardCounts, ledger_samples
+from stream.telemetry.sketch import Sketch
+from stream.wire.records import HOLDOUT
+
+if TYPE_CHECKING:  # not imported at run time, because other programs do not need the compiler
+    from consumers.learner.program import LearnerProgram
+    from stream.estimating.arms import ArmComparison
+    from stream.estimating.challengers import ChallengerComparison
+    from stream.recovery.commit import Commit
+
+
+class LearnerCounts:
+    """Counts of the records that a learner has committed since it started, in addition to the counts in the ledgers."""
+
+    def __init__(self) -> None:
+        self._rewards = RewardCounts()
+        self._latencies = Sketch()
+        self._unknown: Counter[str] = Counter()
+
+    def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
+        """Add the records from transactions that were committed at `append_ms`."""
+        for part in commits:
+            self._rewards.add(example for example, _ in part.effects.examples)
+            self._unknown.update(part.effects.unknown)
+            for context_ms in part.contexts_ms:
+                self._latencies.add(append_ms - context_ms)
+
+    def samples(self, program: "LearnerProgram") -> Iterator[Sample]:
+        """Return the learner's metric samples."""
+        for partition, task in sorted(program.tasks.items()):
+            yield from ledger_samples(partition, task.join.ledger(), task.version, task.alarms)
+            join = task.join
+            waits = (join.pending, join.deferred, join.shown)
+            oldest = [next(iter(decisions.values())) for decisions in waits if decisions]
+            waited_ms = [program.broker_ms - pending.time.ms for pending in oldest if pending.time.ms is not None]
+            yield metrics.OLDEST_PENDING.at(max([0, *waited_ms]) / 1_000, str(partition))
+        for tp, records in sorted(program.lag().items()):
+            yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
+        yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)
+        for feature, count in sorted(self._unknown.items()):
+            yield metrics.UNKNOWN_VALUES.at(count, feature)
+        yield from self._rewards.samples()
+        yield self._latencies.sample_of(metrics.DECISION_LATENCY)
+
+
+def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
+    """Return the metric samples for the comparison with the holdout, or none if there is no holdout."""
+    if found is None:
+        return
+    for name, arm in ((metrics.LEARNER, found.learner), (HOLDOUT, found.holdout)):
+        yield metrics.ARM_DECISIONS.at(arm.n, name)
+        yield metrics.ARM_REWARDS.at(arm.rewards, name)
+    if found.mean_difference is not None:
+        yield metrics.HOLDOUT_DIFFERENCE.at(found.mean_difference)
+        yield metrics.HOLDOUT_DIFFERENCE_LOWER.at(found.difference.low)
+        yield metrics.HOLDOUT_DIFFERENCE_UPPER.at(found.difference.high)
+    yield metrics.HOLDOUT_MISMATCH.at(float(found.shares_differ))
+
+
+def challenger_samples(found: "ChallengerComparison | None") -> Iterator[Sample]:
+    """Return the challengers' metric samples, or none if there are no challengers or no estimates yet."""
+    if found is None or found.mean is None:
+        return
+    yield metrics.CHAMPION_REWARD.at(found.mean, found.champion or "")
+    for one in found.challengers:
+        yield metrics.CHALLENGER_REWARD.at(one.ips, one.name)
+        yield metrics.CHALLENGER_DIFFERENCE_LOWER.at(one.difference.low, one.name)
+        yield metrics.CHALLENGER_DIFFERENCE_UPPER.at(one.difference.high, one.name)
+
+
+def learner_unready(program: "LearnerProgram") -> str:
+    """Return the reason why a learner is not ready, or an empty string if the learner is ready."""
+    if not program.assigned:
+        return "no partition assigned"
+    recovering = sorted(program.assigned - program.tasks.keys())
+    return f"partitions in recovery: {', '.join(map(str, recovering))}" if recovering else ""

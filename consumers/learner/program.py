@@ -1,0 +1,409 @@
+"""The learner program, which polls, applies and commits records for all of a process's partitions.
+
+The program only transfers records between Kafka and the tasks. Decisions, updates and expiries are determined by the
+tasks, and depend only on the records.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from consumers.learner.partition import Partition
+from consumers.learner.recovery import Parked, Recoveries
+from consumers.learner.shared_model import Hold, SharedModel
+from stream.kafka.port import AccessError, Broker, BrokerError, Member, StaleMemberError, TransactionalProducer
+from stream.recovery.chunks import CHUNK_BYTES
+from stream.recovery.commit import Commit, CrashPoint, commit
+from stream.recovery.schedule import SnapshotSchedule
+from stream.recovery.steps import Given
+from stream.shared.replica import Replica
+from stream.shared.view import View
+from stream.task.settings import TaskSettings
+from stream.task.task import Task
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerOptions:
+    """The program's options. They do not affect the model, provided that the inputs and their order are the same."""
+
+    group: str = "onebit-learner"
+    instance: str = "learner-1"  # this process's unique name, which it keeps across restarts
+    records_max: int = 2_000  # limit on records per task in one transaction
+    step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
+    idle_ms: int = 1_000  # interval between ticks while decisions or orphans are waiting and no feedback arrives
+    snapshot_interval_ms: int = 60_000  # stream time between a task's snapshots; 0 means no snapshots
+    snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, to bound decision latency
+    snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
+    model_lag_max_ms: int = -1  # time for which the log can be blocked before decisions stop; -1: no limit
+    ahead_max: int = 10_000  # maximum number of a task's decisions that the shared model has not observed yet
+
+
+NAMES_POLL_MS = 5
+"""Maximum duration of a poll while a partition waits for the names of new classes."""
+
+BLOCKED_MS = 1_000
+"""Age of an open transaction in the log after which polls are no longer shortened."""
+
+STANDBY_MS = 10_000
+"""Time that a learner spends without a partition before it logs which members have partitions."""
+
+PORTION_RECORDS = 250
+"""Number of records per task in the first step. Most learners process this many records in a few milliseconds."""
+
+
+class Portion:
+    """The number of records per task in a step. It grows during a backlog, as long as steps remain short enough."""
+
+    def __init__(self, records_max: int, work_max_ms: int) -> None:
+        self.records = min(records_max, PORTION_RECORDS)
+        self._records_max = records_max
+        self._work_max_ms = work_max_ms
+
+    def took(self, records: int, ms: int) -> None:
+        """Adjust the number of records after a step that applied up to `records` records per task.
+
+        The step took `ms` milliseconds, excluding broker requests.
+        """
+        if ms > self._work_max_ms:
+            self.records = max(1, min(records, self.records) // 2)
+        elif records >= self.records and ms <= self._work_max_ms / 4:
+            self.records = min(self._records_max, 2 * self.records)
+
+
+class LearnerProgram:
+    """A learner process with the tasks for its assigned partitions.
+
+    Call `step` in a loop. After a BrokerError, close this program and pass the result of its `park` method to a new
+    program. A task resumes if its journal has no newer step; otherwise, it is recovered from the topics.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        topics: Topics,
+        settings: TaskSettings,
+        options: LearnerOptions,
+        host_ms: Callable[[], int],
+        announce: Callable[[str], None] = lambda message: None,
+        crash_point: CrashPoint = lambda number: None,
+        stop: Callable[[], bool] = lambda: False,
+        *,
+        given: Given = None,
+        change_settings: bool = False,
+        committed: Callable[[Sequence[Commit]], None] = lambda commits: None,
+        parked: Parked | None = None,
+    ) -> None:
+        """Join the group. Recovery and writing begin with the first step.
+
+        Args:
+            broker: the broker.
+            topics: the pipeline's topics.
+            settings: settings for new tasks. For tasks that have already started, see `given`.
+            options: the program's options.
+            host_ms: this host's clock, used to measure intervals. It must keep running while the machine is suspended.
+            announce: called with each log message.
+            crash_point: see CrashPoint.
+            stop: returns True to stop the program. Called repeatedly during a recovery, which can take a long time.
+            given: names of the settings that the user set; None means all settings. If a task was started with
+                different values for these settings, recovery fails, unless `change_settings` is True.
+            change_settings: whether the user's settings replace the settings of tasks that have already started,
+                beginning with each task's next step. Changes to fixed settings are still rejected.
+            committed: called with each transaction's output.
+            parked: the result of the previous program's `park` method.
+        """
+        settings.make_learner()  # reject invalid settings before anything is read
+        self._broker = broker
+        self._topics = topics
+        self._options = options
+        self._host_ms = host_ms
+        self._announce = announce
+        self._crash_point = crash_point
+        self._committed = committed
+        self._running: dict[int, Partition] = {}
+        self._assigned: set[int] = set()
+        self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
+        shortest_ms = min(settings.join.window_ms, settings.join.activation_limit_ms)
+        self._idle_ms = min(options.idle_ms, max(1, shortest_ms // 10))
+        self._portion = Portion(options.records_max, options.step_max_ms)
+        # Host time at which this process last had a partition; None after `_announce_standby` has logged its message.
+        self._standby_since_ms: int | None = host_ms()
+        self._snapshots = SnapshotSchedule(
+            options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
+        )
+        parked = parked or Parked()
+        if parked.shared is not None:
+            parked.shared.reconnect(broker)
+        make_shared = partial(
+            SharedModel, broker, topics, host_ms=host_ms, announce=lambda message: self._announce(message),
+            instance=options.instance, lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
+        )  # fmt: skip
+        self._recoveries = Recoveries(
+            broker=broker, topics=topics, settings=settings, given=given, change_settings=change_settings,
+            host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, make_shared=make_shared,
+            parked=parked,
+        )  # fmt: skip
+        self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
+        self._consumer: Member = broker.group_consumer(
+            options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
+        )
+
+    def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+        """See RebalanceListener.
+
+        This method runs within a poll, so the next step starts the tasks and reads their partitions.
+        """
+        self._assigned |= {tp.partition for tp in tps}
+        self._consumer.pause([tp for tp in tps if tp.partition not in self._running])
+
+    def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
+        """See RebalanceListener.
+
+        Every step commits before the next poll, so there is no uncommitted work at this point.
+        """
+        for tp in tps:
+            self._assigned.discard(tp.partition)
+            self._recoveries.forget(tp.partition)
+        self._park({tp.partition for tp in tps})
+
+    @property
+    def tasks(self) -> dict[int, Task]:
+        """This process's running tasks, keyed by partition."""
+        return {partition: running.task for partition, running in self._running.items()}
+
+    @property
+    def assigned(self) -> frozenset[int]:
+        """The partitions assigned to this process; their tasks are running or being recovered."""
+        return frozenset(self._assigned)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this process has partitions and all of their tasks are running."""
+        return bool(self._assigned) and self._assigned <= self._running.keys()
+
+    @property
+    def broker_ms(self) -> int:
+        """The broker's time, for metrics; 0 before the first commit.
+
+        It is the last append time plus the time that has passed since that commit.
+        """
+        return self._append_ms and self._append_ms + self._host_ms() - self._append_at_ms
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Return the number of unapplied records in each input, as of the last fetch."""
+        return {
+            each.tp: each.lag(self._consumer)
+            for running in self._running.values()
+            for each in (running.contexts, running.feedback)
+        }
+
+    @property
+    def shared(self) -> SharedModel | None:
+        """This process's shared model, or None if each task has its own model."""
+        return self._recoveries.parked.shared
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica of the shared model, at this process's position in the log."""
+        return None if self.shared is None else self.shared.replica
+
+    @property
+    def model_hold(self) -> Hold | None:
+        """The open transaction that blocks the shared model's log, or None."""
+        return None if self.shared is None else self.shared.hold
+
+    def read_log(self, for_ms: int | None = None) -> None:
+        """Read the shared model's log to its current end, for at most `for_ms` milliseconds.
+
+        Later decisions use the updated model.
+        """
+        if self.shared is not None:
+            began_ms = self._host_ms()
+            for _ in self.shared.read_on():
+                if for_ms is not None and self._host_ms() - began_ms >= for_ms:
+                    break
+
+    def report_replica(self) -> None:
+        """Read the shared model's log and record the replica's digest in one task's journal.
+
+        Call this before the program ends.
+        """
+        for partition, running in [] if self.shared is None else [*self._running.items()][:1]:
+            running.reported_ms = -1
+            if commits := self._apply_to({partition: running}):
+                self._commit(commits)
+
+    def next_due_ms(self) -> int | None:
+        """Return the time at which the next step is due even if no records arrive.
+
+        Assumes that the host's and the broker's clocks agree.
+        """
+        due = [due_ms for running in self._running.values() if (due_ms := running.next_due_ms()) is not None]
+        return max(min(due), self._append_at_ms + self._idle_ms) if due else None
+
+    def step(self, timeout_ms: int) -> int:
+        """Poll once and apply the available records in one transaction. Return 0 if there was no work.
+
+        Raises:
+            FencedError: another process has replaced this one, or the group has removed this member.
+            AccessError: the broker does not permit one of the step's operations.
+            BrokerError: the outcome of the commit is unknown, or the broker is unavailable.
+        """
+        try:
+            return self._step(timeout_ms)
+        except BrokerError as error:
+            # After a pause, requests may have timed out, or the transaction may have been aborted. The group then
+            # reports whether another process has taken this process's place.
+            if not isinstance(error, AccessError):
+                self._consumer.check_place()
+            raise
+
+    def park(self) -> Parked:
+        """Return the state from which a new program in this process can resume after this program is closed."""
+        self._park(set(self._running))
+        return self._recoveries.parked
+
+    def close(self) -> None:
+        """Leave the group and release the connections."""
+        try:
+            self._producer.close()
+        finally:
+            self._consumer.close()
+            if self.shared is not None:
+                self.shared.close()
+
+    def _step(self, timeout_ms: int) -> int:
+        if self._awaits_names():
+            timeout_ms = min(timeout_ms, NAMES_POLL_MS)
+        is_recovering = self._recoveries.worked and len(self._running) < len(self._assigned)
+        self._poll(0 if is_recovering else timeout_ms)
+        self._announce_standby()
+        for running in self._recoveries.advance(sorted(self._assigned - self._running.keys())):
+            self._start(running)
+        if self._assigned:
+            self._recoveries.drop_parked(self._assigned)
+        recovered = self._recoveries.worked
+        commits = self._apply_to(self._running)
+        if commits and not self._commit(commits):
+            return 1
+        for running in self._running.values():
+            running.contexts.pace(self._consumer, self._options.records_max)
+            running.feedback.pace(self._consumer, self._options.records_max)
+        if commits or recovered:
+            return len(commits) + recovered
+        return sum(running.waits_for_records(self._consumer) for running in self._running.values())
+
+    def _awaits_names(self) -> bool:
+        """Return whether a partition is waiting for names that are about to appear in the shared model's log."""
+        hold = self.model_hold
+        is_blocked = hold is not None and hold.for_ms > BLOCKED_MS
+        return not is_blocked and any(running.awaited for running in self._running.values())
+
+    def _poll(self, timeout_ms: int) -> None:
+        for record in self._consumer.poll(timeout_ms, self._options.records_max):
+            running = self._running.get(record.partition)
+            if running is not None:  # without a running task, the record is skipped here and read again later
+                running.take(record)
+
+    def _start(self, running: Partition) -> None:
+        task, snapshots = running.task, self._snapshots
+        if snapshots.interval_ms and snapshots.spare is None and task.settings.model == "own":
+            snapshots.spare = task.learner.state()  # allocate the memory before the first snapshot is due
+        running.contexts.start(self._consumer)
+        running.feedback.start(self._consumer)
+        self._running[running.partition] = running
+
+    def _apply_to(self, tasks: Mapping[int, Partition]) -> list[Commit]:
+        """Run a step for each task that has work to do."""
+        self.read_log(self._options.step_max_ms)
+        began_ms, records_most = self._host_ms(), 0
+        commits = []
+        for running in tasks.values():
+            step = running.uncommitted or self._apply(running)
+            if step is not None:
+                commits.append(step)
+                records_most = max(records_most, step.records)
+        if records_most:
+            self._portion.took(records_most, self._host_ms() - began_ms)
+        return commits
+
+    def _apply(self, running: Partition) -> Commit | None:
+        """Apply the next records, or run a step without records if one is due."""
+        shared = self.shared if running.settings.model == "shared" else None
+        records_max = self._portion.records
+        if shared is not None and isinstance(running.task.model, View):
+            records_max = min(records_max, shared.room(running.partition, running.task.model))
+        records = running.next_records(self._consumer, records_max)
+        adds: Sequence[str] = ()
+        if shared is not None and running.settings.open_classes:
+            records, adds = running.hold_back(records, shared.replica.names)
+        silent_ms = self._host_ms() - running.applied_at_ms
+        ticks = running.needs_tick(records, self._host_ms(), self._idle_ms)
+        reports = shared is not None and self._report_is_due(running, shared, silent_ms)
+        has_begun = running.newest_step.number > 0
+        if not (records or adds or running.new_names or ticks or running.settings_change or (reports and has_begun)):
+            stream_ms = running.task.join.stream_ms
+            if not self._snapshots.needs_step(running.partition, running.sources(shared), stream_ms, silent_ms):
+                return None
+        records = records or running.idle_ticks(self._consumer)
+        result = running.step(records, shared, ticks=ticks, reports=reports, adds=adds)
+        stream_ms = running.task.join.stream_ms
+        portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)
+        running.uncommitted = result = result._replace(snapshot=portion)
+        return result
+
+    def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
+        """Return whether to record the replica's digest in a task's journal.
+
+        The digest is recorded once after the process has started, and then at intervals.
+        """
+        interval_ms = self._options.snapshot_interval_ms
+        if shared.replica.version == running.reported_version:
+            return False
+        passed_ms = running.task.join.stream_ms - running.reported_ms
+        return running.reported_ms < 0 or 0 < interval_ms <= max(passed_ms, silent_ms)
+
+    def _commit(self, commits: Sequence[Commit]) -> bool:
+        """Commit the steps. If a rebalance or an imported model prevents this, stop all tasks and return False."""
+        begin = [self._running[part.partition] for part in commits if part.step.number == 1]
+        if any(map(self._recoveries.is_overtaken, begin)):
+            self._announce("a model was imported before the first step; recovering the tasks from this model")
+            self._park(set(self._running))
+            self._recoveries.drop_shared()
+            return False
+        try:
+            append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
+        except StaleMemberError as error:
+            self._announce(
+                f"the group has rebalanced; aborting this step and repeating it for the remaining tasks: {error}"
+            )
+            self._producer.abort()
+            self._park(set(self._running))
+            return False
+        self._append_ms, self._append_at_ms = append_ms, self._host_ms()
+        for part in commits:
+            self._running[part.partition].committed(self._append_at_ms)
+        self._snapshots.committed()
+        self._committed(commits)
+        return True
+
+    def _park(self, partitions: Iterable[int]) -> None:
+        """Stop these tasks, but keep their states so that they can resume."""
+        for partition in partitions:
+            self._snapshots.abandon(partition)
+            running = self._running.pop(partition, None)
+            if running is not None:
+                self._recoveries.park(running)
+
+    def _announce_standby(self) -> None:
+        """If this process has had no partition for a while, log the members that have partitions."""
+        if self._assigned:
+            self._standby_since_ms = self._host_ms()
+        elif self._standby_since_ms is not None and self._host_ms() - self._standby_since_ms >= STANDBY_MS:
+            self._standby_since_ms = None
+            members = self._broker.members(self._options.group)
+            holders = sorted(name for name, tps in members.items() if tps) or ["none"]
+            self._announce(
+                f"{self._options.instance} is waiting for a partition; members with partitions: {', '.join(holders)}"
+            )

@@ -1,0 +1,224 @@
+"""A learner process's replica of a shared model. It follows the log and limits decisions while it lags behind."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from stream.kafka.port import SHORT_FETCH_WAIT_MS, Broker, Ends
+from stream.kafka.reading import read_towards
+from stream.recovery.chunks import MODEL_PARTITION, Generation, Stored
+from stream.recovery.schedule import Source
+from stream.recovery.state import fresh_replica, state_digest, take_model
+from stream.recovery.steps import ReplicaDigest, UnrecoverableError
+from stream.shared.view import View
+from stream.task.settings import TaskSettings
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+GONE_MS = 20_000
+"""A log that ends before a known record for this long is treated as truncated or recreated. After a leader change, the
+new leader may briefly report an outdated end."""
+
+_RECORDS_MAX = 1_000
+"""Maximum number of records per poll. Applying this many typical records takes at most a second."""
+
+ENDED_BY = (
+    "if the learner that opened the transaction died, restart it under the same instance name to abort the transaction "
+    "at once; otherwise the broker aborts the transaction when it times out"
+)
+"""The part of a message that explains how an open transaction ends."""
+
+
+def held_up(place: str, offset: int) -> str:
+    """Return the part of a message that explains why a partition cannot be read beyond an offset."""
+    return f"{place} cannot be read beyond offset {offset}: an open transaction begins there"
+
+
+class Hold(NamedTuple):
+    """An open transaction beyond which the log cannot be read."""
+
+    offset: int  # offset of the transaction's first record
+    for_ms: int  # time since this process first detected the transaction
+    waiting: int  # number of offsets from the transaction's first record to the end of the log
+
+
+class SharedModel:
+    """A process's replica of the shared model, which all of the process's tasks use."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topics: Topics,
+        settings: TaskSettings,
+        stored: Generation | None,
+        *,
+        host_ms: Callable[[], int],
+        announce: Callable[[str], None] = lambda message: None,
+        instance: str = "",
+        lag_max_ms: int = -1,
+        ahead_max: int = 10_000,
+    ) -> None:
+        """Restore the model from a snapshot or an import. The log is not read yet.
+
+        Args:
+            broker: the broker.
+            topics: the pipeline's topics.
+            settings: the tasks' settings.
+            stored: the model's newest snapshot or, if there is none, the imported model; None if there is neither.
+            host_ms: this host's clock, used to measure intervals.
+            announce: called with each log message.
+            instance: the process's name, for its reports.
+            lag_max_ms: time for which an open transaction can block the log before decisions stop; -1 means no limit.
+            ahead_max: maximum number of a task's decisions that the model has not observed. Each step applies all of
+                these decisions on top of the model. Without a limit, steps would therefore take longer and longer while
+                the log is blocked.
+
+        Raises:
+            JournalError: the snapshot cannot be read or belongs to a different model, or records that follow the
+                snapshot in the log were deleted.
+        """
+        self.settings = settings
+        self._tp = tp = TopicPartition(topics.updates, 0)
+        self._host_ms = host_ms
+        self._announce = announce
+        self._instance = instance
+        self._lag_max_ms = lag_max_ms
+        self._ahead_max = ahead_max
+        # For each partition, the time since which expected records have been missing from the log. The key None is for
+        # records that this process has already read.
+        self._missed_since_ms: dict[int | None, int] = {}
+        self._foreign_announced = 0
+        self._digest = (-1, "")  # the last computed digest, preceded by its model version
+        self.snapshots: Stored | None = None  # earlier snapshots; None unless this process writes the snapshots
+        self._too_far_ahead: set[int] = set()  # partitions whose decisions are paused
+        self._blocked_since_ms = host_ms()
+        self.replica = fresh_replica(settings, stored)
+        beginning = broker.beginnings([tp])[tp]
+        if beginning > self.replica.offset:
+            raise UnrecoverableError(
+                f"{self._tp}: expected the log to begin at or before offset {self.replica.offset}, where the model's "
+                f"newest snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1"
+            )
+        self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
+        self.reconnect(broker)
+
+    def write_snapshots(self, stored: Stored) -> None:
+        """Start writing the model's snapshots. `stored` contains the earlier snapshots."""
+        stored.taken_of = 0 if stored.newest is None else stored.newest.number
+        stored.release()
+        self.snapshots = stored
+
+    def sources(self, partition: int) -> list[Source]:
+        """Return the shared model as a Source if this partition's steps write its snapshots, or an empty list."""
+        if self.snapshots is None or partition != MODEL_PARTITION:
+            return []
+        version, take = self.replica.version, partial(take_model, self.replica, self.settings)
+        return [Source(partition, self.snapshots, version, version, take)]
+
+    def reconnect(self, broker: Broker) -> None:
+        """Open new connections to replace the closed ones. Continue reading."""
+        self._broker = broker
+        self._reader = broker.reader([self._tp], SHORT_FETCH_WAIT_MS)
+        self._reader.seek(self._tp, self.replica.offset)
+
+    def read_on(self) -> Iterator[bool]:
+        """Read up to the log's current last stable offset. Yield True after each poll.
+
+        Raises:
+            UpdatesError: a record cannot be applied.
+            UnrecoverableError: the log was truncated or recreated.
+            BrokerError: the broker is unavailable.
+        """
+        before, self.ends = self.hold, self._broker.ends([self._tp])[self._tp]
+        if before is None or self.hold is None or before.offset != self.hold.offset:
+            self._blocked_since_ms = self._host_ms()
+        if self._is_gone(None, is_missed=self._is_short):
+            raise UnrecoverableError(
+                f"{self._tp}: expected records up to offset {self.replica.offset}, which have been read before; the "
+                f"log ends at offset {self.ends.high_watermark}. The topic was truncated or recreated"
+            )
+        end = self.ends.stable
+        while self._reader.position(self._tp) < end:
+            self.replica.read(read_towards(self._reader, {self._tp: end}, records_max=_RECORDS_MAX))
+            if self.replica.foreign.records > self._foreign_announced:
+                self._foreign_announced = self.replica.foreign.records
+                self._announce(self.replica.foreign.describe(str(self._tp)))
+            yield True
+
+    @property
+    def hold(self) -> Hold | None:
+        """The open transaction that blocks reading, or None."""
+        stable, end = self.ends.stable, self.ends.high_watermark
+        return Hold(stable, self._host_ms() - self._blocked_since_ms, end - stable) if stable < end else None
+
+    @property
+    def stops_decisions(self) -> bool:
+        """Whether the model is too old for decisions."""
+        hold = self.hold
+        return hold is not None and 0 <= self._lag_max_ms < hold.for_ms
+
+    @property
+    def waits_for(self) -> str:
+        """The part of a message that explains why the log cannot be read further."""
+        if self.hold is not None:
+            return f"{held_up(str(self._tp), self.hold.offset)}; {ENDED_BY}"
+        return f"{self._tp} ends at offset {self.ends.high_watermark}"
+
+    def room(self, partition: int, view: View) -> int:
+        """Return the number of decisions that a task can make before it must wait for the model to catch up."""
+        if self.stops_decisions:
+            return 0
+        room = max(0, self._ahead_max - view.ahead)
+        if room and partition in self._too_far_ahead:
+            self._too_far_ahead.remove(partition)
+            self._announce(f"partition {partition} resumes decisions")
+        elif not room and partition not in self._too_far_ahead:
+            self._too_far_ahead.add(partition)
+            self._announce(
+                f"decisions are paused on partition {partition}: the model has not observed {view.ahead:,} earlier "
+                f"decisions; {self.waits_for}"
+            )
+        return room
+
+    def has_all_of(self, partition: int, wrote: int, version: int) -> bool:
+        """Return whether the replica has reached the task's last step and the model version of its last decision.
+
+        Raises:
+            UnrecoverableError: the log was truncated or recreated.
+        """
+        is_there = self.replica.place_of(partition).step >= wrote and self.replica.version >= version
+        all_read = self._reader.position(self._tp) >= self.ends.high_watermark
+        if self._is_gone(partition, is_missed=not is_there and all_read):
+            raise UnrecoverableError(
+                f"{self._tp}: expected step {wrote} of partition {partition} and model version {version}, which the "
+                f"partition's last decision used; the log ends with step {self.replica.place_of(partition).step} and "
+                f"version {self.replica.version}. The topic was truncated or recreated"
+            )
+        return is_there and not self._is_short
+
+    def forget(self, partition: int) -> None:
+        """Forget a revoked task's state, because another process may continue the task."""
+        self._missed_since_ms.pop(partition, None)
+        self._too_far_ahead.discard(partition)
+
+    def digest(self) -> ReplicaDigest:
+        """Return the replica's digest for a journal record."""
+        if self._digest[0] != self.replica.version:
+            self._digest = self.replica.version, state_digest([self.replica.learner.state()])
+        return ReplicaDigest(self._instance, self._digest[1])
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the log now ends before the offset that this process has already reached."""
+        return self.ends.high_watermark < self.replica.offset
+
+    def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:
+        """Return whether records have been missing for at least GONE_MS."""
+        if not is_missed:
+            self._missed_since_ms.pop(missed, None)
+            return False
+        return self._host_ms() - self._missed_since_ms.setdefault(missed, self._host_ms()) >= GONE_MS
+
+    def close(self) -> None:
+        """Release the reader."""
+        self._reader.close()

@@ -1,0 +1,1 @@
+"""The monitor: the state of a live pipeline, and its page."""

@@ -1,0 +1,145 @@
+"""Recompute a pipeline's ledger from its topics."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from consumers.tally import ledger_line
+from stream.errors import ExitCode, OnebitError
+from stream.kafka.port import Broker
+from stream.kafka.reading import OPEN_MS, read_partition
+from stream.measures.errors import MatchedError, matched_error
+from stream.measures.latencies import Latency, quantiles
+from stream.programs.connection import connected
+from stream.programs.process import announce, every, monotonic_ms, tune_gc
+from stream.programs.replay_progress import replay_progress
+from stream.recovery.steps import JournalError, JournalFollower
+from stream.settings.definitions import Settings, SettingsError
+from stream.verifying.audit import Finding, audit_partition, latencies_of
+from stream.verifying.reapply import Replay, replay_journal
+from stream.verifying.shared_log import LogFinding, audit_log, shares_model
+from stream.wire import codec
+from stream.wire.ledger import Ledger
+from stream.wire.records import Example, TopicPartition
+from stream.wire.topics import Topics
+
+POLL_MS = 100
+STATUS_INTERVAL_MS = 5_000
+
+
+class NotSettledError(OnebitError):
+    """The expected events were not settled within the timeout."""
+
+    exit_code = ExitCode.DIFFERS
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The result of a verification."""
+
+    findings: tuple[Finding, ...]  # by partition
+    log: LogFinding | None  # None without a shared model
+    replays: tuple[Replay, ...] | None  # None if the journal was not replayed
+    error: MatchedError
+
+    @property
+    def ok(self) -> bool:
+        """Whether all checks passed."""
+        parts: tuple[Finding | Replay, ...] = (*self.findings, *(self.replays or ()))
+        return all(part.ok for part in parts) and (self.log is None or self.log.ok)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code: DIFFERS if a check failed, USAGE if records that the ledger needs have been deleted."""
+        gone = {finding.partition for finding in self.findings if finding.gone}
+        wrong = {one.partition for one in self.findings if not one.ok}
+        wrong |= {one.partition for one in self.replays or () if not one.ok}
+        if self.ok:
+            return ExitCode.OK
+        return ExitCode.DIFFERS if wrong - gone or not (self.log is None or self.log.ok) else ExitCode.USAGE
+
+    @property
+    def latency(self) -> Latency | None:
+        """The decision latency, or None if there are no decisions."""
+        return quantiles(latencies_of(self.findings))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as a dict, in the form that --json prints."""
+        result = {
+            "ok": self.ok,
+            "matched": self.error.matched,
+            "error": self.error.error_rate,
+            "error_last_fifth": self.error.error_rate_last_fifth,
+            "latency": None if self.latency is None else self.latency._asdict(),
+            "partitions": [finding.as_json() for finding in self.findings],
+            **({"model": "own"} if self.log is None else self.log.as_json()),
+        }
+        if self.replays is not None:
+            result["replay"] = [found._asdict() | {"ok": found.ok} for found in self.replays]
+        return result
+
+
+def verify(
+    settings: Settings,
+    *,
+    wait_events: int | None = None,
+    timeout_ms: int = 600_000,
+    replay: bool = False,
+) -> Verified:
+    """Recompute every partition's ledger and compare it with the learner's ledger.
+
+    Args:
+        settings: Settings for the connection.
+        wait_events: First wait until N events are decided and no decision is pending.
+        timeout_ms: Maximum time to wait.
+        replay: Whether to replay the whole journal and compare the result with the recovered state.
+
+    Raises:
+        NotSettledError: the expected events were not settled within the timeout.
+        SettingsError: the topics are missing, or cannot be read.
+    """
+    with connected(settings) as (broker, topics, partitions):
+        try:
+            if wait_events is not None:
+                _wait(broker, topics, partitions, wait_events, timeout_ms)
+            tune_gc()
+            findings = [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
+        except JournalError as error:
+            raise SettingsError(str(error)) from error
+        log = audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
+        error_rates = matched_error(
+            _examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions)
+        )
+    return Verified(tuple(findings), log, tuple(replayed(settings)) if replay else None, error_rates)
+
+
+def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_ms: int) -> None:
+    deadline_ms = monotonic_ms() + timeout_ms
+    follower = JournalFollower(broker, topics, partitions)
+    ledger = Ledger()
+    show = every(STATUS_INTERVAL_MS, lambda: announce(f"waiting for {events:,} settled events: {ledger_line(ledger)}"))
+    while ledger.decided < events or ledger.pending:
+        if monotonic_ms() > deadline_ms:
+            raise NotSettledError(
+                f"waited {timeout_ms // 1_000} s for {events:,} settled events; got {ledger_line(ledger)}"
+            )
+        ledger = follower.read(POLL_MS)
+        show()
+    follower.close()
+
+
+def _examples(broker: Broker, tp: TopicPartition) -> Iterator[Example]:
+    """Yield the readable examples in a partition. The audit reports unreadable examples."""
+    for record in read_partition(broker, tp, open_ms=OPEN_MS):
+        with suppress(codec.MalformedError):
+            yield codec.decode_example(record)
+
+
+def replayed(settings: Settings) -> list[Replay]:
+    """Replay every partition's whole journal."""
+    with connected(settings) as (broker, topics, partitions):
+        return [
+            replay_journal(broker, topics, partition, replay_progress(f"replaying partition {partition}"))
+            for partition in range(partitions)
+        ]

@@ -1,0 +1,125 @@
+"""`onebit data`: data sets and logs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from onebit.cli.console import boxed_table, examples, out, print_json, print_line
+from onebit.cli.flags import Json, data_names, with_log_flags, with_settings
+from onebit.use_cases.log_summary import LogSummary, fields_of, rows_of, save_features, summarise_log
+from producers.datasets.catalogue import catalogue, is_log, problems
+from producers.datasets.logs.guess import to_toml
+from producers.datasets.logs.reading import LogFile
+from producers.datasets.logs.stored import remarks_of
+from producers.datasets.scaling import uneven_of
+from producers.plan import load_scaled, uneven_warning
+from stream.programs.process import warn
+from stream.settings.definitions import Program, Settings
+
+_CLASSES_SHOWN = 20
+
+app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True)
+
+
+@app.command(name="list", epilog=examples("onebit data list", "onebit data list --json"))
+@with_log_flags
+def list_data(json: Json = False) -> None:
+    """List the named data sets. Any svmlight file can also be used."""
+    for problem in problems():
+        warn(f"not listed: {problem}")
+    if json:
+        print_json([{k: v for k, v in entry._asdict().items() if k != "load"} for entry in catalogue()])
+        return
+    table = boxed_table("name", "rows", "features", "classes", "what", numbers=("rows", "features", "classes"))
+    for entry in catalogue():
+        table.add_row(entry.name, f"{entry.rows:,}", f"{entry.n_features:,}", str(entry.n_classes), entry.summary)
+    out.print(table)
+    for entry in catalogue():
+        print_line(f"terms of {entry.name}: {escape(entry.terms)}")
+    out.print("also accepted: svmlight files (plain, .gz or .zst), and logs of decisions (see onebit data show FILE)")
+
+
+@app.command(epilog=examples("onebit data show optdigits", "onebit data show offers.csv.gz --map offers.toml --json"))
+@with_settings(Program.SHOW)
+def show(
+    settings: Settings,
+    name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE", autocompletion=data_names)],
+    n_features: Annotated[int | None, typer.Option(min=1, help="Number of features in an svmlight file")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for a synthetic data set")] = 0,
+    mapping: Annotated[
+        str | None,
+        typer.Option("--map", metavar="FILE.toml|PAIRS", show_default="guessed", help="Columns of a tabular log"),
+    ] = None,
+    features_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-features",
+            help="Write a log's feature names and their indices to this file, for `onebit learn --features`",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a data set: rows, features, classes, terms of use, first rows and, for a tabular log, a mapping."""
+    if is_log(name_or_file):
+        _show_log(name_or_file, mapping, features_file, settings, as_json=json)
+        return
+    dataset = load_scaled(name_or_file, n_features, seed, settings.scale)
+    if uneven := uneven_warning(uneven_of(dataset)):
+        warn(uneven)
+    if json:
+        fields = {
+            "name": dataset.name, "rows": dataset.rows, "features": dataset.n_features, "classes": dataset.n_classes,
+            "class_names": dataset.class_names, "terms": dataset.terms,
+        }  # fmt: skip
+        print_json(fields)
+        return
+    out.print(f"[bold]{escape(dataset.name)}[/]: {dataset.rows:,} rows, {dataset.n_features:,} features")
+    named = ", ".join(f"{label} = {name}" for label, name in enumerate(dataset.class_names))
+    out.print(f"{dataset.n_classes} classes: {escape(named)}", soft_wrap=True)
+    out.print(f"terms: {escape(dataset.terms)}", soft_wrap=True)
+    table = boxed_table("event", "class", "non-zeros", "first entries", numbers=("class", "non-zeros"))
+    for row in range(min(5, dataset.rows)):
+        x, label = dataset.row(row)
+        entries = " ".join(f"{index}:{value:g}" for index, value in zip(x.indices[:6], x.values[:6], strict=True))
+        table.add_row(dataset.event_id(row), str(label), str(x.indices.size), entries)
+    out.print(table)
+
+
+def _show_log(
+    path: str, mapping_given: str | None, features_file: Path | None, settings: Settings, *, as_json: bool
+) -> None:
+    """Print a summary of a log, with the number of invalid rows."""
+    shown = summarise_log(path, mapping_given, settings.reward_above, settings.scale)
+    if features_file is not None:
+        save_features(shown, features_file)
+    if as_json:
+        print_json(fields_of(path, shown))
+        return
+    out.print(f"[bold]{escape(path)}[/]: {shown.format}", soft_wrap=True)
+    if shown.columns:
+        listed = ", ".join(column or "''" for column in shown.columns)
+        print_line(f"{len(shown.columns)} columns: {escape(listed)}")
+    if shown.guessed is not None:
+        out.print("guessed mapping; correct it, save it, and use it with --map:", highlight=False)
+        print_line(escape(to_toml(shown.guessed)))
+    if shown.log is not None:
+        _print_rows(shown, shown.log)
+
+
+def _print_rows(shown: LogSummary, log: LogFile) -> None:
+    rows, features = "row" if shown.rows == 1 else "rows", "feature" if log.n_features == 1 else "features"
+    out.print(f"{shown.rows:,} valid {rows}, {log.n_features:,} {features}")
+    for line in remarks_of(log):
+        print_line(escape(line))
+    some = ", ".join(log.class_names[:_CLASSES_SHOWN]) + (", ..." if len(log.class_names) > _CLASSES_SHOWN else "")
+    print_line(f"{len(log.class_names)} classes: {escape(some)}")
+    if uneven := uneven_warning(log.uneven):
+        print_line(escape(uneven))
+    for note in log.notes:
+        print_line(escape(note))
+    for row in rows_of(shown.first, log):
+        line = "  ".join(f"{key} {value}" for key, value in row.items() if value is not None and key != "features")
+        print_line(escape(line))
+        print_line(f"  [dim]{escape(str(row['features']))}[/]")

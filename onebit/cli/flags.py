@@ -1,0 +1,178 @@
+"""Command flags: `--profile`, the flags generated from settings, and shell completion."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from onebit.cli.console import write_log
+from stream.programs.process import announce, warn
+from stream.settings.definitions import AUTO, Panel, Program, Settings, SettingsError
+from stream.settings.sources import Described, described, load_settings, unknown_variables
+from stream.settings.values import CONFIG_VARIABLE
+
+
+@contextmanager
+def profiled(path: str | None) -> Iterator[None]:
+    """If a path is given, profile the enclosed code, and write the profile to this path on exit, even after an error.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    from cProfile import Profile
+
+    try:
+        with open(path, "ab"):  # an unwritable file is reported here, before a long run
+            pass
+    except OSError as error:
+        raise SettingsError(f"--profile {path}: cannot write: {error.strerror}") from error
+    profile = Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        profile.dump_stats(path)
+        announce(f"profile written to {path}. Run: python -m pstats {path}")
+
+
+Command = Callable[..., None]
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", rich_help_panel=Panel.OUTPUT, help="Print a JSON object on stdout"),
+]
+Partition = Annotated[
+    int, typer.Option(min=0, rich_help_panel=Panel.KAFKA, help="Partition, if each partition has its own model")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=Panel.OUTPUT,
+        show_default="onebit.toml, if it exists",
+        help="TOML file with settings; flags and ONEBIT_* variables override it",
+    ),
+]
+
+
+def with_settings(program: Program) -> Callable[[Command], Command]:
+    """Add --config and the flags of a program's settings to a command whose first argument is a `Settings`.
+
+    The command's other parameters become additional flags, which are listed after the settings.
+    """
+
+    def decorate(command: Command) -> Command:
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        return _with_flags(command, program, own, command)
+
+    return decorate
+
+
+def with_log_flags(command: Command) -> Command:
+    """Add the flags that all commands have (log, --debug, --config) to a command without settings."""
+
+    def run(_settings: Settings, **values: Any) -> None:
+        command(**values)
+
+    return _with_flags(command, Program.LOCAL, [*inspect.signature(command, eval_str=True).parameters.values()], run)
+
+
+def _with_flags(command: Command, program: Program, own: list[inspect.Parameter], run: Command) -> Command:
+    taken = [one for one in described() if program in one.setting.programs]
+    shared = [_parameter(one.field, _annotation(one)) for one in taken] + [_parameter("config", Config)]
+
+    @functools.wraps(command)
+    def command_with_flags(**values: Any) -> None:
+        config = values.pop("config")
+        flags = {one.name: values.pop(one.field) for one in taken}
+        settings = settings_from(config, flags)
+        with profiled(settings.profile if "profile" in flags else None):
+            run(settings, **values)
+
+    parameters = [*shared, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
+    command_with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command_with_flags.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command_with_flags
+
+
+def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """Load the settings from flags, variables and the settings file. Warn about unknown variables."""
+    if config is not None:
+        os.environ[CONFIG_VARIABLE] = str(config)
+    try:
+        settings = load_settings(flags)
+        write_log(settings.log_format, settings.log_level, debug=settings.debug)
+    finally:
+        for message in unknown_variables():
+            warn(message)
+    return settings
+
+
+def learner_names(incomplete: str) -> list[str]:
+    """Return the learner names that start with the typed text."""
+    return _starting(incomplete, *_learners())
+
+
+def learner_choices(incomplete: str) -> list[str]:
+    """Return the values of the `learner` setting, including `auto`, that start with the typed text."""
+    return _starting(incomplete, AUTO, *_learners())
+
+
+def data_names(incomplete: str) -> list[str]:
+    """Return the data set names that start with the typed text. The shell completes file names."""
+    from producers.datasets.catalogue import catalogue
+
+    return _starting(incomplete, *(entry.name for entry in catalogue()))
+
+
+def policy_names(incomplete: str) -> list[str]:
+    """Return the `onebit estimate` policies whose names start with the typed text."""
+    return _starting(incomplete, "logged", "uniform", "constant:", "model:", *_learners())
+
+
+COMPLETED = {"learner": learner_choices, "data": data_names}
+"""Functions for shell completion, by setting."""
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _annotation(one: Described) -> Any:
+    """Return the annotation for a flag: its type or None, and its help."""
+    kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
+    is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
+    kind: Any = str if one.is_duration or one.is_probability else kinds[0] if is_optional else one.annotation
+    flags = f"{one.flag}/--no-{one.flag.removeprefix('--')}" if kind is bool else one.flag
+    numeric = kind in (int, float)
+    return Annotated[
+        kind | None,
+        typer.Option(
+            flags,
+            metavar=one.setting.metavar or ("DURATION" if one.is_duration else "N" if kind is int else None),
+            rich_help_panel=one.panel,
+            show_default=one.shown_default,
+            help=one.setting.help,
+            min=one.low if numeric else None,
+            max=one.high if numeric else None,
+            autocompletion=COMPLETED.get(one.name),
+        ),
+    ]
+
+
+def _learners() -> list[str]:
+    from stream.learners import registered
+
+    return list(registered())
+
+
+def _starting(incomplete: str, *names: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

@@ -1,0 +1,138 @@
+"""`onebit verify`: recompute the ledger from the topics and, with --replay, the learner's state."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from consumers.tally import misplaced
+from consumers.verify import verify as use_case
+from onebit.cli.console import examples, out, print_json, print_line
+from onebit.cli.flags import Json, with_settings
+from onebit.cli.model import print_replays
+from producers.plan import dataset_of, events_of
+from stream.measures.errors import MatchedError
+from stream.measures.latencies import quantiles
+from stream.parsing import parse_duration
+from stream.programs.process import quantity
+from stream.reporting.tables import percent
+from stream.settings.definitions import Program, Settings
+from stream.verifying.audit import Finding, latencies_of
+from stream.verifying.shared_log import LogFinding
+from stream.wire.ledger import MISPLACED_REMEDY, Ledger
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples("onebit verify", "onebit verify --wait-events 5620 --timeout 10m --json", "onebit verify --replay")
+)
+@with_settings(Program.VERIFY)
+def verify(
+    settings: Settings,
+    wait_events: Annotated[
+        int | None, typer.Option(help="First wait until N events are decided and no decision is pending")
+    ] = None,
+    wait_replay: Annotated[
+        bool,
+        typer.Option("--wait-replay", help="First wait for all events from `onebit replay` with the same settings"),
+    ] = False,
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time to wait")] = "10m",
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="Also replay the whole journal, and compare the result with the recovered state"),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Recompute the ledger from the topics and compare it with the learner's ledger.
+
+    With --replay, also replays the journal from the first step without snapshots. The state must be the same, bit for
+    bit, as after a recovery from the newest snapshot. Exits with 1 if a ledger or a state differs, and with 2 if
+    records that the ledger needs have been deleted.
+    """
+    if wait_replay and wait_events is None:
+        wait_events = events_of(settings, dataset_of(settings))
+    found = use_case(
+        settings,
+        wait_events=wait_events,
+        timeout_ms=parse_duration(timeout),
+        replay=replay,
+    )
+    if json:
+        print_json(found.to_dict())
+    else:
+        if found.log is not None and found.log.ok:
+            print_log(found.log)
+        print_findings(found.findings, found.error)  # last, because it prints the verdict
+        if found.log is not None and not found.log.ok:
+            print_log(found.log)
+        print_replays(found.replays or ())
+    if not found.ok:
+        raise typer.Exit(found.exit_code)
+
+
+def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
+    """For each partition, print the learner's ledger, the audited ledger, and all differences.
+
+    The last line contains the verdict and the error rate.
+    """
+    for finding in findings:
+        if finding.gone:
+            out.print(f"partition {finding.partition}: the ledger cannot be recomputed")
+            for place in finding.gone:
+                print_line(f"  [yellow]✗[/] {escape(place)}")
+            continue
+        table = Table(title=f"partition {finding.partition}", title_justify="left")
+        for column in ("", "learner", "from the topics", ""):
+            table.add_column(column, justify="right" if column else "left")
+        for name, counted, audited in zip(Ledger._fields, finding.learner, finding.audited, strict=True):
+            verdict = "" if counted == audited else "[bold red]differs"
+            table.add_row(name.replace("_", " "), f"{counted:,}", f"{audited:,}", verdict)
+        out.print(table)
+        for fault in (*finding.faults, *finding.audited.imbalances()):
+            out.print(f"  [red]✗[/] {escape(fault)}", highlight=False)
+        if found := misplaced(finding.audited):
+            print_line(f"  [yellow]![/] {found:,} {MISPLACED_REMEDY}")
+        for place in finding.foreign:
+            out.print(f"  [yellow]![/] {escape(place)}", highlight=False)
+        if finding.foreign_count > len(finding.foreign):
+            out.print(f"  [yellow]![/] and {finding.foreign_count - len(finding.foreign):,} more such records")
+        if finding.contexts_behind or finding.feedback_behind:
+            out.print(
+                f"  not yet applied: {finding.contexts_behind:,} contexts, {finding.feedback_behind:,} feedback records"
+            )
+    gone = [finding for finding in findings if finding.gone]
+    wrong = [finding for finding in findings if not finding.ok and not finding.gone]
+    if latency := quantiles(latencies_of(findings)):
+        print_line(f"decision latency: median {latency.median_ms:,} ms (99th percentile: {latency.p99_ms:,} ms)")
+    partitions = quantity(len(findings), "partition")
+    if gone:
+        out.print(f"[bold yellow]✗ the ledger cannot be recomputed[/] in {len(gone)} of {partitions}")
+    if wrong:
+        verdict = f"[bold red]✗ the ledger does not add up[/] in {len(wrong)} of {partitions}"
+        print_line(f"{verdict}; {_error_line(error)}")
+    elif not gone:
+        verdict = f"[bold green]✓ the ledger adds up[/] in {partitions}"
+        print_line(f"{verdict}; {_error_line(error)}")
+
+
+def print_log(log: LogFinding) -> None:
+    """Print the audit result for a shared model's log, and the replica versions in the journals."""
+    for fault in log.faults:
+        print_line(f"  [red]✗[/] {escape(fault)}")
+    for warning in log.warnings:
+        print_line(f"  [yellow]![/] {escape(warning)}")
+    replicas = ", ".join(f"{name} {sha256[:16]} at {version:,}" for name, version, sha256 in log.replicas)
+    verdict = "[bold green]✓ one model[/]" if log.ok else "[bold red]✗ the shared model's log differs[/]"
+    print_line(f"{verdict}, version {log.version:,}; {replicas or 'no replica reported'}")
+
+
+def _error_line(error: MatchedError) -> str:
+    if not error.matched:
+        return "error unknown: no feedback has been matched"
+    return (
+        f"error {percent(error.error_rate)}, last fifth {percent(error.error_rate_last_fifth)} (decisions with "
+        f"reward 0, out of {error.matched:,} with feedback in time)"
+    )

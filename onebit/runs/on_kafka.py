@@ -1,0 +1,289 @@
+"""Runs on Kafka, with each program in its own process, until every decision is settled."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from onebit.runs.embedded import Judge, RunEnd, report_of
+from onebit.runs.plan import Run, resolve_run
+from producers.datasets.base import Dataset
+from producers.datasets.log import LogDataset
+from producers.datasets.scaling import uneven_of
+from producers.plan import uneven_warning
+from stream.errors import ExitCode, OnebitError
+from stream.kafka.port import AccessError, Broker, BrokerError
+from stream.kafka.reading import read_in_order, read_partition
+from stream.learners import registered
+from stream.programs.connection import command_hint, connect
+from stream.programs.process import WARNING, Meter, ShowProgress, announce, ignore, warn
+from stream.recovery.recover import recover
+from stream.recovery.state import state_digest
+from stream.recovery.steps import JournalFollower
+from stream.reporting.run_report import RunReport
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.values import variable_of
+from stream.task.settings import TaskSettings
+from stream.verifying.models import replica_at
+from stream.verifying.shared_log import audit_log
+from stream.wire import codec
+from stream.wire.records import TopicPartition
+from stream.wire.topics import DEFAULT_PREFIX, Topics
+
+PROGRAMS = LEARNER, FEEDBACK, REPLAY = "learn", "feedback", "replay"
+POLL_MS = 200
+STOP_TIMEOUT_S = 30.0
+
+RESTARTS_MAX = 5
+"""Maximum number of times to restart a learner that was removed from its group. A process supervisor would also restart
+the learner."""
+
+
+class ProgramEndedError(OnebitError):
+    """A program in the run ended early. The error contains the program's exit code."""
+
+
+class RunStoppedError(OnebitError):
+    """The run was stopped early."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def run_on_kafka(
+    settings: Settings,
+    learner: str,
+    dataset: Dataset,
+    command: str,
+    stop: Callable[[], bool] = lambda: False,
+    show: ShowProgress = ignore,
+) -> RunReport:
+    """Run one learner, with each program in its own process, until every decision is settled.
+
+    Args:
+        settings: The run's settings, which the programs receive as environment variables.
+        learner: The learner to run; one of the learners in the settings.
+        dataset: The data set.
+        command: The command line, for the report.
+        stop: Returns whether to stop.
+        show: Called at intervals with the progress.
+
+    Raises:
+        SettingsError: the topics contain events from an earlier run.
+        ProgramEndedError: a program ended early.
+        RunStoppedError: the run was stopped.
+    """
+    settings = _with_own_topics(settings, learner)
+    run = resolve_run(settings, learner, dataset, command)
+    task, topics = run.task, run.topics
+    started_s = time.perf_counter()
+    with closing(connect(settings)) as broker:
+        shares_model = task.model == "shared"
+        broker.create_topics(
+            topics.specs(run.partitions, settings.replication, settings.retention_ms, shares_model=shares_model)
+        )
+        _refuse_used(broker, topics, settings)
+        announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
+        with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
+            _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
+            reported = uneven_warning(uneven_of(dataset))  # the run has already logged this warning
+            for message in programs.warnings(REPLAY):
+                if message != reported:
+                    warn(f"`onebit replay`: {message}")
+        announce(
+            f"{learner}: topics kept. To verify: {command_hint(settings, 'verify')}; to delete: "
+            f"{command_hint(settings, 'topics delete')}"
+        )
+        wall_s = time.perf_counter() - started_s
+        judge, virtual_s = _judge(broker, run)
+        ended = _shared_end if shares_model else _own_end
+        end = ended(broker, topics, task, run.partitions)._replace(virtual_s=virtual_s, wall_s=wall_s)
+        return report_of(broker, run, judge, end, in_real_time=True)
+
+
+def _own_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
+    """Return the results that depend on the tasks' final models."""
+    tasks = [recover(broker, topics, partition, settings).task for partition in range(partitions)]
+    digest = state_digest(task.learner.state() for task in tasks)
+    return RunEnd(sum(task.version for task in tasks), sum(task.alarms for task in tasks), digest, 0.0, 0.0, None)
+
+
+def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
+    """Return the results that depend on the final shared model, with the replica versions recorded in the journals."""
+    replica = replica_at(broker, topics, settings)
+    digest, alarms = state_digest([replica.learner.state()]), int(replica.learner.alarms.sum())
+    replicas = audit_log(broker, topics, partitions).replicas
+    return RunEnd(replica.updates, alarms, digest, 0.0, 0.0, None, "shared", replicas)
+
+
+def _with_own_topics(settings: Settings, learner: str) -> Settings:
+    """Return the settings with the user's topic prefix or, by default, a prefix that is unique to this run."""
+    if settings.topic_prefix != DEFAULT_PREFIX:
+        suffix = f"{learner}." if len(settings.learner) > 1 else ""
+        return settings.model_copy(update={"topic_prefix": settings.topic_prefix + suffix})
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return settings.model_copy(update={"topic_prefix": f"{DEFAULT_PREFIX}run-{stamp}.{learner}."})
+
+
+def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:
+    tps = [TopicPartition(topics.contexts, partition) for partition in range(settings.partitions)]
+    if any(ends.high_watermark > 0 for ends in broker.ends(tps).values()):
+        raise SettingsError(
+            f"--topic-prefix {settings.topic_prefix}: {topics.contexts} contains events from an earlier run. "
+            f"Use a different prefix, or delete the topics: {command_hint(settings, 'topics delete')}"
+        )
+
+
+class _Programs:
+    """A run's processes and their log files."""
+
+    def __init__(self, settings: Settings, learner: str, directory: Path) -> None:
+        own = settings.model_copy(
+            update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
+        )
+        self._ready_file = directory / "ready"
+        # The programs cannot share a metrics port, and their logs are parsed for warnings.
+        overrides = {
+            "metrics_port": "0", "log_format": "text", "log_level": "info", "ready_file": str(self._ready_file)
+        }  # fmt: skip
+        self._environment = os.environ | _scoped_parameters(own).environment()
+        self._environment |= {variable_of(name): value for name, value in overrides.items()}
+        self._environment.pop(variable_of("profile"), None)  # the profile covers only this process
+        self._restarts = 0
+        self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, *names: str) -> None:
+        """Start programs.
+
+        Raises:
+            ProgramEndedError: a program cannot be started.
+        """
+        for name in names:
+            try:
+                self.processes[name] = self._start(name)
+            except OSError as error:
+                raise ProgramEndedError(f"cannot start `onebit {name}`: {error}") from error
+
+    def _start(self, name: str) -> "subprocess.Popen[bytes]":
+        with self.logs[name].open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "onebit", name],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # only the main process receives Ctrl-C, and it stops the programs in order
+            )
+
+    def check(self) -> None:
+        """Start the replay once the learner is ready and end the run if a program has ended early.
+
+        Only the replay may end before the run ends. Events replayed before the learner is ready would all be decided at
+        once, before any feedback arrives.
+
+        Raises:
+            ProgramEndedError: a program has ended early, or the replay cannot be started.
+        """
+        if REPLAY not in self.processes and self._ready_file.exists():
+            self.start(REPLAY)
+        for name, process in list(self.processes.items()):
+            code = process.poll()
+            if code == ExitCode.FENCED and self._restarts < RESTARTS_MAX:
+                self._restarts += 1
+                announce(f"`onebit {name}` ended; restarting: {self._last_lines(name, 1)}")
+                self.processes[name] = self._start(name)
+            elif code is not None and (code != 0 or name != REPLAY):
+                error = ProgramEndedError(
+                    f"`onebit {name}` ended with exit code {code}; last lines of its log:\n{self._last_lines(name)}"
+                )
+                error.exit_code = next((known for known in ExitCode if known == code != 0), ExitCode.CRASHED)
+                raise error
+
+    def _last_lines(self, name: str, count: int = 15) -> str:
+        return "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-count:])
+
+    def warnings(self, name: str) -> list[str]:
+        """Return a program's warnings from its log file."""
+        lines = self.logs[name].read_text(errors="replace").splitlines()
+        return [line.removeprefix(WARNING).strip() for line in lines if line.startswith(WARNING)]
+
+    def stop(self) -> None:
+        """Stop all programs. Each program completes its transaction."""
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _scoped_parameters(settings: Settings) -> Settings:
+    """Return the settings for one learner, without parameters that it would reject."""
+    learner = settings.learner[0]
+    names = {parameter.name for parameter in registered()[learner].parameters}
+    kept = [
+        text
+        for text in settings.param
+        if text.partition("=")[0].removeprefix(f"{learner}.") in names
+    ]  # fmt: skip
+    return settings.model_copy(update={"param": kept})
+
+
+@contextmanager
+def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
+    with tempfile.TemporaryDirectory(prefix="onebit-run-") as directory:
+        programs = _Programs(settings, learner, Path(directory))
+        try:
+            programs.start(LEARNER, FEEDBACK)
+            yield programs
+        finally:
+            programs.stop()
+
+
+def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Callable[[], bool], meter: Meter) -> None:
+    """Wait until all events are decided, all feedback has arrived, and no decision is pending."""
+    dataset, events, plan = run.dataset, run.events, run.plan
+    schedule = dataset.schedule(0, events, run.replay.shuffle_seed)
+    # If a log has no true classes, the number of feedback records depends on the decisions. The run then ends when no
+    # decision is pending.
+    is_log = isinstance(dataset, LogDataset)
+    feedback = 0 if is_log else sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)
+    follower = JournalFollower(broker, run.topics, run.partitions)
+    while True:
+        programs.check()
+        if stop():
+            raise RunStoppedError("the run was stopped early; its topics are kept")
+        try:
+            ledger = follower.read(POLL_MS)
+        except AccessError:
+            raise
+        except BrokerError as error:
+            announce(f"broker unavailable: {error}")
+            time.sleep(1.0)
+            continue
+        if meter.is_due():
+            meter.show(ledger.decided, pending=ledger.pending, to_come=max(0, feedback - ledger.feedback))
+        if ledger.decided >= events and ledger.pending == 0 and ledger.feedback >= feedback:
+            break
+    follower.close()
+
+
+def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
+    """Evaluate predictions in broker-time order. Also return the time from the first decision to the last outcome."""
+    judge = Judge(run.dataset.n_classes)
+    tps = [TopicPartition(run.topics.predictions, partition) for partition in range(run.partitions)]
+    for record in read_in_order(broker, dict(sorted(broker.beginnings(tps).items()))):
+        prediction = codec.decode_prediction_fields(record)
+        judge.observe(prediction, run.dataset.known_of(prediction.id), record.append_ms)
+    last_ms = max(
+        record.append_ms
+        for partition in range(run.partitions)
+        for record in read_partition(broker, TopicPartition(run.topics.examples, partition))
+    )
+    return judge, (last_ms - judge.decided_ms[0]) / 1_000

@@ -1,0 +1,274 @@
+"""Checks performed after each simulation run.
+
+Each check returns its findings as messages. A check compares the topics with the records that were sent and the
+transactions that were committed in the `World`. The only learner data that it uses is the learners' final state.
+"""
+
+import re
+from collections.abc import Iterable
+
+from onebit.simulation.outside import INPUTS, LOG, TOPICS, name_of
+from onebit.simulation.partitions import Partition, differences
+from onebit.simulation.reference import can_play
+from onebit.simulation.schedule import N_CLASSES, SHOWN, Kind
+from onebit.simulation.shared_model import check_shared_model
+from onebit.simulation.world import World
+from stream.kafka.reading import read_partition
+from stream.recovery.recover import rebuild
+from stream.recovery.state import state_digest, task_digest
+from stream.task.join_table import Input, State
+from stream.task.task import Task
+from stream.verifying.oracle import Decided, Letter
+from stream.wire import codec
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
+from stream.wire.ledger import Ledger
+from stream.wire.records import Example, Outcome, Record, TopicPartition
+
+OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journal, TOPICS.snapshots)
+
+
+def check(world: World) -> list[str]:
+    """Check a run, and update the coverage counts with its evictions and the join-table rows that were applied."""
+    wrong: list[str] = []
+    tasks = world.processes.tasks()
+    partitions = [Partition(world, number) for number in range(world.schedule.partitions)]
+    if sorted(tasks) != list(range(len(partitions))):
+        wrong.append(f"expected {len(partitions)} running partitions at the end; got {sorted(tasks)}")
+    for one in partitions:
+        findings = one.wrong + _as_sent(one) + _in_order(one) + _ticks(one) + _offsets(one)
+        if one.oracle is not None:
+            world.trace.fired.update({name: one.oracle.counts[name] for name in EVICTIONS})
+            world.trace.fired.update({row_name(*row): count for row, count in one.oracle.rows.items()})
+        if one.number in tasks:
+            findings += _recovered_is_the_same(one, tasks[one.number])
+        wrong += [f"partition {one.number}: {what}" for what in findings]
+    if world.schedule.task.model == "shared":
+        wrong += check_shared_model(world, partitions)
+    return wrong + _nothing_aborted_is_visible(world)
+
+
+EVICTIONS = ("pending_evicted", "orphans_evicted", "retained_evicted", "deferred_evicted")
+
+
+def row_name(state: State, happened: Input) -> str:
+    """Return the name that reports use for a row in the join table."""
+    return f"join: {state.name.lower()} + {happened.name.lower()}"
+
+
+def _as_sent(partition: Partition) -> list[str]:
+    """Compare the oracle's events with the events that were sent, so that no check relies on the codec alone."""
+    sent = partition.world.outside.sent
+    malformed: set[tuple[str, int]] = set()
+    wrong: list[str] = []
+    eligible = _eligible(partition)
+    for event in partition.events:
+        if isinstance(event, Letter) and event.kind == DEAD_LETTER_MALFORMED:
+            malformed.add((event.topic, event.offset))
+        elif isinstance(event, Decided):
+            was = sent[TOPICS.contexts, partition.number, event.offset]
+            logged = None if partition.task.play == "own" else was.logged
+            context = event.context
+            if (was.id, logged, was.deferred) != (context.id, context.logged, context.is_deferred):
+                wrong.append(f"context at offset {event.offset}: expected {was}; got {event.context}")
+            among, decision = eligible[event.offset] or {}, event.prediction.decision
+            if not {decision.action, decision.greedy} <= among.keys():
+                wrong.append(f"context at offset {event.offset}: expected classes among {among}; got {decision}")
+            elif event.prediction.class_name != among[decision.action]:
+                wrong.append(f"context at offset {event.offset}: expected the class {among}; got {event.prediction}")
+        elif isinstance(event, Example) and event.outcome is Outcome.MATCHED and event.feedback_offset is not None:
+            was = sent[TOPICS.feedback, partition.number, event.feedback_offset]
+            is_other = was.kind in SHOWN or was.action not in (None, event.action)
+            if is_other or (was.id, was.bit) != (event.id, event.reward):
+                wrong.append(f"feedback at offset {event.feedback_offset}: expected {was}; got {event}")
+    for record in (*partition.contexts, *partition.feedback):
+        if record.topic == TOPICS.contexts or not partition.is_tick(record):
+            was = sent[record.topic, partition.number, record.offset]
+            is_bad = not was.id or (record.topic == TOPICS.contexts and eligible[record.offset] is None)
+            if is_bad is not ((record.topic, record.offset) in malformed):
+                wrong.append(f"{record.topic} offset {record.offset}: expected malformed={is_bad}")
+    return wrong
+
+
+def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
+    """Return each context's eligible classes with their names, keyed by offset; None for a malformed context.
+
+    In a pipeline with open classes, a class's index depends on the order in which the contexts name the classes. If the
+    model is shared, the index depends on the order in the log, and a step knows the names in the journal up to and
+    including the step's own record.
+    """
+    task, found = partition.task, dict[int, dict[int, str | None] | None]()
+    indices = {} if task.open_classes else {name_of(k): k for k in range(N_CLASSES)}
+    steps = iter(partition.steps if partition.is_shared else ())
+    end = 0
+    for record in partition.contexts:
+        while partition.is_shared and record.offset >= end:
+            step = next(steps)
+            indices = _with_names(indices, () if step.log is None else step.log.names)
+            end = step.contexts[1]
+        was = partition.world.outside.sent[record.topic, partition.number, record.offset]
+        listed = list(indices) if was.eligible is None else list(map(name_of, was.eligible))
+        known = _with_names(indices, listed)
+        chosen = {known[name]: name if task.open_classes else None for name in listed}
+        is_bad = not chosen or len(chosen) < len(listed) or max(chosen) >= N_CLASSES
+        is_played = task.play == "own" or was.logged is None or was.logged.action in chosen
+        if not was.id or not can_play(task, was.logged) or is_bad or not is_played:
+            found[record.offset] = None
+            continue
+        if partition.is_shared and len(known) > len(indices):
+            partition.wrong.append(f"context at offset {record.offset}: the log does not contain its classes")
+        indices = known
+        found[record.offset] = chosen
+    return found
+
+
+def _with_names(indices: dict[str, int], names: Iterable[str]) -> dict[str, int]:
+    """Assign the next free indices to new names, in order."""
+    known = dict(indices)
+    for name in names:
+        known.setdefault(name, len(known))
+    return known
+
+
+def _in_order(partition: Partition) -> list[str]:
+    """Check that records are applied in append-time order. Skip the check if faults delay the visibility of records."""
+    if any(name.startswith(_LATE_TO_SHOW) for name in partition.world.trace.fired) or partition.world.schedule.old_lags:
+        return []
+    latest_ms = 0
+    for step in partition.steps:
+        times_ms = [
+            record.append_ms
+            for records, (first, end) in ((partition.contexts, step.contexts), (partition.feedback, step.feedback))
+            for record in records
+            if first <= record.offset < end
+        ]
+        if min(times_ms, default=latest_ms) < latest_ms:
+            return [f"step {step.number} applies a record after a record with a later append time"]
+        latest_ms = max(times_ms, default=latest_ms)
+    return []
+
+
+_LATE_TO_SHOW = (Kind.FOREIGN_BEGIN, Kind.HOLD, Kind.EXPELLED_IN_COMMIT)
+"""Faults that delay the visibility of records, so that learners do not read them in append-time order.
+
+When a learner loses its session, the records after its open transaction are invisible until the broker aborts the
+transaction.
+"""
+
+
+def _ticks(partition: Partition) -> list[str]:
+    """Check the number of ticks, and check that no events are pending at the end.
+
+    A step with decisions must have exactly one tick. Any other step may have one tick or none.
+    """
+    wrong: list[str] = []
+    world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
+    transactions = world.processes.committed()
+    for record in read_partition(world.broker, predictions):
+        place = (predictions, record.offset)
+        tick = partition.ticks.get(codec.step_of(record) or 0)
+        if place not in world.outside.foreign_outputs and (
+            tick is None or transactions.get((feedback, tick.offset)) is not transactions.get(place)
+        ):
+            wrong.append(f"prediction at offset {record.offset}: its transaction contains no tick for the step")
+    count = sum(map(partition.is_tick, partition.feedback))
+    if count != len(partition.ticks) or not set(partition.ticks) <= {step.number for step in partition.steps}:
+        wrong.append(
+            f"expected at most one tick per step; got {count} ticks for {len(partition.ticks)} steps, the last of "
+            f"which is step {max(partition.ticks)}"
+        )
+    last = partition.steps[-1].ledger if partition.steps else Ledger()
+    if last.pending or last.deferred or last.orphans_waiting:
+        wrong.append(
+            f"{last.pending} decisions, {last.deferred} deferred decisions and {last.orphans_waiting} orphans are "
+            "pending at the end"
+        )
+    return wrong
+
+
+def _offsets(partition: Partition) -> list[str]:
+    """Check that the group's committed offsets are the end offsets of the journal's last step."""
+    if not partition.steps:
+        return []
+    tps, last = [partition.tp(topic) for topic in INPUTS], partition.steps[-1]
+    committed = partition.world.broker.committed(partition.world.schedule.options.group, tps)
+    expected = dict(zip(tps, (last.contexts[1], last.feedback[1]), strict=True))
+    if committed == expected:
+        return []
+    return [f"expected committed offsets {expected}, as in the journal's last step; got {committed}"]
+
+
+def _recovered_is_the_same(partition: Partition, task: Task) -> list[str]:
+    """Check that a task's final state, apart from a shared model, equals the state restored from its topics."""
+    wrong: list[str] = []
+    if not partition.is_shared and partition.oracle is not None:
+        one, other = (state_digest([learner.state()]) for learner in (task.learner, partition.reference.learner))
+        if one != other:
+            wrong.append("the learner's model is not bit-identical to that of the reference learner")
+    digest = task_digest(task)
+    for how, snapshots in (("the journal", False), ("the newest snapshot and the journal", True)):
+        again = rebuild(partition.world.broker, TOPICS, partition.number, partition.task, snapshots=snapshots).task
+        if task_digest(again) != digest:
+            wrong.append(f"the learner's task is not bit-identical to the task recovered from {how}")
+    return wrong
+
+
+def _nothing_aborted_is_visible(world: World) -> list[str]:
+    """Check that the visible outputs are exactly those from committed transactions."""
+    wrong: list[str] = []
+    committed = (*world.processes.committed(), *world.outside.foreign_outputs)
+    topics = (*OUTPUTS, TOPICS.feedback)
+    tps = [TopicPartition(topic, partition) for topic in topics for partition in range(world.schedule.partitions)]
+    for tp in [*tps, LOG] if world.schedule.task.model == "shared" else tps:
+        records = [record for record in read_partition(world.broker, tp) if codec.promotion_of(record) is None]
+        visible = [record.offset for record in records if (*tp, record.offset) not in world.outside.sent]
+        expected = sorted(offset for at, offset in committed if at == tp)
+        if visible != expected:
+            odd = sorted(set(visible) ^ set(expected))
+            wrong.append(f"{tp}: offsets {odd} are visible or committed, but not both")
+    return wrong
+
+
+def equal_faultless(world: World, faultless: World) -> list[str]:
+    """Return the differences from a run with the same events and no faults.
+
+    If the faults in a run take no virtual time, the run publishes the same predictions, examples and dead letters as a
+    run without faults in a single process. The records are identical byte for byte and in the same order. Every
+    partition's final model and ledger are also equal. This requires four conditions:
+
+    1. A learner polls whenever a record is appended or an action is due. Otherwise, the times of ticks would differ.
+    2. `idle_ms` is 1, and deadlines pass in milliseconds during which nothing else happens (see `schedule`). Otherwise,
+       a learner that has just started would detect deadlines later than one that is already running.
+    3. `retain_ms` is longer than the run, because stream time, which advances with every tick, determines when the join
+       forgets an id.
+    4. No other producer holds a transaction open on contexts or feedback.
+
+    Runs with a shared model are not compared, because a decision depends on how far its task has read the log.
+
+    Settlement times and feedback offsets are not compared. Both depend on the number of ticks, and thus on how the
+    records are divided into steps, which faults change.
+    """
+    wrong: list[str] = []
+    for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):
+        for partition in range(world.schedule.partitions):
+            tp = TopicPartition(topic, partition)
+            one = _lasting_values(read_partition(world.broker, tp))
+            other = _lasting_values(read_partition(faultless.broker, tp))
+            name = f"differs from the run without faults: {topic}/{partition}"
+            wrong += [f"{name} {difference}" for difference in differences("record", other, one)]
+    tasks, expected = (
+        {number: (task.join.ledger(), state_digest([task.learner.state()])) for number, task in of}
+        for of in (world.processes.tasks().items(), faultless.processes.tasks().items())
+    )
+    wrong += [
+        f"differs from the run without faults: partition {number}: expected {expected[number]}; got {got}"
+        for number, got in tasks.items()
+        if got != expected[number]
+    ]
+    return wrong
+
+
+def _lasting_values(records: Iterable[Record]) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, _LEFT_OUT.sub(b"", record.value or b"")) for record in records]
+
+
+_LEFT_OUT = re.compile(rb'"(settled_at_ms|feedback_offset)":[0-9]+,?')

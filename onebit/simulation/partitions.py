@@ -1,0 +1,77 @@
+"""Audits each partition and compares its decisions with those of a reference learner."""
+
+from itertools import zip_longest
+from typing import Any
+
+from onebit.simulation.outside import INPUTS, LOG, TOPICS
+from onebit.simulation.reference import Reference
+from onebit.simulation.world import World
+from stream.kafka.reading import read_partition
+from stream.recovery.steps import JournalStep
+from stream.verifying.audit import audit_partition
+from stream.verifying.oracle import Decided, Event, Oracle
+from stream.wire import codec
+from stream.wire.records import Record, TopicPartition
+from stream.wire.updates import NAMED
+
+
+class Partition:
+    """One partition's audit, which includes a reference learner."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.number = world, number
+        self.task = world.schedule.task
+        self.is_shared = self.task.model == "shared"
+        self.reference = Reference(self.task)
+        self.steps: list[JournalStep] = []
+        self.decided: list[list[Decided]] = []  # each step's decisions
+        self.events: list[Event] = []
+        self.oracle: Oracle | None = None
+        self.wrong: list[str] = []
+        self.contexts, feedback = (list(read_partition(world.broker, self.tp(topic))) for topic in INPUTS)
+        self.feedback = [record for record in feedback if codec.promotion_of(record) is None]
+        self.ticks = {
+            int(dict(record.headers)["onebit-tick"]): record for record in filter(self.is_tick, self.feedback)
+        }
+        self._audit()
+
+    def tp(self, topic: str) -> TopicPartition:
+        """Return this partition of a topic."""
+        return TopicPartition(topic, self.number)
+
+    def is_tick(self, record: Record) -> bool:
+        """Return whether a feedback record is a tick. All other feedback was sent by outside clients."""
+        return (record.topic, self.number, record.offset) not in self.world.outside.sent
+
+    def _audit(self) -> None:
+        """Run `onebit verify`'s audit. It must find no faults and must count all records from other programs."""
+        finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
+        foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
+        self.wrong += [f"audit: {fault}" for fault in finding.faults]
+        if not finding.ok and not finding.faults:
+            self.wrong.append(f"audit: the learner counted {finding.learner}; the audit counted {finding.audited}")
+        if (finding.foreign_count, finding.contexts_behind, finding.feedback_behind) != (foreign, 0, 0):
+            self.wrong.append(
+                f"audit: expected {foreign} records from other programs and no unapplied inputs; got {finding}"
+            )
+
+    def _observe(self, step: JournalStep, oracle: Oracle) -> None:
+        self.oracle = oracle
+        self.steps.append(step)
+        self.events += oracle.events
+        self.decided.append([event for event in oracle.events if isinstance(event, Decided)])
+        for event in oracle.events:
+            if not self.reference.apply(event):
+                self.wrong.append(f"step {step.number}: the reference learner's decision differs from {event}")
+        for name in () if step.log is None else step.log.adds:
+            self.reference.add_alone(NAMED, name=name)
+        if not self.is_shared and self.reference.differs(step):
+            self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
+
+
+def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
+    """Return the first difference between two lists, as a message. The shorter list is padded with None."""
+    for number, (one, other) in enumerate(zip_longest(expected, got)):
+        if one != other:
+            return [f"{what} {number}: expected {one}; got {other}"]
+    return []

@@ -1,0 +1,117 @@
+"""Reference learners, which process the expected decisions and outcomes from the audit's oracle, in order.
+
+A reference collects its changes to the model as entries of a log. If a task has its own model, its reference applies
+the entries at once and must make the same decisions as the task. If the model is shared, the task must write the same
+entries to the log, and `shared_model` checks the decisions.
+"""
+
+from math import nan
+from typing import Any
+
+from onebit.simulation.outside import label_of
+from stream.learners import Learner
+from stream.randomness.draws import Purpose, uniform
+from stream.recovery.steps import JournalStep
+from stream.task.settings import TaskSettings
+from stream.verifying.oracle import Corrected, Decided, Event, Promoted
+from stream.wire.records import Decision, Example, Features, Logged, Outcome, Target
+from stream.wire.updates import (
+    CORRECTED,
+    DECIDED,
+    NO_BIT,
+    NO_LABEL,
+    PROMOTED,
+    SETTLED,
+    Entry,
+    entry_without_decision,
+)
+
+WEIGHING = ("banditron", "soba-diag")
+"""The learners in the simulation that use the propensity to weight a bit."""
+
+
+def can_play(task: TaskSettings, logged: Logged | None) -> bool:
+    """Return whether a context has the logged fields that the task needs."""
+    if task.play == "own" or logged is None:
+        return task.play == "own"
+    return logged.propensity is not None or (task.play == "logged" and task.learner not in WEIGHING)
+
+
+class Reference:
+    """A learner that must make the same decisions or write the same entries as the task."""
+
+    def __init__(self, task: TaskSettings) -> None:
+        self.task = task
+        self.learner = task.make_shareable_learner()
+        self.updates = 0
+        self.entries: list[Entry] = []
+        self._open: dict[str, tuple[Features, Decision]] = {}
+
+    def apply(self, event: Event) -> bool:
+        """Apply an event. Return False if it is a decision that differs from this learner's decision."""
+        if isinstance(event, Decided):
+            x, (decision, is_same) = event.context.x, self._decide(event)
+            self._open[event.context.id] = x, decision
+            if self.learner.observed and not event.is_aside:
+                self._add(Entry(DECIDED, x, decision))
+            return is_same
+        if isinstance(event, Promoted):
+            self.add_alone(PROMOTED, label=event.number)
+        if isinstance(event, Example | Corrected):
+            x, decision = self._open[event.id]
+            v = uniform(self.task.seed, Purpose.UPDATE, event.id) if self.learner.randomised_update else 0.0
+            if isinstance(event, Example) and event.reward is not None:
+                label = label_of(event.id) if event.outcome is Outcome.MATCHED else NO_LABEL
+                self._add(Entry(SETTLED, x, decision, event.reward, NO_BIT, v, label))
+            elif isinstance(event, Corrected) and self.task.late == "correct":
+                self._add(Entry(CORRECTED, x, decision, event.reward, 0, v))
+        return True
+
+    def add_alone(self, kind: int, **fields: Any) -> None:
+        """Add an entry without a decision."""
+        learner = self.learner
+        self._add(entry_without_decision(kind, learner.n_classes, learner.logged_size, **fields))
+
+    def differs(self, step: JournalStep) -> bool:
+        """Return whether the number of updates or drift alarms differs from the number in a step's journal record."""
+        return (self.updates, int(self.learner.alarms.sum())) != (step.updates, step.alarms)
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if self.task.model == "own":
+            self.updates += apply_entry(self.learner, entry)
+
+    def _decide(self, decided: Decided) -> tuple[Decision, bool]:
+        """Return the decision to learn from, and whether the published decision is as expected."""
+        task, (event_id, x, logged, _, eligible, _), prediction = self.task, decided.context, decided.prediction
+        if task.model == "shared":
+            return prediction.decision, True
+        own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
+        target = None if task.play == "own" else Target(own.action, own.propensity)
+        if task.play == "logged" and logged is not None:
+            known = logged.propensity
+            mine = self.learner.as_played(x, own, logged.action, nan if known is None else known)
+            least = task.propensity_min if task.learner in WEIGHING else 0.0
+            taught = mine._replace(propensity=1.0 if known is None else max(known, least))
+        is_same = _plain(mine) == _plain(prediction.decision) and prediction.target == target
+        return taught, is_same and prediction.model_version == self.updates
+
+
+def apply_entry(learner: Learner, entry: Entry) -> int:
+    """Apply an entry to a model and return the number of updates to the model, which is 0 or 1."""
+    kind, x, decision, reward, assumed, v, label, _ = entry
+    if kind == DECIDED:
+        learner.observe(x, decision)
+    elif kind == SETTLED:
+        return learner.update(x, decision, reward, v, None if label == NO_LABEL else label)
+    elif kind == CORRECTED:
+        return learner.retract(x, decision, assumed, reward, v)
+    elif kind == PROMOTED:
+        learner.promote(label)
+        return 1
+    return 0
+
+
+def _plain(decision: Decision) -> tuple[object, ...]:
+    """Return a decision as values that can be compared, without the values that the learner logged with it."""
+    return decision.action, decision.greedy, repr(decision.propensity), decision.scores.tolist()

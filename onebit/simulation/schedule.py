@@ -1,0 +1,549 @@
+"""A run's schedule as plain data, generated from a seed.
+
+Half of the runs are *timeless*. Their faults take no virtual time, and a learner polls whenever something happens. Such
+a run must have the same outputs, models and ledgers as a run without faults (see `checks.equal_faultless`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
+
+from consumers.learner.program import LearnerOptions
+from stream.randomness.draws import Luck
+from stream.recovery.commit import COMMIT_STEPS
+from stream.task.join import JoinSettings
+from stream.task.play import Play
+from stream.task.settings import UNIFORM, Sharing, TaskSettings
+from stream.wire.records import Logged
+
+EVENTS = 20
+"""Number of contexts in a run: enough for all kinds of events to interact, but few enough for a readable trace."""
+
+
+class Kind(StrEnum):
+    """An item's kind. Its text appears in traces and in the coverage table."""
+
+    # Other clients.
+    CONTEXT = "context"
+    CONTEXT_AGAIN = "duplicate context"
+    CONTEXT_POISON = "poison context"
+    FEEDBACK = "feedback"
+    FEEDBACK_EARLY = "feedback before its context"
+    FEEDBACK_AGAIN = "duplicate feedback"
+    FEEDBACK_CONFLICT = "conflicting feedback"
+    FEEDBACK_STRAY = "feedback without a context"
+    FEEDBACK_LOST = "lost feedback"
+    FEEDBACK_POISON = "poison feedback"
+    FOREIGN_BEGIN = "another producer opens a transaction"
+    FOREIGN_CONTEXT = "context in another producer's transaction"
+    FOREIGN_FEEDBACK = "feedback in another producer's transaction"
+    FOREIGN_OUTPUT = "another producer writes to a learner topic"
+    FOREIGN_COMMIT = "another producer commits"
+    FOREIGN_ABORT = "another producer aborts"
+    SHOWN = "shown"
+    SHOWN_EARLY = "shown before its context"
+    SHOWN_AGAIN = "duplicate shown"
+    SHOWN_NEVER = "never shown"
+    PROMOTION = "promotion"
+    TIME = "time passes"
+    # Faults.
+    CRASH = "crash between steps"
+    CRASH_IN_COMMIT = "crash after commit step"
+    CRASH_IN_CALL = "crash in a broker call"
+    CRASH_IN_RECOVERY = "crash during recovery"
+    CRASH_IN_SNAPSHOT = "crash during a snapshot"
+    ZOMBIE = "zombie beside its replacement"
+    ZOMBIE_IN_COMMIT = "zombie replaced during a commit, after step"
+    EXPELLED = "session timeout"
+    EXPELLED_IN_COMMIT = "session timeout in a commit, after step"
+    JOIN = "member joins"
+    JOIN_IN_COMMIT = "rebalance in a commit, after step"
+    LEAVE = "member leaves"
+    REFUSED = "broker unavailable once"
+    OUTAGE = "broker unavailable for a while"
+    COMMIT_UNKNOWN = "commit outcome unknown: committed"
+    COMMIT_LOST = "commit outcome unknown: not committed"
+    COMMIT_HANGS = "commit outcome unknown: committed later"
+    SLEEP = "learner does not poll"
+    SLOW = "broker slow for a while"
+    PAUSE = "learner pauses before a broker call"
+    HOLD = "replication stops for a while"
+    # Faults that occur only with a shared model.
+    LAG = "learner reads an old end of the log"
+    MOVE_IN_SNAPSHOT = "partition 0 moves during a snapshot of the model"
+
+
+SHOWN = (Kind.SHOWN, Kind.SHOWN_EARLY, Kind.SHOWN_AGAIN)
+ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(Kind).index(Kind.TIME))
+TIMELESS_FAULTS = (
+    Kind.CRASH, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_CALL,
+    Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.ZOMBIE, Kind.ZOMBIE_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT,
+    Kind.EXPELLED, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT, Kind.JOIN, Kind.LEAVE, Kind.REFUSED,
+    Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST,
+)  # fmt: skip
+TIMED_FAULTS = (
+    *TIMELESS_FAULTS, Kind.OUTAGE, Kind.COMMIT_HANGS, Kind.SLEEP, Kind.SLEEP, Kind.SLOW, Kind.SLOW, Kind.PAUSE,
+    Kind.HOLD, Kind.HOLD, Kind.HOLD,
+)  # fmt: skip
+SHARED_FAULTS = (
+    Kind.LAG, Kind.LAG, Kind.MOVE_IN_SNAPSHOT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.CRASH_IN_COMMIT,
+)  # fmt: skip
+"""Additional faults in a run with a shared model."""
+IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT)
+"""Faults that occur between numbered steps in a commit."""
+
+CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
+"""Broker operations during which a learner can crash, or that the broker can refuse."""
+
+NUMBERS = {
+    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from when the fault is armed
+    Kind.CRASH_IN_SNAPSHOT: (1, 4),
+    Kind.MOVE_IN_SNAPSHOT: (1, 4),
+    Kind.PAUSE: (1, 30),  # 30 calls cover several steps, or most of a recovery
+    Kind.SLOW: (1, 4),  # ms per operation
+    Kind.LAG: (1, 40),  # number of requests answered with the old end
+    Kind.HOLD: (0, 2),  # the partition
+}
+"""The range of an item's `number`, by kind of fault."""
+
+FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
+"""The learners' topics that other clients write to. Writing to the snapshots topic would break the pipeline."""
+
+HELD_TOPICS = (
+    "feedback", "feedback", "feedback", "feedback", "contexts", "contexts", "predictions", "examples", "dead-letter",
+    "journal", "snapshots",
+)  # fmt: skip
+"""Topics whose replication can stop, so that their high watermarks do not advance."""
+
+TARGETS = {Kind.CRASH_IN_CALL: CALLS, Kind.REFUSED: CALLS, Kind.HOLD: HELD_TOPICS}
+"""The operations or topics that a fault can affect."""
+
+
+class Item(NamedTuple):
+    """An event or fault in a schedule."""
+
+    at_ms: int
+    kind: Kind
+    id: str = ""  # empty for malformed records, and for items without an event
+    bit: int = 0
+    member: int = 0
+    number: int = 0  # number of a commit step, poison record, transaction, call or partition; or ms per operation
+    call: str = ""  # broker operation, topic to write to or to stop replicating, or learner to promote
+    for_ms: int = 0  # duration of the fault, or time until a restart
+    polls: bool = True  # True if the learners poll before the next item
+    action: int | None = None  # the class to which the feedback applies; None if not given
+    logged: Logged | None = None  # a context's logged decision
+    eligible: tuple[int, ...] | None = None  # a context's eligible classes; None means all
+    deferred: bool = False  # True if a context defers its decision until it is shown
+
+    def text(self) -> str:
+        """Return a description for traces and reports."""
+        has_bit = self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting")) and self.id
+        parts = (
+            self.kind,
+            self.kind in IN_COMMIT and self.number,
+            self.id,
+            has_bit and ("right" if self.bit else "wrong"),
+            self.deferred and "deferred",
+            self.action is not None and f"for action {self.action}",
+            self.call,
+            self.for_ms and f"for {self.for_ms} ms",
+        )
+        return " ".join(str(part) for part in parts if part)
+
+
+class Schedule(NamedTuple):
+    """A run's schedule."""
+
+    seed: int
+    timeless: bool
+    partitions: int
+    members: int
+    taught: str  # key in LEARNERS
+    task: TaskSettings
+    options: LearnerOptions  # options of all learner processes, apart from the instance's name
+    poll_max: int  # limit on records in one poll
+    dry_every: int  # N if every Nth poll returns nothing; 0 if there are no such polls
+    old_lags: bool  # True if lags are reported as of the last fetch
+    lingers: bool  # True if records are sent only at a flush
+    transaction_timeout_ms: int
+    session_timeout_ms: int
+    replication_timeout_ms: int  # limit on the time that a learner waits for followers
+    clock_pauses: bool
+    items: tuple[Item, ...]
+
+    def only(self, indices: Sequence[int]) -> "Schedule":
+        """Return the schedule with only the items at these indices."""
+        return self._replace(items=tuple(self.items[index] for index in indices))
+
+    def faultless(self) -> "Schedule":
+        """Return a schedule with the same events, one process, and no faults."""
+        return self._replace(members=1, items=tuple(item for item in self.items if item.kind in ENVIRONMENT))
+
+
+START_MS = 1_000
+NEVER_MS = 10**9
+"""A duration longer than any run."""
+
+
+N_CLASSES, N_FEATURES = 3, 8
+
+_task = partial(TaskSettings, n_classes=N_CLASSES, n_features=N_FEATURES)
+
+LEARNERS = {
+    f"{task.learner} ({task.on_expiry}, {task.late})": task
+    for task in (
+        _task("banditron", parameters={"gamma": 0.4}),
+        _task("soba-diag", parameters={"gamma": 0.4}),
+        _task("banditron", parameters={"gamma": 0.4}, on_expiry="negative"),
+        _task("banditron", parameters={"gamma": 0.4}, on_expiry="negative", late="correct"),
+        _task("perceptron"),
+        _task("late-ucb", parameters={"drift": "class", "m": 2}),
+        _task("late-ucb", parameters={"drift": "off", "m": 2}, on_expiry="negative", late="correct"),
+        _task("igw-logistic", parameters={"drift": "class"}),
+        _task("stack-igw", parameters={"drift": "global", "vectors": 0}, on_expiry="negative"),
+    )
+}
+"""Learners and policies, keyed by their names in reports. No run is long enough for a drift alarm; see
+`tests/recovery/test_drift_alarms.py`."""
+
+PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
+LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
+"""Learners that store values for the logged action with each decision. Only runs that replay a log use them."""
+
+
+_DICE = {
+    "wrappers": 0x1B873593,
+    "eligible classes": 0x2545F4914F6CDD1D,
+    "logs": 0x5DEECE66D,
+    "deferrals": 0x9E3779B97F4A7C15,
+    "shared models": 0x2545F4914,
+}
+"""Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
+
+
+def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
+    """Generate the schedule for a seed. A run with a shared model has more kinds of faults and cannot replay a log."""
+    luck = Luck(seed)
+    timeless = luck.chance(50)
+    clock_pauses = luck.chance(10)
+    partitions = luck.choice((1, 1, 2, 3))
+    limits = _draw_limits(luck, timeless=timeless)
+    taught = luck.choice(tuple(LEARNERS))
+    task = replace(LEARNERS[taught], seed=luck.below(1_000), join=limits)
+    around = Luck(seed ^ _DICE["wrappers"])
+    task = replace(task, scale=around.choice(("none", "none", "standard")), floor=around.choice((0.0, 0.0, 0.3)))
+    items = _draw_events(luck, events, limits, timeless=timeless)
+    items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
+    items.sort(key=lambda item: item.at_ms)
+    items = _with_actions(Luck(~seed), items)
+    task, items = _with_eligible(Luck(seed ^ _DICE["eligible classes"]), task, items)
+    if model == "own":
+        task, items = _with_logs(Luck(seed ^ _DICE["logs"]), task, items)
+    task, items = _with_deferrals(Luck(seed ^ _DICE["deferrals"]), task, items, timeless=timeless)
+    limits = task.join
+    if task.play == "own":
+        holdout, policy = around.choice((0.0, 0.0, 0.3)), around.choice((UNIFORM, "constant:1"))
+        task = replace(task, holdout=holdout, holdout_policy=policy)
+        task, items = _with_challengers(around, task, items)
+    if model == "shared":
+        task = replace(task, model=model)
+        items += _draw_shared(Luck(seed ^ _DICE["shared models"]), max(item.at_ms for item in items), timeless=timeless)
+        items.sort(key=lambda item: item.at_ms)
+    if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
+        items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
+        activation_ms = limits.activation_ms and 2 * limits.activation_ms
+        doubled = replace(
+            limits, window_ms=2 * limits.window_ms, activation_ms=activation_ms, orphan_ms=2 * limits.orphan_ms
+        )
+        task = replace(task, join=doubled)
+    if clock_pauses:
+        items = [item._replace(at_ms=START_MS) for item in items]
+    members, records_max = luck.choice((1, 1, 2, 3)), luck.choice((1, 3, 100))
+    poll_max, dry_every = luck.choice((1, 2, 100, 100)), luck.choice((0, 0, 2, 5))
+    options = LearnerOptions(
+        "learners",
+        records_max=records_max,
+        idle_ms=1 if timeless else luck.choice((1, 10, 60)),
+        snapshot_interval_ms=luck.choice((0, 0, 10, 50)),
+        snapshot_bytes_max=luck.choice((1, 5_000, 1_000_000)),
+        snapshot_chunk_bytes=luck.choice((250, 1_000, 1_000_000)),  # some snapshots need several records
+    )
+    if model == "shared":  # most runs have several tasks and processes
+        several = Luck(~seed ^ _DICE["shared models"])
+        partitions, members = several.choice((1, 2, 2, 3, 3)), several.choice((1, 2, 2, 3))
+    return Schedule(
+        seed,
+        timeless,
+        partitions,
+        members,
+        taught=taught,
+        task=task,
+        options=options,
+        poll_max=poll_max,
+        dry_every=dry_every,
+        lingers=luck.chance(50),
+        transaction_timeout_ms=luck.choice((20, 60, 200)),
+        session_timeout_ms=luck.choice((10, 30, 200)),  # the longest timeout exceeds any pause
+        old_lags=not timeless and luck.chance(30),
+        replication_timeout_ms=luck.choice((5, 30, 200)),
+        clock_pauses=clock_pauses,
+        items=tuple(items),
+    )
+
+
+def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
+    """Draw limits that some runs reach. A timeless run never reaches its retention limit (see `checks`)."""
+    tight = luck.chance(40)
+    return JoinSettings(
+        window_ms=luck.choice((10, 30, 100)),
+        orphan_ms=luck.choice((10, 40, 150)),
+        retain_ms=NEVER_MS if timeless or luck.chance(40) else luck.choice((20, 80, 200)),
+        pending_max=luck.choice((1, 2, 4, 1_000)) if tight else 1_000,
+        orphans_max=luck.choice((1, 2, 1_000)) if tight else 1_000,
+        retained_max=luck.choice((1, 3, 8, 1_000)) if tight else 1_000,
+    )
+
+
+def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: bool) -> list[Item]:
+    """Generate contexts at random intervals, with their feedback."""
+    gap_max_ms = luck.choice((1, 5, 20))
+    noise = luck.choice((0, 10, 30))  # probability of each kind of irregularity, in percent
+    now_ms = START_MS
+    items: list[Item] = []
+
+    def add(at_ms: int, kind: Kind, event_id: str = "", bit: int = 0, number: int = 0) -> None:
+        polls = timeless or luck.chance(80)
+        items.append(Item(max(START_MS, at_ms), kind, event_id, bit, number=number, polls=polls))
+
+    for event in range(events):
+        now_ms += luck.between(0, gap_max_ms)
+        event_id, bit = f"e{event}", luck.below(2)
+        if luck.chance(noise):
+            kind = luck.choice((Kind.CONTEXT_POISON, Kind.FEEDBACK_POISON, Kind.FEEDBACK_STRAY, Kind.TIME))
+            add(now_ms, kind, f"s{event % 3}" if kind is Kind.FEEDBACK_STRAY else "", bit, number=luck.below(100))
+        early = luck.chance(noise)
+        if early:
+            add(now_ms - luck.between(0, 2 * limits.orphan_ms), Kind.FEEDBACK_EARLY, event_id, bit)
+        add(now_ms, Kind.CONTEXT, event_id)
+        if luck.chance(noise):
+            after_ms = luck.between(0, 2 * limits.window_ms if limits.retain_ms == NEVER_MS else 2 * limits.retain_ms)
+            add(now_ms + after_ms, Kind.CONTEXT_AGAIN, event_id)
+        if not early:
+            if luck.chance(noise):
+                add(now_ms, Kind.FEEDBACK_LOST, event_id)
+                continue
+            add(now_ms + _draw_delay(luck, limits.window_ms), Kind.FEEDBACK, event_id, bit)
+        if luck.chance(noise):
+            kind = luck.choice((Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT))
+            copy = bit if kind is Kind.FEEDBACK_AGAIN else 1 - bit
+            add(now_ms + _draw_delay(luck, limits.window_ms), kind, event_id, copy)
+    if not timeless and luck.chance(40):
+        _put_in_transactions(luck, items)
+    return items
+
+
+def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
+    """Add a random action to some of the feedback."""
+    percent = luck.choice((0, 20, 60))
+    feedback = (Kind.FEEDBACK, Kind.FEEDBACK_EARLY, Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT, Kind.FOREIGN_FEEDBACK)
+    return [
+        item._replace(action=luck.below(N_CLASSES)) if item.kind in feedback and luck.chance(percent) else item
+        for item in items
+    ]
+
+
+def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
+    """Restrict the classes for some contexts in a third of the runs. In half of these runs, the classes are open."""
+    if not luck.chance(33):
+        return task, items
+    if luck.chance(50):
+        task = replace(task, open_classes=True)
+    drawn = [
+        item._replace(eligible=luck.choice(ELIGIBLE)) if item.kind in _CONTEXTS and luck.chance(60) else item
+        for item in items
+    ]
+    return task, drawn
+
+
+ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), (0, 0), (), (3,))
+"""Possible lists of eligible classes. If the classes are not open, the last three are malformed; see `name_of`."""
+
+
+def _with_deferrals(
+    luck: Luck, task: TaskSettings, items: list[Item], *, timeless: bool
+) -> tuple[TaskSettings, list[Item]]:
+    """Defer some decisions in 40% of the runs. Add shown records for some of these decisions and for a few others."""
+    if not luck.chance(40):
+        return task, items
+    limits = replace(task.join, activation_ms=luck.choice((None, 10, 40, 150)))
+    noise = luck.choice((5, 20, 40))
+    deferred = {item.id for item in items if item.kind in _DECIDING and luck.chance(70)}
+    drawn = [
+        item._replace(deferred=item.id in deferred or (item.kind is Kind.CONTEXT_AGAIN and luck.chance(50)))
+        if item.kind in _CONTEXTS
+        else item
+        for item in items
+    ]
+
+    def add(at_ms: int, kind: Kind, event_id: str) -> None:
+        drawn.append(Item(max(START_MS, at_ms), kind, event_id, polls=timeless or luck.chance(80)))
+
+    for item in items:
+        if item.kind not in _DECIDING or (item.id not in deferred and not luck.chance(noise)):
+            continue
+        if luck.chance(noise):
+            add(item.at_ms - luck.between(0, 2 * limits.orphan_ms), Kind.SHOWN_EARLY, item.id)
+        elif luck.chance(30):
+            add(item.at_ms, Kind.SHOWN_NEVER, item.id)
+        else:
+            add(item.at_ms + _draw_delay(luck, limits.activation_limit_ms), Kind.SHOWN, item.id)
+        if luck.chance(noise):
+            longest_ms = 2 * limits.window_ms if limits.retain_ms == NEVER_MS else 2 * limits.retain_ms
+            add(item.at_ms + luck.between(-limits.orphan_ms, longest_ms), Kind.SHOWN_AGAIN, item.id)
+    drawn.sort(key=lambda item: item.at_ms)
+    return replace(task, join=limits), drawn
+
+
+def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
+    """To half of the runs without wrappers, add challengers, and promotions of known and unknown learners."""
+    names = CHALLENGERS.get(task.learner, ())
+    is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
+    if not luck.chance(50) or not (names and is_plain):
+        return task, items
+    task = replace(task, challengers={name: PARAMETERS[name] for name in names})
+    end_ms = max(item.at_ms for item in items)
+    promotions = [
+        Item(
+            luck.between(START_MS, end_ms),
+            Kind.PROMOTION,
+            call=luck.choice((*task.members, *names, "nobody")),
+            polls=luck.chance(80),
+        )
+        for _ in range(luck.below(4))
+    ]
+    return task, sorted(items + promotions, key=lambda item: item.at_ms)
+
+
+CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
+"""Each champion's challengers. There are only a few pairs, because compiling one pair takes longer than many runs."""
+
+PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "late-ucb:m=2": {"m": 2, "drift": "off"}}
+
+_DECIDING = (Kind.CONTEXT, Kind.FOREIGN_CONTEXT)
+_CONTEXTS = (*_DECIDING, Kind.CONTEXT_AGAIN)
+
+
+def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
+    """Have half of the runs replay a log. Some logging policies are uniform, and some contexts lack logged fields."""
+    play = luck.choice(PLAYS)
+    if play == "own" and luck.chance(50):
+        return task, items
+    least = luck.choice((0.0, 0.3))
+    task = replace(task, play=play, propensity_min=least)
+    if task.late == "ignore" and luck.chance(40):
+        learner = luck.choice(tuple(LOG_LEARNERS))
+        task = replace(task, learner=learner, parameters=LOG_LEARNERS[learner], on_expiry="drop")
+        if luck.chance(50):
+            task = replace(task, reward="any")
+    logs: dict[str, Logged | None] = {}
+    for item in items:
+        if item.kind in _DECIDING:
+            propensity = 1 / N_CLASSES if least == 0.0 else luck.choice((0.2, 0.3, 0.5, 1.0))
+            draw = luck.below(20)
+            logged = Logged(luck.below(N_CLASSES), None if draw == 1 else propensity)
+            logs[item.id] = None if draw == 0 else logged
+    return task, [item._replace(logged=logs.get(item.id)) for item in items]
+
+
+def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
+    """Generate faults in the shared model's log, and records that another producer writes to the log by mistake."""
+    faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
+    items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
+    if not timeless and luck.chance(30):
+        items.append(_draw_fault(luck, Kind.HOLD, end_ms, timeless=False)._replace(call=_LOG_TOPIC))
+    for number in range(_FOREIGN_TO_LOG, _FOREIGN_TO_LOG + luck.choice((0, 0, 1, 2))):
+        first_ms = luck.between(START_MS, end_ms)
+        last_ms = first_ms + luck.choice((0, 10, 60))
+        ends = Kind.FOREIGN_COMMIT if luck.chance(60) else Kind.FOREIGN_ABORT
+        items.append(Item(first_ms, Kind.FOREIGN_BEGIN, number=number))
+        items += [
+            Item(first_ms, Kind.FOREIGN_OUTPUT, member=luck.below(6), number=number, call=_LOG_TOPIC)
+            for _ in range(luck.between(1, 2))
+        ]
+        items.append(Item(last_ms, ends, number=number))
+    return items
+
+
+_FOREIGN_TO_LOG = 10
+"""Lowest number of a transaction in which another producer writes to the shared model's log. Other kinds of
+transactions have lower numbers.
+"""
+
+_LOG_TOPIC = "updates"
+
+
+def _draw_delay(luck: Luck, window_ms: int) -> int:
+    """Draw a delay with which feedback arrives in time, late, or within 1 ms of the deadline."""
+    in_time = [luck.between(0, window_ms) for _ in range(2)]
+    return luck.choice((0, *in_time, window_ms + luck.between(-1, 1), luck.between(window_ms, 3 * window_ms)))
+
+
+_FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}
+
+
+def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
+    """Have another producer write some contexts and feedback in transactions that commit later or abort.
+
+    The producer also writes to the learners' topics by mistake.
+    """
+    kinds = luck.choice((_FOREIGN, {Kind.CONTEXT: Kind.FOREIGN_CONTEXT}, {Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}))
+    for number in range(luck.between(1, 2)):
+        chosen = [index for index, item in enumerate(items) if item.kind in kinds and luck.chance(15)]
+        if not chosen:
+            continue
+        for index in chosen:
+            items[index] = items[index]._replace(kind=kinds[items[index].kind], number=number)
+        first_ms = min(items[index].at_ms for index in chosen)
+        last_ms = max(items[index].at_ms for index in chosen)
+        for _ in range(luck.below(3)):
+            at_ms, topic = luck.between(first_ms, last_ms), luck.choice(FOREIGN_TOPICS)
+            items.append(Item(at_ms, Kind.FOREIGN_OUTPUT, member=luck.below(6), number=number, call=topic))
+        items.insert(0, Item(first_ms, Kind.FOREIGN_BEGIN, number=number))
+        ends = Kind.FOREIGN_COMMIT if luck.chance(70) else Kind.FOREIGN_ABORT
+        items.append(Item(last_ms + luck.between(0, 60), ends, number=number))
+
+
+def _draw_faults(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
+    kinds = TIMELESS_FAULTS if timeless else TIMED_FAULTS
+    faults = [luck.choice(kinds) for _ in range(luck.between(0, 6))]
+    if not timeless:
+        faults += [Kind.PAUSE] * luck.choice((0, 0, 2, 10))
+    return [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
+
+
+def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
+    number, call = 0, ""
+    if kind in IN_COMMIT:
+        number = luck.choice(COMMIT_STEPS)
+    elif kind in NUMBERS:
+        number = luck.between(*NUMBERS[kind])
+    if kind in TARGETS:
+        call = luck.choice(TARGETS[kind])
+    takes_ms = luck.choice((0, 5, 20, 80))
+    if kind in (Kind.OUTAGE, Kind.SLEEP, Kind.HOLD):
+        takes_ms = max(takes_ms, 5)
+    elif kind is Kind.SLOW:
+        takes_ms = luck.choice((100, 200, 400))
+    elif kind is Kind.PAUSE:
+        takes_ms = max(takes_ms, luck.between(1, 12))
+    return Item(
+        luck.between(START_MS, end_ms),
+        kind,
+        member=luck.below(3),
+        number=number,
+        call=call,
+        for_ms=0 if timeless or kind is Kind.LAG else takes_ms,
+    )

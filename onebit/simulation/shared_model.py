@@ -1,0 +1,192 @@
+"""Checks on a shared model's log, replicas and decisions.
+
+The entries in the log are applied to one learner, one by one. At each version, the learner's state must equal the
+replicas' state, and the learner's decisions must equal the tasks' decisions at that version.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from onebit.simulation.outside import LOG, TOPICS, name_of
+from onebit.simulation.partitions import Partition, differences
+from onebit.simulation.processes import SeenModel
+from onebit.simulation.reference import apply_entry
+from onebit.simulation.tracing import NAMED_TWICE
+from onebit.simulation.world import World
+from stream.kafka.reading import read_partition
+from stream.learners import Learner
+from stream.randomness.draws import Purpose, uniform
+from stream.recovery.chunks import read_snapshots
+from stream.recovery.state import fresh_replica, state_digest
+from stream.task.settings import TaskSettings
+from stream.verifying.oracle import Decided
+from stream.verifying.shared_log import audit_log
+from stream.wire.updates import DECIDED, NAMED, Entry, decode_update, entry_at
+
+
+class _Logged(NamedTuple):
+    """An entry in the log, with its task and step."""
+
+    partition: int
+    step: int
+    offset: int  # offset of the record that contains the entry
+    entry: Entry
+
+
+def check_shared_model(world: World, partitions: Sequence[Partition]) -> list[str]:
+    """Check a shared model's log, versions, decisions and replicas."""
+    task = world.schedule.task
+    log = _read_log(world, task.n_classes)
+    named = {(logged.partition, logged.entry.name) for logged in log if logged.entry.kind == NAMED}
+    world.trace.fired[NAMED_TWICE] += len(named) - len({name for _, name in named})
+    wrong: list[str] = []
+    for one in partitions:
+        findings = _log_differs(one, log) + _versions(one, log) + _names(one, log)
+        wrong += [f"partition {one.number}: {what}" for what in findings]
+    seen = world.processes.models | _model_of_the_snapshot(world)
+    wrong += _applied_again(task, partitions, log, seen) + _read_to_the_end(world, len(log))
+    return wrong + _audited(world, len(partitions), len(log))
+
+
+def _audited(world: World, partitions: int, entries: int) -> list[str]:
+    """Check that `onebit verify`'s audit finds no faults."""
+    finding = audit_log(world.broker, TOPICS, partitions)
+    wrong = [f"audit of the log: {fault}" for fault in finding.faults]
+    if finding.version != entries:
+        wrong.append(f"audit of the log: expected version {entries}; got {finding.version}")
+    return wrong
+
+
+def _read_log(world: World, n_classes: int) -> list[_Logged]:
+    log: list[_Logged] = []
+    for record in read_partition(world.broker, LOG):
+        if (LOG, record.offset) in world.outside.foreign_outputs:
+            continue
+        update = decode_update(record)
+        assert update is not None, "expected a version in every record of the log"
+        names = iter(update.names)
+        for place, end in enumerate(accumulate(update.entries.sizes.tolist())):
+            entry = entry_at(update.entries, place, end, n_classes)
+            if entry.kind == NAMED:
+                entry = entry._replace(name=next(names))
+            log.append(_Logged(update.partition, update.step, record.offset, entry))
+    return log
+
+
+def _log_differs(partition: Partition, log: Sequence[_Logged]) -> list[str]:
+    """Check that the log has a task's entries in order. The audit compares their number per step with the journal."""
+    own = [_plain(logged.entry) for logged in log if logged.partition == partition.number]
+    return differences("entry in the log", [*map(_plain, partition.reference.entries)], own)
+
+
+def _plain(entry: Entry) -> tuple[Any, ...]:
+    kind, x, decision, *bits = entry
+    figures = (*decision[:3], decision.scores.tolist(), decision.logged.tolist())
+    return (kind, x.indices.tolist(), x.values.tolist(), *figures, *bits)
+
+
+def _versions(partition: Partition, log: Sequence[_Logged]) -> list[str]:
+    """Check that a task's versions never decrease, match its log offsets, and equal the versions in its predictions."""
+    wrong: list[str] = []
+    latest = 0
+    for step, decided in zip(partition.steps, partition.decided, strict=True):
+        if step.updates < latest:
+            wrong.append(f"step {step.number} decides at version {step.updates}; the previous step had {latest}")
+        latest = step.updates
+        version = -1 if step.log is None else sum(logged.offset < step.log.offset for logged in log)
+        if version != step.updates:
+            wrong.append(
+                f"step {step.number}: the journal has version {step.updates}; its log offset corresponds to {version}"
+            )
+        wrong += [
+            f"{prediction.id} has version {prediction.model_version}; its step {step.number} has {step.updates}"
+            for _, _, prediction, _ in decided
+            if prediction.model_version != step.updates
+        ]
+    return wrong
+
+
+def _names(partition: Partition, log: Sequence[_Logged]) -> list[str]:
+    """Check that each step knows the open classes at its version and adds only new classes, from the next context."""
+    wrong: list[str] = []
+    known: list[str] = []
+    for step in partition.steps:
+        assert step.log is not None
+        known += step.log.names
+        named = dict.fromkeys(logged.entry.name for logged in log[: step.updates] if logged.entry.kind == NAMED)
+        if known != list(named)[: partition.task.n_classes]:
+            wrong.append(f"step {step.number} has classes {known}; at the step's version, the log has {list(named)}")
+        if adds := step.log.adds:
+            offset = next(record.offset for record in partition.contexts if record.offset >= step.contexts[1])
+            eligible = partition.world.outside.sent[TOPICS.contexts, partition.number, offset].eligible or ()
+            if len({*adds}) < len(adds) or not {*adds} <= {*map(name_of, eligible)} - {*known}:
+                wrong.append(f"step {step.number} adds the classes {adds}; the context at {offset} has {eligible}")
+    return wrong
+
+
+def _applied_again(
+    task: TaskSettings, partitions: Sequence[Partition], log: Sequence[_Logged], seen: set[SeenModel]
+) -> list[str]:
+    """Check every replica against the model at its version, and check every decision by repeating it."""
+    wrong: list[str] = []
+    model = task.make_learner()
+    for version in range(len(log) + 1):
+        at_version = [one for one in seen if one.version == version]
+        digest = state_digest([model.state()]) if at_version else ""
+        wrong += [
+            f"{one.process}: expected the model {digest[:16]} at version {version}, from the log; got {one.sha256[:16]}"
+            for one in sorted(at_version)
+            if one.sha256 != digest
+        ]
+        for partition in partitions:
+            for step, decided in zip(partition.steps, partition.decided, strict=True):
+                if step.updates == version and decided:
+                    own = [
+                        logged.entry for logged in log[version:]
+                        if logged.partition == partition.number and logged.step < step.number
+                        if logged.entry.kind == DECIDED
+                    ]  # fmt: skip
+                    differing = _decides_otherwise(task, model, own, decided)
+                    wrong += [f"partition {partition.number}, step {step.number}: {what}" for what in differing]
+        if version < len(log):
+            apply_entry(model, log[version].entry)
+    return wrong
+
+
+def _decides_otherwise(
+    task: TaskSettings, model: Learner, own: Sequence[Entry], decided: Sequence[Decided]
+) -> list[str]:
+    """Compare a step's predictions with those of a model that has observed the task's own decisions."""
+    learner = task.make_learner()
+    learner.load(model.state())
+    for entry in own:
+        learner.observe_early(entry.x, entry.decision)
+    wrong: list[str] = []
+    for (event_id, x, *_, eligible, _), _, prediction, _ in decided:
+        again = learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
+        learner.observe_early(x, again)
+        one, other = (_plain(Entry(DECIDED, x, decision)) for decision in (again, prediction.decision))
+        if one != other:
+            wrong.append(f"{event_id}, version {prediction.model_version}: expected the decision {one}; got {other}")
+    return wrong
+
+
+def _model_of_the_snapshot(world: World) -> set[SeenModel]:
+    newest = read_snapshots(world.broker, TOPICS, None).newest
+    if newest is None:
+        return set()
+    replica = fresh_replica(world.schedule.task, newest)
+    return {SeenModel("the newest snapshot", replica.version, state_digest([replica.learner.state()]))}
+
+
+def _read_to_the_end(world: World, version: int) -> list[str]:
+    """Check that each process has read the whole log by the end of the run."""
+    versions = {
+        process.name: process.program.replica.version
+        for process in world.processes.live()
+        if process.program is not None and process.program.replica is not None
+    }
+    return [
+        f"{name} has read {got} of {version} entries of the log" for name, got in versions.items() if got != version
+    ]

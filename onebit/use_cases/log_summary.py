@@ -1,0 +1,157 @@
+"""A summary of a log: its format, a guessed mapping, and its first rows."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from producers.datasets.base import DatasetError
+from producers.datasets.log import MISSING
+from producers.datasets.logs.formats import Format, format_of
+from producers.datasets.logs.guess import Guess, guess
+from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
+from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_reader
+from producers.datasets.logs.stored import remarks_of
+from producers.datasets.logs.streams import STDIN, Source
+from producers.plan import uneven_warning
+from stream.estimating.rows import LogBatch
+from stream.parsing import format_duration
+from stream.wire.named_features import FeatureEncoder, Kind, Scaling, to_plain
+
+_ROWS_SHOWN = 5
+_ENTRIES_SHOWN = 6
+_GUESSED = "as guessed"
+
+
+class LogSummary(NamedTuple):
+    """A summary of a log."""
+
+    format: Format
+    columns: list[str]  # column names of a tabular log
+    mapping: LogMapping | None
+    guessed: Guess | None  # None if the mapping was given or is not needed
+    log: LogFile | None  # None if the rows cannot be read with the guessed mapping
+    rows: int
+    first: LogBatch | None
+
+
+def save_features(shown: LogSummary, path: Path) -> None:
+    """Save a file that maps feature names to indices."""
+    if shown.log is None:
+        raise DatasetError(f"cannot write {path}: the rows cannot be read with the guessed mapping; use --map")
+    try:
+        path.write_bytes(orjson.dumps(to_plain(shown.log.encoder)))
+    except OSError as error:
+        raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def summarise_log(
+    path: str, mapping_given: str | None, reward_above: float | None, scale: Scaling = "none"
+) -> LogSummary:
+    """Read a log and count its invalid rows.
+
+    Raises:
+        DatasetError: the log cannot be read, or is standard input.
+    """
+    if path == STDIN:
+        raise DatasetError("cannot show standard input; specify a file")
+    source = Source(path)
+    kind = format_of(source.head(), path)
+    mapping = None if mapping_given is None else read_mapping(mapping_given)
+    columns: list[str] = []
+    guessed = None
+    if kind in TABLES:
+        columns = table_reader(kind).column_names(source)
+        if mapping is None:
+            guessed = _guess(source, kind)
+            try:
+                mapping = mapping_of(guessed.fields, _GUESSED)
+            except DatasetError as error:
+                what = str(error).removeprefix(f"mapping {_GUESSED}: ")
+                remark = f"complete the mapping to show rows: {what}"
+                guessed = Guess(guessed.fields, (*guessed.remarks, remark))
+                return LogSummary(kind, columns, None, guessed, None, 0, None)
+    log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above, scale=scale)
+    batches = log.batches()
+    first = next(batches, None)
+    rows = sum(len(batch.ids) for batch in chain(() if first is None else (first,), batches))
+    return LogSummary(kind, columns, mapping, guessed, log, rows, first)
+
+
+def _guess(source: Source, kind: Format) -> Guess:
+    table = next(table_reader(kind).tables(source, None), None)
+    if table is None:
+        raise DatasetError(f"{source.name} ({kind}) has no rows")
+    return guess(table)
+
+
+def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
+    """Return the first rows, with class and feature names. Unknown values are None."""
+    if batch is None:
+        return
+    names = _names_of(log.encoder)
+    for row in range(min(_ROWS_SHOWN, len(batch.ids))):
+        start, stop = batch.offsets[row], batch.offsets[row + 1]
+        entries = [
+            f"{names.get(index, f'#{index}')[:40]}{'' if value == 1.0 else f': {value:g}'}"
+            for index, value in zip(batch.indices[start:stop].tolist(), batch.values[start:stop].tolist(), strict=True)
+        ]
+        propensity = float(batch.propensities[row])
+        among = None if batch.eligible is None else batch.eligible.of(row)
+        yield {
+            "id": batch.ids[row],
+            "time": _time(int(batch.decided_at_ms[row])),
+            "action": _class(log, int(batch.actions[row])),
+            "propensity": None if propensity != propensity else round(propensity, 6),
+            "reward": None if batch.rewards[row] == MISSING else int(batch.rewards[row]),
+            "delay": None if batch.delays_ms[row] == MISSING else format_duration(int(batch.delays_ms[row])),
+            "label": _class(log, int(batch.labels[row])),
+            "eligible": None if among is None else ", ".join(log.class_names[k] for k in among),
+            "features": ", ".join(entries[:_ENTRIES_SHOWN]) + (", ..." if len(entries) > _ENTRIES_SHOWN else ""),
+        }
+
+
+def _names_of(encoder: FeatureEncoder) -> dict[int, str]:
+    """Return the feature name for each index, except for hashed features."""
+    return {
+        index: name if one.kind is Kind.NUMERIC else f"{name}={value}"
+        for name, one in encoder.names.items()
+        for value, index in (one.indices or {}).items()
+    }
+
+
+def _class(log: LogFile, number: int) -> str | None:
+    return None if number == MISSING else log.class_names[number]
+
+
+def _time(time_ms: int) -> str | None:
+    if time_ms == MISSING:
+        return None
+    return (
+        datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+    )
+
+
+def fields_of(path: str, shown: LogSummary) -> dict[str, Any]:
+    """Return the summary as a dict of plain values."""
+    log = shown.log
+    return {
+        "file": path,
+        "format": str(shown.format),
+        "columns": shown.columns,
+        "mapping": None if shown.mapping is None else shown.mapping.model_dump(exclude_none=True),
+        "guessed": shown.guessed is not None,
+        "remarks": [] if shown.guessed is None else shown.guessed.remarks,
+        "rows": shown.rows if log is not None else None,
+        "warnings": [] if log is None else [*filter(None, [*remarks_of(log), uneven_warning(log.uneven)])],
+        "skipped": {} if log is None else log.skipped,
+        "first_skipped": {} if log is None else log.first_skipped,
+        "features": None if log is None else log.n_features,
+        "classes": None if log is None else len(log.class_names),
+        "class_names": None if log is None else log.class_names,
+        "notes": [] if log is None else log.notes,
+        "first": [] if log is None else list(rows_of(shown.first, log)),
+    }

@@ -1,0 +1,1 @@
+"""Simulated feedback: its program, which sends late bits, and the loop that runs it on Kafka."""

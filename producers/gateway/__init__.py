@@ -1,0 +1,1 @@
+"""The gateway: decisions and feedback over HTTP."""

@@ -1,0 +1,228 @@
+"""The HTTP interface: decide, feedback, decisions by id, health and metrics."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
+
+from producers.gateway.decisions import Answer, Decisions, FallbackError, PipelineFacts, fallback_answer
+from producers.gateway.link import Link
+from producers.gateway.openapi import document
+from producers.gateway.server import DECIDE, DECISIONS, FEEDBACK, OPENAPI, SHOWN, Counts, json_response, problem
+from stream.parsing import shown
+from stream.telemetry import metrics
+from stream.telemetry.exposition import exposition
+from stream.telemetry.heartbeat import Verdict
+from stream.wire.codec import (
+    HEADERS,
+    ID_BYTES_MAX,
+    MalformedError,
+    decode_context,
+    decode_feedback,
+    encode_feedback,
+    trace_of,
+)
+from stream.wire.named_features import HASH_BITS_MAX, build
+from stream.wire.records import Headers, IndexArray, Record, Shown
+from stream.wire.topics import Topics
+
+_ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
+_ANY_NAMES = build({}, HASH_BITS_MAX, unknown=True)  # encodes features of any name and kind
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The interface's operations. docs/running.md describes the requests and responses."""
+
+    link: Link
+    decisions: Decisions
+    topics: Topics
+    counts: Counts
+    timeout_s: float
+    fallback: str | None = None  # response after the timeout; None for status 504
+
+    async def decide(self, request: Request) -> Response:
+        """Write a context and return its decision once it is committed. A repeated id gets the same decision."""
+        given, value = await _body(request, "id", "x", "eligible", "deferred")
+        if "id" not in given:
+            given["id"] = uuid4().hex
+            value = _encode(given)
+        event_id = _id_of(given)
+        eligible = _eligible(given, value, self.link.facts)
+        if (answer := self.decisions.find(event_id)) is None:
+            try:
+                with self.decisions.expected(event_id) as expected:
+                    self.link.put(self.topics.contexts, event_id, value, _headers_of(request), expected)
+                    async with asyncio.timeout(self.timeout_s):
+                        answer = await expected
+            except TimeoutError:
+                return self._late(event_id, eligible, is_checked=given.get("eligible") is None or eligible is not None)
+        return _decision(event_id, answer)
+
+    def _late(self, event_id: str, eligible: IndexArray | None, *, is_checked: bool) -> Response:
+        """Return the fallback, or status 504 if there is none or the eligible classes could not be checked."""
+        if is_checked and self.fallback is not None and self.link.facts is not None:
+            with suppress(FallbackError):
+                answer = fallback_answer(self.fallback, event_id, self.link.facts, eligible)
+                self.counts.fallbacks += 1
+                return _decision(event_id, answer, fallback=True)
+        error = (
+            f"no prediction within {self.timeout_s:g} s; repeat the request with this id. Check the learner, and run: "
+            "onebit tail dead-letter"
+        )
+        return problem(504, {"error": error, "id": event_id})
+
+    async def feedback(self, request: Request) -> Response:
+        """Write a feedback record and return its fields once the broker has acknowledged the record."""
+        given, value = await _body(request, "id", "reward", "action")
+        event_id = _id_of(given)
+        decode_feedback(_record(value), _ANY if self.link.facts is None else self.link.facts.n_classes)
+        await self.link.write(self.topics.feedback, event_id, value, HEADERS)
+        return json_response(given, 202)
+
+    async def shown(self, request: Request) -> Response:
+        """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""
+        given, _ = await _body(request, "id")
+        event_id = _id_of(given)
+        await self.link.write(self.topics.feedback, event_id, encode_feedback(Shown(event_id)), HEADERS)
+        return json_response(given, 202)
+
+    async def decision(self, request: Request) -> Response:
+        """Return a remembered decision by its id."""
+        event_id = request.path_params["event_id"]
+        if (answer := self.decisions.find(event_id)) is None:
+            self.link.check_ready()
+            return problem(404, {"error": "the gateway does not remember a decision with this id", "id": event_id})
+        return _decision(event_id, answer)
+
+    async def healthz(self, _: Request) -> Response:
+        """Return status 200 while the program is alive."""
+        return _page(self.link.heartbeat.alive())
+
+    async def readyz(self, _: Request) -> Response:
+        """Return status 200 while the program is connected and has finished reading earlier decisions."""
+        return _page(self.link.heartbeat.ready())
+
+    async def metrics(self, request: Request) -> Response:
+        """Return metrics for Prometheus."""
+        waiting = metrics.HTTP_WAITING.at(self.decisions.waiting)
+        remembered = metrics.HTTP_REMEMBERED.at(self.decisions.remembered)
+        samples = (*self.link.heartbeat.samples(), *self.counts.samples(), waiting, remembered)
+        content_type, text = exposition(samples, request.headers.get("Accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+
+class _IdConvertor(PathConvertor):
+    """Matches the rest of a path. Starlette's `path` converter does not match newlines and drops a trailing one."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("id", _IdConvertor())
+
+
+def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Router:
+    """Create the application. The link's threads run during the application's lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        gateway.link.start()
+        yield
+        gateway.link.close()
+
+    async def describe(_: Request) -> Response:
+        return json_response(document(version, gateway.link.facts, has_token=has_token))
+
+    return Router(
+        routes=[
+            Route(DECIDE, gateway.decide, methods=["POST"]),
+            Route(FEEDBACK, gateway.feedback, methods=["POST"]),
+            Route(SHOWN, gateway.shown, methods=["POST"]),
+            Route(f"{DECISIONS}{{event_id:id}}", gateway.decision),
+            Route("/healthz", gateway.healthz),
+            Route("/readyz", gateway.readyz),
+            Route("/metrics", gateway.metrics),
+            Route(OPENAPI, describe),
+        ],
+        redirect_slashes=False,  # a redirect would contain the Host header of the request
+        lifespan=lifespan,
+    )
+
+
+async def _body(request: Request, *names: str) -> tuple[dict[str, Any], bytes]:
+    """Return the fields in a request's body, and the body itself. Fields other than the named ones are rejected.
+
+    Only JSON is accepted. Browsers let pages from other sites send other media types without asking the gateway (CORS).
+    """
+    media_type = request.headers.get("Content-Type", "").partition(";")[0].strip()
+    if media_type.lower() != "application/json":
+        raise HTTPException(415, f"Content-Type: expected application/json; got {shown(media_type)}")
+    body = await request.body()
+    try:
+        given = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise HTTPException(400, f"body: expected JSON; {error}") from error
+    if type(given) is not dict:
+        raise MalformedError(f"body: expected an object; got {shown(given)}")
+    if unknown := given.keys() - names:
+        raise MalformedError(f"body: expected only the fields {', '.join(names)}; got {shown(min(unknown))}")
+    return given, body
+
+
+def _id_of(given: dict[str, Any]) -> str:
+    event_id = given.get("id")
+    if type(event_id) is not str or not 0 < len(event_id.encode()) <= ID_BYTES_MAX:
+        raise MalformedError(f"id: expected a string of 1 to {ID_BYTES_MAX} bytes; got {shown(event_id)}")
+    return event_id
+
+
+def _record(value: bytes, headers: Headers = HEADERS) -> Record:
+    return Record("", 0, 0, 0, None, value, headers)
+
+
+def _encode(given: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(given)
+    except TypeError as error:  # raised if the JSON is nested too deeply
+        raise MalformedError(f"body: {error}") from error
+
+
+def _eligible(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -> IndexArray | None:
+    """Check a context record's value as the learner does and return the eligible classes.
+
+    Raises:
+        MalformedError: the context is invalid. Before the learner's first step, names and sizes are not checked.
+    """
+    x = given.get("x")
+    if facts is None:
+        decode_context(_record(value), len(x) if type(x) is list else _ANY, encoder=_ANY_NAMES)
+        return None
+    names_are_unknown = facts.open_classes and given.get("eligible") is None
+    classes = None if names_are_unknown else facts.classes()
+    return decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=classes).eligible
+
+
+def _headers_of(request: Request) -> Headers:
+    given = tuple((name.decode("latin-1"), value) for name, value in request.scope["headers"])
+    return HEADERS + trace_of(_record(b"", given))
+
+
+def _decision(event_id: str, answer: Answer, *, fallback: bool | None = None) -> Response:
+    fields = {
+        "id": event_id, "action": answer.action, "class": answer.class_name, "propensity": answer.propensity,
+        "model_version": answer.model_version, "fallback": fallback,
+    }  # fmt: skip
+    return json_response({name: value for name, value in fields.items() if value is not None})
+
+
+def _page(verdict: Verdict) -> Response:
+    return PlainTextResponse(f"{verdict.why}\n", 200 if verdict.ok else 503)

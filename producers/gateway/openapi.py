@@ -1,0 +1,120 @@
+"""The OpenAPI document for the HTTP interface. It uses the schemas of the records that the gateway writes."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from producers.gateway.decisions import PipelineFacts
+from producers.gateway.server import DECIDE, DECISIONS, FEEDBACK, SHOWN
+from stream.wire.schemas import schema_of
+
+_JSON = "application/json"
+_ERRORS = {
+    400: "The body is not JSON.",
+    401: "The token is missing or wrong.",
+    404: "The gateway does not remember a decision with this id.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The Content-Type is not application/json.",
+    422: "A field is invalid or unknown.",
+    429: "The rate limit was exceeded; Retry-After contains the number of seconds to wait.",
+    503: "The gateway is not ready, the broker refused or did not acknowledge a record, or too many requests are open.",
+    504: "No decision was made in time.",
+}
+_BODY_ERRORS = (400, 408, 413, 415, 422, 503)
+
+
+def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document. It includes the numbers of classes and features once they are known."""
+    context, feedback = schema_of("contexts")["properties"], schema_of("feedback")["properties"]
+    context["eligible"] |= {"minItems": 1, "uniqueItems": True}  # checked even if the learner ignores the list
+    if facts is not None:
+        _add_sizes(context, feedback, facts)
+    event_id = context["id"]
+    page = {
+        code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body contains the reason."))
+    }
+    schemas = {
+        "Context": _schema(context, ("id", "x", "eligible", "deferred"), ["x"]),
+        "Feedback": _schema(feedback, ("id", "reward", "action"), ["id", "reward"]),
+        "Notice": _schema({"id": event_id}, ["id"], ["id"]),
+        "Decision": {
+            "type": "object",
+            "required": ["id", "action"],
+            "properties": {
+                "id": event_id,
+                "action": {"type": "integer", "minimum": 0},
+                "class": {"type": "string", "description": "The name of the class, if the classes have names."},
+                "propensity": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                "model_version": {"type": "integer", "minimum": 0},
+                "fallback": {"const": True, "description": "Present only in a fallback."},
+            },
+        },
+        "Problem": {
+            "type": "object",
+            "required": ["error"],
+            "properties": {"error": {"type": "string"}, "id": {"type": "string"}},
+        },
+    }
+    by_id = {"name": "event_id", "in": "path", "required": True, "schema": event_id}
+    operations = {
+        DECIDE: ("post", _post("Request a decision", "Context", 200, "Decision", (*_BODY_ERRORS, 504))),
+        FEEDBACK: ("post", _post("Send feedback", "Feedback", 202, "Feedback", _BODY_ERRORS)),
+        SHOWN: ("post", _post("Report that a deferred decision was shown", "Notice", 202, "Notice", _BODY_ERRORS)),
+        f"{DECISIONS}{{event_id}}": (
+            "get",
+            {**_operation("Return a decision by id", 200, "Decision", (404, 503)), "parameters": [by_id]},
+        ),
+    }
+    pages = {
+        "/healthz": ("Whether the program is alive", page),
+        "/readyz": ("Whether the program is ready", page),
+        "/metrics": ("Metrics for Prometheus", {"200": {"description": "Samples."}}),
+    }
+    paths = {path: {method: operation} for path, (method, operation) in operations.items()} | {
+        path: {"get": {"summary": summary, "responses": responses, "security": []}}
+        for path, (summary, responses) in pages.items()
+    }
+    token = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if has_token else {}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Onebit", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas, **token},
+        "security": [{"token": []}] if has_token else [],
+    }
+
+
+def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: PipelineFacts) -> None:
+    """Restrict the request fields to the pipeline's features and classes."""
+    dense, sparse, named = context["x"]["anyOf"]
+    dense |= {"minItems": facts.n_features, "maxItems": facts.n_features}
+    sparse["properties"]["i"]["items"]["maximum"] = facts.n_features - 1
+    context["x"]["anyOf"] = [dense, sparse] if facts.encoder is None else [dense, sparse, named]
+    feedback["action"]["maximum"] = facts.n_classes - 1
+    if facts.open_classes:
+        classes: dict[str, Any] = {"type": "string"}
+    elif facts.class_names is None:
+        classes = {"type": "integer", "minimum": 0, "maximum": facts.n_classes - 1}
+    else:
+        classes = {"enum": facts.class_names}
+    context["eligible"]["items"] = classes
+    if facts.unsupported is not None:
+        context["eligible"] = False  # no list is valid
+
+
+def _schema(properties: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:
+    fields = {name: properties[name] for name in names}
+    return {"type": "object", "required": required, "properties": fields, "additionalProperties": False}
+
+
+def _content(schema: str) -> dict[str, Any]:
+    return {"content": {_JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}
+
+
+def _operation(summary: str, code: int, schema: str, errors: Iterable[int]) -> dict[str, Any]:
+    failures = {str(one): {"description": _ERRORS[one], **_content("Problem")} for one in (401, 429, *errors)}
+    return {"summary": summary, "responses": {str(code): {"description": "Success.", **_content(schema)}, **failures}}
+
+
+def _post(summary: str, body: str, code: int, schema: str, errors: Iterable[int]) -> dict[str, Any]:
+    return {**_operation(summary, code, schema, errors), "requestBody": {"required": True, **_content(body)}}

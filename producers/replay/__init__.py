@@ -1,0 +1,1 @@
+"""The replay: its program, which writes contexts, and the loop that runs it on Kafka."""

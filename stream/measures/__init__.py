@@ -1,0 +1,1 @@
+"""Measures of a run: error rates, latencies and delays."""

@@ -1,0 +1,1 @@
+"""A task's journal and snapshots: formats, commits, recovery, and the settings in force."""

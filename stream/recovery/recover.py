@@ -1,0 +1,426 @@
+"""Recovers a task's state as of its last commit or an earlier step, from snapshots, the journal and the inputs.
+
+Also reads the settings in force from the journals and snapshots.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from typing import Any, NamedTuple
+
+from stream.kafka.port import Broker
+from stream.kafka.reading import Portions, offset_of_number, read_partition
+from stream.recovery.chunks import MODEL_PARTITION, Stored, reading_snapshots
+from stream.recovery.commit import predictions_digest
+from stream.recovery.slices import Parts, at_once
+from stream.recovery.state import decode_model, decoding, restoring
+from stream.recovery.steps import (
+    Given,
+    JournalError,
+    JournalStep,
+    UnrecoverableError,
+    last_step,
+    read_from_step,
+    read_journal,
+    resolve,
+    stored_settings,
+    task_settings,
+)
+from stream.shared.view import Recall, RecallError
+from stream.task.settings import TaskSettings
+from stream.task.task import Effects, Task, merge
+from stream.wire.classes import NewClassesError
+from stream.wire.codec import MalformedError, decode_prediction, step_of
+from stream.wire.ledger import Ledger
+from stream.wire.records import Decision, Foreign, Record, TopicPartition, place_of
+from stream.wire.topics import Topics
+
+
+class Recovered(NamedTuple):
+    """A task restored to its state after a step."""
+
+    task: Task
+    step: JournalStep  # the last step applied; its number is 0 before the first step
+    settings: TaskSettings  # settings for the next step; `task.settings` still contains those for the last step
+    stored: Stored  # the task's snapshots
+    imported: str | None = None  # digest of the imported model with which the task started
+    foreign: Foreign = Foreign()  # records from other programs found in the predictions topic
+
+
+class Progress(NamedTuple):
+    """A recovery's progress."""
+
+    number: int  # number of the last step reapplied so far
+    first: int  # number of the first step to reapply
+    last: int  # number of the last step to reapply
+    records: int  # number of records reapplied so far
+
+
+Report = Callable[[Progress], None]
+Recovery = Parts[Recovered]
+"""A generator that recovers a task. It yields True after each part of the preparation and after each step."""
+
+Observer = Callable[[int, Effects], None]
+"""A callback invoked with each step's number and output after the step is reapplied."""
+
+Decides = Callable[[Task, JournalStep], None]
+"""A callback invoked before each step is reapplied. It sets the task's model to the version with which the step made
+its decisions."""
+
+
+def recovery(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    settings: TaskSettings,
+    progress: Report = lambda progress: None,
+    *,
+    given: Given = None,
+    change_settings: bool = False,
+) -> Recovery:
+    """Restore a task to its last commit, step by step, without writing anything.
+
+    Args:
+        broker: the broker.
+        topics: the topics.
+        partition: the task's partition.
+        settings: the user's settings; see `resolve`.
+        progress: called with the recovery's progress, before the first step and after each step.
+        given: names of the settings that the user set; None means all settings. A task that has already started keeps
+            its own values for all other settings.
+        change_settings: whether the user's settings replace the task's settings from the next step on.
+
+    Raises:
+        JournalError: the user's settings differ from the task's settings, or required records were deleted.
+        ParameterError: the learner does not support the policies.
+    """
+    place = f"{topics.journal}/{partition}"
+    current = yield from reading_settings(broker, topics, partition)
+    if current and "seed" not in current:  # an imported model has only the settings that its state depends on
+        place = f"the model imported into {topics.snapshots}/{partition}"
+    # A recovery can take a long time. The settings are checked first, so that wrong settings are rejected at once.
+    settings = resolve(current, settings, given, change=change_settings, place=place)
+    recovered = yield from rebuilding(broker, topics, partition, settings, progress)
+    step = recovered.step
+    if step.number > 0:  # check again, because another process may have changed the settings in the meantime
+        now = stored_settings(recovered.task.settings)
+        settings = resolve(now, settings, given, change=change_settings, place=place)
+        for topic, (_, offset) in ((topics.contexts, step.contexts), (topics.feedback, step.feedback)):
+            check_kept(broker, TopicPartition(topic, partition), offset, offset)
+    settings.check_policies(recovered.task.learner)
+    return recovered._replace(settings=settings)
+
+
+def rebuilding(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    settings: TaskSettings | None = None,
+    progress: Report = lambda progress: None,
+    *,
+    until: int | None = None,
+    snapshots: bool = True,
+    observe: Observer = lambda number, effects: None,
+    decides: Decides | None = None,
+) -> Recovery:
+    """Restore a task to its last step or an earlier one, without a shared model and without writing anything.
+
+    Args:
+        broker: the broker.
+        topics: the topics.
+        partition: the task's partition.
+        settings: settings for a task that has not taken a step. If None, an error is raised for such a task.
+        progress: called with the recovery's progress, before the first step and after each step.
+        until: number of the last step to apply; None means all steps.
+        snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
+        observe: called with each reapplied step's output.
+        decides: called before each step of a task with a shared model, so that the step makes the same decisions again.
+            If None, the published decisions are used.
+
+    Raises:
+        JournalError: the task has not taken a step, or required records were deleted.
+    """
+    journal = TopicPartition(topics.journal, partition)
+    stored = yield from reading_snapshots(broker, topics, partition, until if snapshots else 0)
+    last = last_step(broker, journal)
+    yield True
+    if stored.newest is None:
+        recovered = yield from _from_beginning(broker, journal, topics, stored, settings)
+    else:
+        recovered = yield from _from_snapshot(topics, stored)
+    stored.release()
+    yield True
+    if last is None or last.number < recovered.step.number:
+        if recovered.step.number > 0:
+            raise _lost(broker, journal, recovered.step.number + 1, last)
+        return recovered
+    task, first = recovered.task, recovered.step.number + 1
+    final, records = last.number if until is None else min(until, last.number), 0
+    if first > final:
+        return recovered
+    published: Published | None = None
+    with ExitStack() as stack:
+        inputs = stack.enter_context(closing(Inputs(broker, topics, partition, recovered.step, last)))
+        if decides is None and isinstance(task.model, Recall):
+            published = stack.enter_context(closing(Published(broker, topics, partition, first)))
+        progress(Progress(first - 1, first, final, 0))
+        for step in _steps(broker, journal, first, final, last):
+            if step.settings is not None and step.settings != task.settings:
+                before = f"{journal}, before step {step.number},"
+                known = stored_settings(task.settings)
+                task.change_settings(resolve(known, step.settings, change=True, place=before))
+            names, adds = ((), ()) if step.log is None else (step.log.names, step.log.adds)
+            if names:
+                task.classes.add(names)
+            if decides is not None:
+                decides(task, step)
+            elif published is not None and isinstance(task.model, Recall):
+                task.model.expect(step.updates, published.decisions(step))
+            batch = inputs.of(step)
+            try:
+                observe(step.number, task.step(batch, step.number, step.partitions, adds))
+            except (RecallError, NewClassesError) as error:
+                raise _inputs_changed(step, journal, str(error)) from error
+            _check_same(task, step, journal)
+            records += len(batch)
+            recovered = recovered._replace(step=step)
+            progress(Progress(step.number, first, final, records))
+            yield True
+    foreign = Foreign() if published is None else published.foreign
+    return recovered._replace(settings=task.settings, foreign=foreign)
+
+
+recover = at_once(recovery)
+rebuild = at_once(rebuilding)
+
+
+def reading_settings(broker: Broker, topics: Topics, partition: int) -> Parts[dict[str, Any]]:
+    """Return a task's settings after its last step, keyed by name.
+
+    If the task has not taken a step, the result contains the imported model's settings. The result is empty if the
+    task has not started. It is also empty if the record with the settings was deleted; recovery then reports the
+    missing records.
+
+    Raises:
+        JournalError: the journal or the snapshots cannot be read.
+    """
+    journal = TopicPartition(topics.journal, partition)
+    last = last_step(broker, journal)
+    if last is not None:
+        _, step = next(read_from_step(broker, journal, last.settings_from, last))
+        if step.settings is not None and step.number == last.settings_from:
+            return stored_settings(step.settings)
+    stored = yield from reading_snapshots(broker, topics, partition)
+    generation = stored.imported if last is None else stored.newest
+    if generation is None:
+        return {}
+    snapshot = yield from decoding(generation)
+    is_older = last is not None and snapshot.step.settings_from != last.settings_from
+    return {} if is_older else {"model": "own", **snapshot.settings}
+
+
+def reading_pipeline_settings(broker: Broker, topics: Topics, partitions: int) -> Parts[dict[str, Any]]:
+    """Return the settings of the first task that has started, keyed by name. Other tasks start with these settings.
+
+    If no task has started, the result contains the first imported model's settings. The result is empty for a new
+    pipeline. See `reading_settings`.
+    """
+    for topic in (topics.journal, topics.snapshots):
+        ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
+        for tp, end in ends.items():
+            if end.high_watermark and (found := (yield from reading_settings(broker, topics, tp.partition))):
+                return found
+    imported = (yield from reading_snapshots(broker, topics, None)).imported
+    return {} if imported is None else {**decode_model(imported).settings, "model": "shared"}
+
+
+settings_in_force = at_once(reading_settings)
+pipeline_settings = at_once(reading_pipeline_settings)
+
+
+def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
+    """Restore a task from its newest snapshot."""
+    assert stored.newest is not None
+    snapshot = yield from decoding(stored.newest)
+    settings = task_settings(snapshot.settings)
+    stored.taken_ms, stored.taken_of = snapshot.stream_ms, snapshot.step.ledger
+    task = yield from restoring(snapshot, settings, topics.contexts, stored.newest.place)
+    return Recovered(task, snapshot.step, settings, stored)
+
+
+def _from_beginning(
+    broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None
+) -> Recovery:
+    """Create a task in its initial state, with the journal's settings or, if the journal is empty, the user's."""
+    partition = journal.partition
+    record, first = next(read_journal(broker, journal), (None, None))
+    if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
+        raise _lost(broker, journal, 1, first)
+    settings = wanted if first is None else first.settings
+    if settings is None:
+        raise JournalError(f"{journal} is empty: the task has not started")
+    shared = settings.model == "shared"
+    model = (yield from reading_snapshots(broker, topics, None)).imported if shared else stored.imported
+    imported = model and model.whole
+    where = f"{topics.snapshots}/{MODEL_PARTITION if shared else partition}"
+    if first is None or record is None:
+        tps = [TopicPartition(topic, partition) for topic in (topics.contexts, topics.feedback)]
+        contexts, feedback = broker.beginnings(tps).values()
+    else:
+        if imported != first.imported and (shared or first.imported is not None):
+            raise UnrecoverableError(
+                f"{journal} was started with {_named(first.imported)}; {where} contains {_named(imported)}. The "
+                "snapshots topic has changed"
+            )
+        imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
+        stored.taken_ms = record.append_ms
+    stored.taken_of = Ledger()
+    step = JournalStep(0, (contexts, contexts), (feedback, feedback), 0, Ledger())
+    if shared or imported is None or stored.imported is None:
+        return Recovered(Task(settings, topics.contexts), step, settings, stored, imported)
+    snapshot = yield from decoding(stored.imported)
+    where = f"the model imported into {where}"
+    resolve({"model": "own", **snapshot.settings}, settings, place=where)
+    task = yield from restoring(snapshot, settings, topics.contexts, stored.imported.place)
+    return Recovered(task, step, settings, stored, imported)
+
+
+def _named(imported: str | None) -> str:
+    return "no imported model" if imported is None else f"the imported model {imported[:16]}"
+
+
+def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalStep | None) -> UnrecoverableError:
+    """Return the error that reports missing steps in the journal."""
+    beginning = broker.beginnings([journal])[journal]
+    if beginning > 0:
+        return UnrecoverableError(
+            f"recovery needs {journal} from step {number} on; the journal begins at offset {beginning}. Earlier steps "
+            "were deleted. Set the journal's retention.ms to -1"
+        )
+    return UnrecoverableError(
+        f"{journal}: expected step {number}; got {'no step' if found is None else found.number}. Another program wrote "
+        "to the journal, or the topic was recreated"
+    )
+
+
+def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last: JournalStep) -> Iterator[JournalStep]:
+    """Yield the steps numbered `first` to `final` in a journal.
+
+    Raises:
+        JournalError: the steps are not consecutive, or some were deleted.
+    """
+    for expected, (_, step) in enumerate(read_from_step(broker, journal, first, last), first):
+        if step.number != expected:
+            raise _lost(broker, journal, expected, step)
+        if step.number > final:
+            return
+        yield step
+
+
+def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
+    """Check that the task's counts after a reapplied step match those in the journal."""
+    expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.version, task.alarms)
+    if got != expected:
+        counts = zip((*Ledger._fields, "updates", "alarms"), expected, got, strict=True)
+        wrong = ", ".join(f"expected {name} {known}; got {found}" for name, known, found in counts if known != found)
+        raise _inputs_changed(step, journal, wrong)
+
+
+def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str) -> UnrecoverableError:
+    return UnrecoverableError(f"step {step.number} of {journal}: {difference}. The inputs have changed since this step")
+
+
+class Inputs:
+    """One task's contexts and feedback for the steps that follow a given step."""
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, after: JournalStep, last: JournalStep) -> None:
+        contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
+        check_kept(broker, contexts, after.contexts[1], last.contexts[1])
+        check_kept(broker, feedback, after.feedback[1], last.feedback[1])
+        self._contexts = Portions(read_partition(broker, contexts, start=after.contexts[1]))
+        self._feedback = Portions(read_partition(broker, feedback, start=after.feedback[1]))
+
+    def of(self, step: JournalStep) -> list[Record]:
+        """Return the next step's records, in the order in which the step applied them."""
+        contexts = self._contexts.up_to(step.contexts[1])
+        feedback = self._feedback.up_to(step.feedback[1])
+        return merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=len(contexts) + len(feedback))
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._contexts.close()
+        self._feedback.close()
+
+
+def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+    """Check that an input partition still contains the required records.
+
+    Raises:
+        UnrecoverableError: the input begins after `offset` or ends before `end`.
+    """
+    beginning = broker.beginnings([tp])[tp]
+    if beginning > offset:
+        raise UnrecoverableError(
+            f"recovery needs {tp} from offset {offset}; the partition begins at {beginning}. Increase the topic's "
+            "retention.ms"
+        )
+    kept_to = broker.ends([tp])[tp].stable
+    if kept_to < end:
+        raise UnrecoverableError(
+            f"recovery needs {tp} up to offset {end}; the partition ends at offset {kept_to}. The topic was recreated"
+        )
+
+
+class Published:
+    """A task's predictions, starting with a given step, in step order.
+
+    Records without a step number come from other programs and are skipped. If another program wrote a record with a
+    step number, that step's digest differs and the recovery fails.
+    """
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
+        """Start with the predictions from step `first`."""
+        self._broker, self._journal = broker, f"{topics.journal}/{partition}"
+        self._tp = tp = TopicPartition(topics.predictions, partition)
+        self._start: int | None = offset_of_number(broker, tp, first, lambda record: step_of(record) or None)
+        self._read_from_start()
+
+    def _read_from_start(self) -> None:
+        self._records = read_partition(self._broker, self._tp, start=self._start)
+        self._next = next(self._records, None)
+        self.foreign = Foreign()
+
+    def decisions(self, step: JournalStep) -> list[tuple[str, Decision]]:
+        """Return the next step's decisions with their event ids.
+
+        Raises:
+            UnrecoverableError: the decisions are missing or do not match their digest in the journal.
+        """
+        expected, digest = (0, "") if step.log is None else (step.log.predictions, step.log.sha256)
+        found: list[Record] = []
+        while self._next is not None and len(found) < expected:
+            number = step_of(self._next)
+            if number is None:
+                self.foreign = self.foreign.including(self._next)
+            elif number > step.number:
+                break
+            elif number == step.number:
+                found.append(self._next)
+            self._next = next(self._records, None)
+        if predictions_digest(record.value or b"" for record in found) == digest:
+            with suppress(MalformedError):
+                return [(prediction.id, prediction.decision) for prediction, _ in map(decode_prediction, found)]
+        if self._start is not None:  # the search for the offset can fail if a mirror has appended a record twice
+            self._start = None
+            self.close()
+            self._read_from_start()
+            return self.decisions(step)
+        where = f"; the first is at {place_of(found[0])}" if found else ""
+        raise UnrecoverableError(
+            f"{self._tp}: expected the {expected} predictions of step {step.number}, with the digest in "
+            f"{self._journal}; got {len(found)}{where}. Predictions were deleted, or another program wrote records "
+            "with this step's number"
+        )
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._records.close()

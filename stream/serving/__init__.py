@@ -1,1 +1,0 @@
-"""Decisions over HTTP: `onebit serve`."""

@@ -1,0 +1,1 @@
+"""Settings: definitions, value types, sources, and the settings of a task."""
