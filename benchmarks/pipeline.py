@@ -40,7 +40,8 @@ def measure(events: int) -> None:
 
 def measure_pending(decisions: int) -> None:
     """Print the memory used by a pending decision, with and without its features and scores."""
-    from stream.task.join import JoinSettings, Pending
+    from stream.settings.task_fields import JoinSettings
+    from stream.task.join import Pending
     from stream.task.settings import TaskSettings
     from stream.task.task import Task
     from stream.wire.records import DecisionTime

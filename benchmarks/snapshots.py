@@ -28,9 +28,9 @@ from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import Broker
 from stream.learners import check_parameters
 from stream.recovery import commit as commit_module
-from stream.recovery.recover import Progress, rebuild
+from stream.recovery.recover import Callbacks, Progress, rebuild
 from stream.recovery.state import task_digest
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire import codec
 from stream.wire.records import Feedback
@@ -135,7 +135,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     print(f"  cost     {sum(holds) / count:>9.2f} s per snapshot, {share:.2%} of {interval_ms // 1_000} s")
     live = task_digest(program.tasks[0])
     program.close()
-    recovered = rebuild(broker, topics, 0, task)
+    recovered = rebuild(broker, topics, 0)
     assert task_digest(recovered.task) == live
     return rate
 
@@ -143,10 +143,16 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
 def replay(broker: Broker, topics: Topics, task: TaskSettings, live_rate: float) -> None:
     """Recover with and without snapshots, and print the recovery speed."""
     started_s = time.perf_counter()
-    recovered = rebuild(broker, topics, 0, task)
+    recovered = rebuild(broker, topics, 0)
     print(f"  with a snapshot {time.perf_counter() - started_s:>9.2f} s to reach step {recovered.step.number:,}")
     seen: list[tuple[float, Progress]] = []
-    rebuild(broker, topics, 0, task, lambda progress: seen.append((time.perf_counter(), progress)), snapshots=False)
+    rebuild(
+        broker,
+        topics,
+        0,
+        callbacks=Callbacks(lambda progress: seen.append((time.perf_counter(), progress))),
+        snapshots=False,
+    )
     (begun_s, first), (ended_s, last) = seen[0], seen[-1]
     rate = (last.records - first.records) / (ended_s - begun_s)
     print(f"  no snapshot     {rate:>9,.0f} records/s, {rate / live_rate:.1f} times the live rate")

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner, Learner, all_classes, compile_with
-from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
+from stream.settings.task_fields import LatePolicy, OnExpiry
+from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1

@@ -18,9 +18,10 @@ from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.recovery.chunks import Stored
 from stream.recovery.state import state_digest
-from stream.recovery.steps import Given, JournalStep, decode_step
-from stream.task.join import JoinSettings
+from stream.recovery.steps import JournalStep, decode_step
+from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import Given
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS, encode_feedback, tick_headers
 from stream.wire.ledger import Ledger, total_ledger
@@ -45,7 +46,7 @@ def feedback_value(event_id: str, reward: float, label: int | None = None, actio
 
 def small_task(learner: str = "banditron", **changes: Any) -> TaskSettings:
     """Settings for hand-made events: 3 classes, 4 features, and a window of 1 s."""
-    limits = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000)
+    limits = JoinSettings(window_ms=1_000, orphan_window_ms=500, retain_ms=10_000)
     return TaskSettings(learner, N_CLASSES, N_FEATURES, **{"join": limits, **changes})
 
 
@@ -267,5 +268,5 @@ def small_synsep(rows: int = 400) -> Dataset:
 def synsep_task(learner: str = "soba-diag", **changes: Any) -> TaskSettings:
     """Settings for the SynSep data set. With log-normal delays, some feedback arrives after the window."""
     dataset = small_synsep()
-    limits = JoinSettings(window_ms=500, orphan_ms=500, retain_ms=5_000)
+    limits = JoinSettings(window_ms=500, orphan_window_ms=500, retain_ms=5_000)
     return TaskSettings(learner, dataset.n_classes, dataset.n_features, **{"join": limits, "seed": 5, **changes})

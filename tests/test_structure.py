@@ -19,6 +19,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         (
             ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness"),
             ("stream.wire",),
+            ("stream.settings.values", "stream.settings.model", "stream.settings.task_fields",
+             "stream.settings.definitions"),
             ("stream.task", "stream.learners", "stream.shared"),
             ("stream.kafka",),
             ("stream.devkafka", "stream.telemetry", "stream.recovery", "stream.offline", "stream.offline_shared"),

@@ -21,12 +21,13 @@ from stream.programs.watching import Watched
 from stream.recovery.commit import Commit
 from stream.recovery.recover import reading_pipeline_settings
 from stream.recovery.slices import finish
-from stream.recovery.steps import SettingsDifferError
 from stream.reporting.tables import percent
-from stream.settings.definitions import AUTO, Program, Settings, SettingsError
-from stream.settings.pipeline import SizesOf, wanted_settings, with_hint
+from stream.settings.definitions import AUTO, Settings, SettingsError
+from stream.settings.model import Program
+from stream.settings.pipeline import SizesOf, settings_for, with_hint
 from stream.settings.tasks import check_estimate, n_features_of, parameters_of
 from stream.task.settings import Sharing, TaskSettings
+from stream.task.stored_settings import SettingsDifferError
 from stream.telemetry.metrics import LEARNER
 from stream.wire.topics import Topics
 
@@ -67,7 +68,7 @@ def run_learner(
         begun = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
         has_no_log = not begun and lacks_log(broker, settings, topics, partitions)
         model = "own" if has_no_log else settings.model_of(partitions)
-        task, nnz, given = wanted_settings(
+        task, nnz, given = settings_for(
             settings, begun, topics.journal, model, sizes_of=sizes_of, change=change_settings
         )
         shares_model = task.model == "shared"

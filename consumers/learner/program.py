@@ -15,10 +15,10 @@ from stream.kafka.port import AccessError, Broker, BrokerError, Member, StaleMem
 from stream.recovery.chunks import CHUNK_BYTES
 from stream.recovery.commit import Commit, CrashPoint, commit
 from stream.recovery.schedule import SnapshotSchedule
-from stream.recovery.steps import Given
 from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import Given
 from stream.task.task import Task
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

@@ -9,9 +9,10 @@ from stream.kafka.port import Broker
 from stream.recovery.chunks import MODEL_PARTITION, Generation, read_snapshots, reading_snapshots
 from stream.recovery.recover import Progress, Recovered, Recovery, recovery
 from stream.recovery.slices import Parts
-from stream.recovery.steps import Given, UnrecoverableError, last_steps, stored_settings
+from stream.recovery.steps import UnrecoverableError, last_steps
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import Given, stored_settings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 

@@ -12,7 +12,8 @@ from rich.table import Table
 from onebit.cli.console import examples, out
 from onebit.cli.flags import Json, with_settings
 from stream.kafka.client_config import BOOTSTRAP, SECRETS, property_of, read_properties
-from stream.settings.definitions import Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Program
 from stream.settings.sources import Described, client_config_of, described, is_set
 from stream.settings.values import HIDDEN, config_path, variable_of
 

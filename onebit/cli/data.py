@@ -16,7 +16,8 @@ from producers.datasets.logs.stored import remarks_of
 from producers.datasets.scaling import uneven_of
 from producers.plan import load_scaled, uneven_warning
 from stream.programs.process import warn
-from stream.settings.definitions import Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Program
 
 _CLASSES_SHOWN = 20
 

@@ -10,7 +10,8 @@ from onebit.cli.flags import Json, with_settings
 from onebit.use_cases.requeueing import Fate, requeue
 from stream.programs.connection import connected
 from stream.reporting.record_lines import quoted, short_name
-from stream.settings.definitions import Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Program
 from stream.wire.dead_letters import DeadLetter
 
 app = typer.Typer(help="Write dead letters back to their original topics.", no_args_is_help=True)

@@ -17,9 +17,10 @@ from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.intervals import Interval
 from stream.estimating.policies import Training
 from stream.programs.process import announce
-from stream.settings.definitions import Program, Settings, SettingsError
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.model import Program
 from stream.settings.sources import command_line
-from stream.task.play import Reward
+from stream.settings.task_fields import Reward
 
 app = typer.Typer()
 

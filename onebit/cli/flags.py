@@ -12,7 +12,8 @@ import typer
 
 from onebit.cli.console import write_log
 from stream.programs.process import announce, warn
-from stream.settings.definitions import AUTO, Panel, Program, Settings, SettingsError
+from stream.settings.definitions import AUTO, Settings, SettingsError
+from stream.settings.model import Panel, Program
 from stream.settings.sources import Described, described, load_settings, unknown_variables
 from stream.settings.values import CONFIG_VARIABLE
 

@@ -13,7 +13,8 @@ from onebit.use_cases.learners import Row, Size, Survey, fields_of, survey_learn
 from producers.plan import dataset_of
 from stream.learners import FromLogs
 from stream.learners.auto import choose
-from stream.settings.definitions import Program, Settings, SettingsError, SourceSettings
+from stream.settings.definitions import Settings, SettingsError, SourceSettings
+from stream.settings.model import Program
 
 LOGS = {
     FromLogs.LABEL: "requires the true class in feedback",

@@ -16,7 +16,8 @@ from stream.errors import ExitCode
 from stream.programs.connection import command_hint
 from stream.programs.process import quantity
 from stream.recovery.model_files import compare_models, read_model, write_model
-from stream.settings.definitions import Panel, Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Panel, Program
 from stream.verifying.reapply import Replay
 
 app = typer.Typer(help="Export, compare and import models.", no_args_is_help=True)

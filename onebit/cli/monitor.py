@@ -7,7 +7,8 @@ import typer
 from consumers.monitor.loop import run_monitor
 from onebit.cli.console import StopRequest, examples
 from onebit.cli.flags import with_settings
-from stream.settings.definitions import Panel, Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Panel, Program
 
 app = typer.Typer()
 

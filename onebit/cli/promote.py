@@ -9,7 +9,8 @@ from onebit.cli.flags import Json, with_settings
 from onebit.use_cases.promote import promote as promote_learner
 from stream.errors import ExitCode
 from stream.programs.process import quantity
-from stream.settings.definitions import Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Program
 
 app = typer.Typer()
 

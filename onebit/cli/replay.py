@@ -7,7 +7,8 @@ import typer
 from onebit.cli.console import StopRequest, examples, shown_progress
 from onebit.cli.flags import with_settings
 from producers.replay.loop import run_replay
-from stream.settings.definitions import Panel, Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Panel, Program
 
 app = typer.Typer()
 

@@ -17,7 +17,8 @@ from stream.programs.process import announced_when_slow, warn
 from stream.reporting.pages import REPORTS
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import comparison, labels
-from stream.settings.definitions import Panel, Program, Settings, SettingsError
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.model import Panel, Program
 from stream.settings.sources import command_line
 
 app = typer.Typer()

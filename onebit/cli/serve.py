@@ -5,7 +5,8 @@ import typer
 from onebit.cli.console import StopRequest, examples
 from onebit.cli.flags import with_settings
 from producers.gateway.loop import run_serve
-from stream.settings.definitions import Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Program
 
 app = typer.Typer()
 

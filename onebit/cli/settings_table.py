@@ -9,7 +9,7 @@ from rich.table import Table
 
 from onebit.cli.console import examples, out, print_json
 from onebit.cli.flags import Json, with_log_flags
-from stream.settings.definitions import CONNECTED, Panel, Program
+from stream.settings.model import CONNECTED, Panel, Program
 from stream.settings.sources import Described, described
 
 app = typer.Typer()

@@ -17,7 +17,8 @@ from stream.kafka.reading import offset_at, read_in_order, read_partition
 from stream.parsing import DurationError, close_matches, parse_duration
 from stream.programs.connection import connected
 from stream.reporting.record_lines import event_id_of, record_json, record_line, short_name
-from stream.settings.definitions import Program, Settings, SettingsError
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.model import Program
 from stream.settings.values import parse_time
 from stream.wire.codec import is_tick
 from stream.wire.records import Record, TopicPartition

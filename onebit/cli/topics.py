@@ -14,7 +14,8 @@ from onebit.use_cases.topic_admin import Described, create_topics, deletable_top
 from stream.errors import ExitCode
 from stream.programs.connection import command_hint
 from stream.programs.process import quantity, warn
-from stream.settings.definitions import Panel, Program, Settings, SettingsError
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.model import Panel, Program
 from stream.wire import schemas
 from stream.wire.topics import TopicDescription
 

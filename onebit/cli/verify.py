@@ -18,7 +18,8 @@ from stream.measures.latencies import quantiles
 from stream.parsing import parse_duration
 from stream.programs.process import quantity
 from stream.reporting.tables import percent
-from stream.settings.definitions import Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Program
 from stream.verifying.audit import Finding, latencies_of
 from stream.verifying.shared_log import LogFinding
 from stream.wire.ledger import MISPLACED_REMEDY, Ledger

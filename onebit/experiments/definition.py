@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stream.errors import OnebitError
-from stream.task.settings import LatePolicy, OnExpiry
+from stream.settings.task_fields import LatePolicy, OnExpiry
 
 Scalar = int | float | str
 Parameters = dict[str, Scalar]

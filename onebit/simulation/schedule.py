@@ -13,8 +13,7 @@ from typing import NamedTuple
 from consumers.learner.program import LearnerOptions
 from stream.randomness.draws import Luck
 from stream.recovery.commit import COMMIT_STEPS
-from stream.task.join import JoinSettings
-from stream.task.play import Play
+from stream.settings.task_fields import JoinSettings, Play
 from stream.task.settings import UNIFORM, Sharing, TaskSettings
 from stream.wire.records import Logged
 
@@ -254,9 +253,12 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         items.sort(key=lambda item: item.at_ms)
     if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
-        activation_ms = limits.activation_ms and 2 * limits.activation_ms
+        activation_window_ms = limits.activation_window_ms and 2 * limits.activation_window_ms
         doubled = replace(
-            limits, window_ms=2 * limits.window_ms, activation_ms=activation_ms, orphan_ms=2 * limits.orphan_ms
+            limits,
+            window_ms=2 * limits.window_ms,
+            activation_window_ms=activation_window_ms,
+            orphan_window_ms=2 * limits.orphan_window_ms,
         )
         task = replace(task, join=doubled)
     if clock_pauses:
@@ -299,7 +301,7 @@ def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),
-        orphan_ms=luck.choice((10, 40, 150)),
+        orphan_window_ms=luck.choice((10, 40, 150)),
         retain_ms=NEVER_MS if timeless or luck.chance(40) else luck.choice((20, 80, 200)),
         pending_max=luck.choice((1, 2, 4, 1_000)) if tight else 1_000,
         orphans_max=luck.choice((1, 2, 1_000)) if tight else 1_000,
@@ -326,7 +328,7 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
             add(now_ms, kind, f"s{event % 3}" if kind is Kind.FEEDBACK_STRAY else "", bit, number=luck.below(100))
         early = luck.chance(noise)
         if early:
-            add(now_ms - luck.between(0, 2 * limits.orphan_ms), Kind.FEEDBACK_EARLY, event_id, bit)
+            add(now_ms - luck.between(0, 2 * limits.orphan_window_ms), Kind.FEEDBACK_EARLY, event_id, bit)
         add(now_ms, Kind.CONTEXT, event_id)
         if luck.chance(noise):
             after_ms = luck.between(0, 2 * limits.window_ms if limits.retain_ms == NEVER_MS else 2 * limits.retain_ms)
@@ -378,7 +380,7 @@ def _with_deferrals(
     """Defer some decisions in 40% of the runs. Add shown records for some of these decisions and for a few others."""
     if not luck.chance(40):
         return task, items
-    limits = replace(task.join, activation_ms=luck.choice((None, 10, 40, 150)))
+    limits = replace(task.join, activation_window_ms=luck.choice((None, 10, 40, 150)))
     noise = luck.choice((5, 20, 40))
     deferred = {item.id for item in items if item.kind in _DECIDING and luck.chance(70)}
     drawn = [
@@ -395,14 +397,14 @@ def _with_deferrals(
         if item.kind not in _DECIDING or (item.id not in deferred and not luck.chance(noise)):
             continue
         if luck.chance(noise):
-            add(item.at_ms - luck.between(0, 2 * limits.orphan_ms), Kind.SHOWN_EARLY, item.id)
+            add(item.at_ms - luck.between(0, 2 * limits.orphan_window_ms), Kind.SHOWN_EARLY, item.id)
         elif luck.chance(30):
             add(item.at_ms, Kind.SHOWN_NEVER, item.id)
         else:
             add(item.at_ms + _draw_delay(luck, limits.activation_limit_ms), Kind.SHOWN, item.id)
         if luck.chance(noise):
             longest_ms = 2 * limits.window_ms if limits.retain_ms == NEVER_MS else 2 * limits.retain_ms
-            add(item.at_ms + luck.between(-limits.orphan_ms, longest_ms), Kind.SHOWN_AGAIN, item.id)
+            add(item.at_ms + luck.between(-limits.orphan_window_ms, longest_ms), Kind.SHOWN_AGAIN, item.id)
     drawn.sort(key=lambda item: item.at_ms)
     return replace(task, join=limits), drawn
 

@@ -8,7 +8,7 @@ from onebit.testing.pipeline import PipelineUnderTest
 from producers.plan import data_sizes
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.parsing import parse_duration
-from stream.settings.pipeline import wanted_settings
+from stream.settings.pipeline import settings_for
 from stream.settings.sources import given_settings
 from stream.wire.topics import Topics
 
@@ -31,7 +31,7 @@ class EmbeddedPipeline(PipelineUnderTest):
         model = given.model_of(given.partitions)
         broker.create_topics(topics.specs(given.partitions, shares_model=model == "shared"))
         super().__init__(broker, topics, given.partitions)
-        self._task = wanted_settings(given, {}, topics.journal, model, sizes_of=data_sizes).task
+        self._task = settings_for(given, {}, topics.journal, model, sizes_of=data_sizes).task
         self._options = LearnerOptions(
             group=f"{given.topic_prefix}learner", snapshot_interval_ms=given.snapshot_interval_ms
         )

@@ -15,8 +15,8 @@ from stream.estimating.policies import Training
 from stream.programs.process import announce, every, monotonic_ms, warn
 from stream.randomness.delays import parse_delay
 from stream.settings.definitions import SettingsError
+from stream.settings.task_fields import Reward
 from stream.settings.values import OnBadRow
-from stream.task.play import Reward
 
 PROGRESS_INTERVAL_MS = 5_000
 

@@ -10,8 +10,8 @@ from stream.kafka.port import Broker
 from stream.programs.connection import Connected, connected
 from stream.programs.process import announce, every
 from stream.recovery.recover import pipeline_settings
-from stream.recovery.steps import task_settings
 from stream.settings.definitions import Settings, SettingsError
+from stream.task.stored_settings import restored_settings
 from stream.wire.codec import promotion_headers
 from stream.wire.topics import Topics
 
@@ -78,7 +78,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
             announce(f"waiting for the first decision: {topics.journal} has no step yet")
             is_announced = True
         time.sleep(READ_INTERVAL_S)
-    members = task_settings(begun).members
+    members = restored_settings(begun).members
     if not members:
         raise SettingsError(f"{topics.journal}: expected a pipeline with challengers; start one with --challenger")
     return members

@@ -10,7 +10,8 @@ from stream.kafka.port import Broker
 from stream.programs.connection import announce_start, by_client, keep_running, watch_topics
 from stream.programs.process import Status, announce, every, freeze_gc, monotonic_ms, tune_gc
 from stream.programs.watching import Watched
-from stream.settings.definitions import Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Program
 from stream.telemetry import metrics
 from stream.telemetry.metrics import FEEDBACK, Sample
 

@@ -12,8 +12,9 @@ from stream.kafka.port import Broker
 from stream.programs.connection import announce_start, by_client, connect, require_topics, watch_topics
 from stream.programs.process import announce, monotonic_ms, tune_gc
 from stream.recovery.recover import pipeline_settings
-from stream.recovery.steps import task_settings
-from stream.settings.definitions import Program, Settings, SettingsError
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.model import Program
+from stream.task.stored_settings import restored_settings
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.metrics import SERVE
 
@@ -92,7 +93,7 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
     found = pipeline_settings(broker, settings.topics, partitions)
     if "seed" not in found:  # there are no settings yet, or only the settings of an imported model
         return None
-    task = task_settings(found)
+    task = restored_settings(found)
     if task.play != "own":
         raise SettingsError(f"serve requires a learner with --play own; got {task.play}")
     facts = PipelineFacts(

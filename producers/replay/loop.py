@@ -12,7 +12,8 @@ from stream.programs.connection import announce_start, by_client, keep_running, 
 from stream.programs.process import Meter, ShowProgress, announce, ignore, monotonic_ms, warn
 from stream.programs.watching import Watched
 from stream.reporting.tables import duration
-from stream.settings.definitions import Program, Settings
+from stream.settings.definitions import Settings
+from stream.settings.model import Program
 from stream.telemetry import metrics
 from stream.telemetry.metrics import REPLAY, Sample
 

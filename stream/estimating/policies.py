@@ -18,7 +18,7 @@ from stream.estimating.rows import Chunk, usable
 from stream.learners import FromLogs, Learner, check_parameters, create, registered
 from stream.randomness.delays import DelayModel
 from stream.randomness.draws import Draws, Purpose
-from stream.task.play import Reward
+from stream.settings.task_fields import Reward
 from stream.wire.records import Decision, Features, FloatArray
 
 UNUSED_PROPENSITY = 1.0

@@ -24,7 +24,8 @@ from stream.kafka.port import (
 )
 from stream.programs.process import announce, every, monotonic_ms, quantity
 from stream.programs.watching import Watched, watched
-from stream.settings.definitions import KafkaSettings, Program, Settings, SettingsError
+from stream.settings.definitions import KafkaSettings, Settings, SettingsError
+from stream.settings.model import Program
 from stream.settings.sources import FIELDS, client_config_of
 from stream.settings.values import flag_of
 from stream.wire.topics import TopicDescription, Topics

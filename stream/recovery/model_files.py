@@ -19,6 +19,7 @@ from stream.errors import OnebitError
 from stream.learners import Learner, State
 from stream.recovery.state import state_digest
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import MODEL_SETTINGS
 
 FILE_FORMAT = 1
 
@@ -57,8 +58,7 @@ class Model(NamedTuple):
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings on which a learner's state depends."""
-    names = ("learner", "n_classes", "n_features", "parameters", "scale", "open_classes")
-    return {name: settings[name] for name in names}
+    return {name: settings[name] for name in (*MODEL_SETTINGS, "parameters")}
 
 
 def write_model(path: Path, model: Model) -> None:

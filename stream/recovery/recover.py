@@ -3,7 +3,7 @@
 Also reads the settings in force from the journals and snapshots.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import Any, NamedTuple
 
@@ -13,20 +13,10 @@ from stream.recovery.chunks import MODEL_PARTITION, Stored, reading_snapshots
 from stream.recovery.commit import predictions_digest
 from stream.recovery.slices import Parts, at_once
 from stream.recovery.state import decode_model, decoding, restoring
-from stream.recovery.steps import (
-    Given,
-    JournalError,
-    JournalStep,
-    UnrecoverableError,
-    last_step,
-    read_from_step,
-    read_journal,
-    resolve,
-    stored_settings,
-    task_settings,
-)
+from stream.recovery.steps import JournalError, JournalStep, UnrecoverableError, last_step, read_from_step, read_journal
 from stream.shared.view import Recall, RecallError
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import Given, SettingsDifferError, resolve, restored_settings, stored_settings
 from stream.task.task import Effects, Task, merge
 from stream.wire.classes import NewClassesError
 from stream.wire.codec import MalformedError, decode_prediction, step_of
@@ -62,9 +52,24 @@ Recovery = Parts[Recovered]
 Observer = Callable[[int, Effects], None]
 """A callback invoked with each step's number and output after the step is reapplied."""
 
+Begin = Callable[[Mapping[str, Any], str], TaskSettings]
+"""Returns the settings with which a task begins, from the imported model's settings (empty without one) and the place
+of that model, for messages."""
+
 Decides = Callable[[Task, JournalStep], None]
 """A callback invoked before each step is reapplied. It sets the task's model to the version with which the step made
 its decisions."""
+
+
+class Callbacks(NamedTuple):
+    """Callbacks of a recovery. By default, they do nothing."""
+
+    progress: Report = lambda progress: None  # called before the first step and after each step
+    observe: Observer = lambda number, effects: None
+    decides: Decides | None = None  # if None, a task with a shared model uses the published decisions
+
+
+NO_CALLBACKS = Callbacks()
 
 
 def recovery(
@@ -90,37 +95,34 @@ def recovery(
         change_settings: whether the user's settings replace the task's settings from the next step on.
 
     Raises:
-        JournalError: the user's settings differ from the task's settings, or required records were deleted.
+        SettingsDifferError: the user's settings differ from the task's settings.
+        JournalError: required records were deleted.
         ParameterError: the learner does not support the policies.
     """
-    place = f"{topics.journal}/{partition}"
-    current = yield from reading_settings(broker, topics, partition)
-    if current and "seed" not in current:  # an imported model has only the settings that its state depends on
-        place = f"the model imported into {topics.snapshots}/{partition}"
-    # A recovery can take a long time. The settings are checked first, so that wrong settings are rejected at once.
-    settings = resolve(current, settings, given, change=change_settings, place=place)
-    recovered = yield from rebuilding(broker, topics, partition, settings, progress)
+
+    def begin(stored: Mapping[str, Any], place: str) -> TaskSettings:
+        return resolve(stored, settings, given, change=change_settings, place=place)
+
+    recovered = yield from rebuilding(broker, topics, partition, begin, callbacks=Callbacks(progress))
     step = recovered.step
-    if step.number > 0:  # check again, because another process may have changed the settings in the meantime
-        now = stored_settings(recovered.task.settings)
-        settings = resolve(now, settings, given, change=change_settings, place=place)
+    if step.number > 0:
+        task_settings = begin(stored_settings(recovered.task.settings), f"{topics.journal}/{partition}")
+        recovered = recovered._replace(settings=task_settings)
         for topic, (_, offset) in ((topics.contexts, step.contexts), (topics.feedback, step.feedback)):
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
-    settings.check_policies(recovered.task.learner)
-    return recovered._replace(settings=settings)
+    recovered.settings.check_policies(recovered.task.learner)
+    return recovered
 
 
 def rebuilding(
     broker: Broker,
     topics: Topics,
     partition: int,
-    settings: TaskSettings | None = None,
-    progress: Report = lambda progress: None,
+    begin: Begin | None = None,
     *,
     until: int | None = None,
     snapshots: bool = True,
-    observe: Observer = lambda number, effects: None,
-    decides: Decides | None = None,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> Recovery:
     """Restore a task to its last step or an earlier one, without a shared model and without writing anything.
 
@@ -128,13 +130,10 @@ def rebuilding(
         broker: the broker.
         topics: the topics.
         partition: the task's partition.
-        settings: settings for a task that has not taken a step. If None, an error is raised for such a task.
-        progress: called with the recovery's progress, before the first step and after each step.
+        begin: returns the settings for a task that has not taken a step. If None, an error is raised for such a task.
         until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
-        observe: called with each reapplied step's output.
-        decides: called before each step of a task with a shared model, so that the step makes the same decisions again.
-            If None, the published decisions are used.
+        callbacks: called while steps are reapplied.
 
     Raises:
         JournalError: the task has not taken a step, or required records were deleted.
@@ -144,42 +143,52 @@ def rebuilding(
     last = last_step(broker, journal)
     yield True
     if stored.newest is None:
-        recovered = yield from _from_beginning(broker, journal, topics, stored, settings)
+        recovered = yield from _from_beginning(broker, journal, topics, stored, begin)
     else:
         recovered = yield from _from_snapshot(topics, stored)
     stored.release()
     yield True
-    if last is None or last.number < recovered.step.number:
-        if recovered.step.number > 0:
-            raise _lost(broker, journal, recovered.step.number + 1, last)
+    number = recovered.step.number
+    if last is None or last.number < number:
+        if number > 0:
+            raise _lost(broker, journal, number + 1, last)
         return recovered
-    task, first = recovered.task, recovered.step.number + 1
-    final, records = last.number if until is None else min(until, last.number), 0
-    if first > final:
-        return recovered
+    final = last.number if until is None else min(until, last.number)
+    if number < final:
+        recovered = yield from _reapply(broker, topics, journal, recovered, final, last, callbacks)
+    return recovered
+
+
+def _reapply(
+    broker: Broker,
+    topics: Topics,
+    journal: TopicPartition,
+    recovered: Recovered,
+    final: int,
+    last: JournalStep,
+    callbacks: Callbacks,
+) -> Recovery:
+    """Apply the journal's steps again, from the one after the recovered step up to `final`."""
+    task, first, records = recovered.task, recovered.step.number + 1, 0
+    progress, observe, decides = callbacks
     published: Published | None = None
     with ExitStack() as stack:
-        inputs = stack.enter_context(closing(Inputs(broker, topics, partition, recovered.step, last)))
+        inputs = stack.enter_context(closing(Inputs(broker, topics, journal.partition, recovered.step, last)))
         if decides is None and isinstance(task.model, Recall):
-            published = stack.enter_context(closing(Published(broker, topics, partition, first)))
+            published = stack.enter_context(closing(Published(broker, topics, journal.partition, first)))
         progress(Progress(first - 1, first, final, 0))
         for step in _steps(broker, journal, first, final, last):
-            if step.settings is not None and step.settings != task.settings:
-                before = f"{journal}, before step {step.number},"
-                known = stored_settings(task.settings)
-                task.change_settings(resolve(known, step.settings, change=True, place=before))
-            names, adds = ((), ()) if step.log is None else (step.log.names, step.log.adds)
-            if names:
-                task.classes.add(names)
+            _prepare(task, step, journal)
             if decides is not None:
                 decides(task, step)
             elif published is not None and isinstance(task.model, Recall):
                 task.model.expect(step.updates, published.decisions(step))
             batch = inputs.of(step)
             try:
-                observe(step.number, task.step(batch, step.number, step.partitions, adds))
+                effects = task.step(batch, step.number, step.partitions, () if step.log is None else step.log.adds)
             except (RecallError, NewClassesError) as error:
                 raise _inputs_changed(step, journal, str(error)) from error
+            observe(step.number, effects)
             _check_same(task, step, journal)
             records += len(batch)
             recovered = recovered._replace(step=step)
@@ -187,6 +196,19 @@ def rebuilding(
             yield True
     foreign = Foreign() if published is None else published.foreign
     return recovered._replace(settings=task.settings, foreign=foreign)
+
+
+def _prepare(task: Task, step: JournalStep, journal: TopicPartition) -> None:
+    """Apply what a step's record says about the time before the step: changed settings, and other tasks' classes."""
+    if step.settings is not None and step.settings != task.settings:
+        place = f"{journal}, before step {step.number},"
+        try:
+            changed = resolve(stored_settings(task.settings), step.settings, change=True, place=place)
+        except SettingsDifferError as error:
+            raise JournalError(str(error)) from error
+        task.change_settings(changed)
+    if step.log is not None and step.log.names:
+        task.classes.add(step.log.names)
 
 
 recover = at_once(recovery)
@@ -241,46 +263,50 @@ def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
     """Restore a task from its newest snapshot."""
     assert stored.newest is not None
     snapshot = yield from decoding(stored.newest)
-    settings = task_settings(snapshot.settings)
+    settings = restored_settings(snapshot.settings)
     stored.taken_ms, stored.taken_of = snapshot.stream_ms, snapshot.step.ledger
     task = yield from restoring(snapshot, settings, topics.contexts, stored.newest.place)
     return Recovered(task, snapshot.step, settings, stored)
 
 
 def _from_beginning(
-    broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None
+    broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, begin: Begin | None
 ) -> Recovery:
-    """Create a task in its initial state, with the journal's settings or, if the journal is empty, the user's."""
+    """Create a task in its initial state, with the journal's settings or, if the journal is empty, with `begin`."""
     partition = journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
         raise _lost(broker, journal, 1, first)
-    settings = wanted if first is None else first.settings
-    if settings is None:
+    own = None if stored.imported is None else (yield from decoding(stored.imported))
+    of_model = {} if own is None else {"model": "own", **own.settings}
+    place = f"the model imported into {topics.snapshots}/{partition}" if of_model else str(journal)
+    if first is not None and first.settings is not None:
+        settings = first.settings
+    elif begin is not None:
+        settings = begin(of_model, place)
+    else:
         raise JournalError(f"{journal} is empty: the task has not started")
     shared = settings.model == "shared"
     model = (yield from reading_snapshots(broker, topics, None)).imported if shared else stored.imported
     imported = model and model.whole
-    where = f"{topics.snapshots}/{MODEL_PARTITION if shared else partition}"
     if first is None or record is None:
         tps = [TopicPartition(topic, partition) for topic in (topics.contexts, topics.feedback)]
         contexts, feedback = broker.beginnings(tps).values()
     else:
         if imported != first.imported and (shared or first.imported is not None):
             raise UnrecoverableError(
-                f"{journal} was started with {_named(first.imported)}; {where} contains {_named(imported)}. The "
-                "snapshots topic has changed"
+                f"{journal} was started with {_named(first.imported)}; {topics.snapshots}/"
+                f"{MODEL_PARTITION if shared else partition} contains {_named(imported)}. The snapshots topic has "
+                "changed"
             )
         imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
         stored.taken_ms = record.append_ms
     stored.taken_of = Ledger()
     step = JournalStep(0, (contexts, contexts), (feedback, feedback), 0, Ledger())
-    if shared or imported is None or stored.imported is None:
+    if shared or imported is None or own is None or stored.imported is None:
         return Recovered(Task(settings, topics.contexts), step, settings, stored, imported)
-    snapshot = yield from decoding(stored.imported)
-    where = f"the model imported into {where}"
-    resolve({"model": "own", **snapshot.settings}, settings, place=where)
-    task = yield from restoring(snapshot, settings, topics.contexts, stored.imported.place)
+    resolve(of_model, settings, place=place)
+    task = yield from restoring(own, settings, topics.contexts, stored.imported.place)
     return Recovered(task, step, settings, stored, imported)
 
 

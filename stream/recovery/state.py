@@ -27,18 +27,11 @@ from numpy.typing import NDArray
 from stream.learners import State
 from stream.recovery.chunks import Generation
 from stream.recovery.slices import Parts, at_once, finish
-from stream.recovery.steps import (
-    JournalError,
-    JournalStep,
-    check_settings,
-    model_settings,
-    plain_step,
-    step_of_plain,
-    stored_settings,
-)
+from stream.recovery.steps import JournalError, JournalStep, plain_step, step_of_plain
 from stream.shared.replica import Place, Replica
 from stream.task.join import Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import check_settings, model_settings, stored_settings
 from stream.task.task import Task
 from stream.wire.records import NOTHING_LOGGED, DecisionTime, FloatArray, IndexArray
 from stream.wire.sections import Section, SectionReader, encode_section

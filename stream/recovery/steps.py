@@ -1,4 +1,4 @@
-"""A task's journal: record format, readers, and the comparison of its settings with the user's settings.
+"""A task's journal: record format and readers.
 
 The journal has one record per step, with the offsets that the step applied and the task's counts after the step.
 
@@ -8,16 +8,13 @@ Records are JSON objects with the fields of `JournalStep`. Fields that are 0 or 
      "partitions": 1, "settings": {"learner": ...}}
     {"number": 2, "contexts": [20, 50], "feedback": [5, 95], "updates": 31, "ledger": {...}, "settings_from": 1, ...}
 
-The task's first step contains the task's settings, and so does the first step after each change. The settings are one
-flat object with the fields of `TaskSettings` and `JoinSettings`. The learner's parameters are named `parameters.NAME`:
-
-    {"learner": "soba-diag", "n_classes": 10, "parameters.gamma": 0.05, "window_ms": 300000, "class_names": null, ...}
+The task's first step contains the task's settings (see `stream.task.stored_settings`), and so does the first step after
+each change.
 
 The header `onebit-version` contains the format version, 1.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import chain, dropwhile
 from typing import Any, NamedTuple
@@ -28,8 +25,8 @@ from msgspec import Struct, convert, to_builtins
 from stream.errors import OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition, read_partitions
-from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import restored_settings, stored_settings
 from stream.wire.codec import VERSION_HEADER
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Headers, Record, TopicPartition, place_of
@@ -46,50 +43,6 @@ class JournalError(OnebitError):
 
 class UnrecoverableError(JournalError):
     """Records that a recovery needs were deleted or changed. A pipeline that uses these topics cannot continue."""
-
-
-PARAMETER = "parameters."
-"""Prefix for learner parameters in the names of stored settings."""
-
-JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
-
-
-def stored_settings(settings: TaskSettings) -> dict[str, Any]:
-    """Return all settings by name, including all of the learner's parameters."""
-    plain = asdict(settings.resolved())
-    parameters = {PARAMETER + name: value for name, value in plain.pop("parameters").items()}
-    join, names = plain.pop("join"), plain["class_names"]
-    return {**plain, "class_names": None if names is None else list(names), **parameters, **join}
-
-
-def model_settings(settings: TaskSettings) -> dict[str, Any]:
-    """Return the settings on which a learner's state depends. An imported model is stored with only these settings."""
-    stored, of_model = stored_settings(settings), ("learner", "n_classes", "n_features", "scale", "open_classes")
-    return {name: value for name, value in stored.items() if name in of_model or name.startswith(PARAMETER)}
-
-
-def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that `stored` has either all of a task's settings or exactly those from `model_settings`. Return a copy.
-
-    Raises:
-        ValueError: settings or parameters are missing or unknown, or the learner is unknown.
-        KeyError: the learner is missing.
-    """
-    names_of = stored_settings if "seed" in stored else model_settings
-    expected = names_of(TaskSettings(stored["learner"], 2, 1)).keys()
-    if stored.keys() != expected:
-        raise ValueError(f"settings: expected {sorted(expected)}; got {sorted(stored)}")
-    return dict(stored)
-
-
-def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
-    """Convert stored settings to `TaskSettings`; the inverse of `stored_settings`."""
-    own = check_settings(stored)
-    parameters = {name.removeprefix(PARAMETER): own.pop(name) for name in stored if name.startswith(PARAMETER)}
-    join = JoinSettings(**{name: own.pop(name) for name in JOIN_SETTINGS})
-    names = own.pop("class_names")
-    class_names = None if names is None else tuple(names)
-    return TaskSettings(**own, parameters=parameters, join=join, class_names=class_names)
 
 
 class LogStep(Struct, frozen=True, omit_defaults=True):
@@ -139,7 +92,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "ledger": (lambda ledger: {name: n for name, n in ledger._asdict().items() if n}, lambda counts: Ledger(**counts)),
     "log": (to_builtins, partial(convert, type=LogStep)),
     "replica": (to_builtins, partial(convert, type=ReplicaDigest)),
-    "settings": (stored_settings, task_settings),
+    "settings": (stored_settings, restored_settings),
 }
 """Conversions to and from plain values, for the `JournalStep` fields whose types JSON does not support."""
 
@@ -266,96 +219,3 @@ class JournalFollower:
     def close(self) -> None:
         """Release the connection."""
         self._consumer.close()
-
-
-Given = Collection[str] | None
-"""Names of the settings that the user set. Learner parameters are named `parameters.NAME`. None means all settings."""
-
-CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
-"""The settings that can change in a running pipeline: windows, limits and policies.
-
-The model depends on all other settings. It could not be reproduced if one of those settings changed.
-"""
-
-_REMEDY = "use the earlier settings, or start a new pipeline with a different topic prefix"
-_REMEDY_OF_FIXED = (
-    "this cannot be changed while the pipeline is running; use the earlier settings, or move the model to a new "
-    "pipeline with `onebit model export` and `onebit model import`"
-)
-
-
-class Difference(NamedTuple):
-    """A setting for which the user's value differs from the pipeline's value."""
-
-    name: str
-    begun: Any
-    given: Any
-
-    @property
-    def can_change(self) -> bool:
-        """Whether the setting can change in a running pipeline.
-
-        Corrections can be disabled but not enabled, because a task without corrections does not store expired
-        decisions.
-        """
-        return self.name in CHANGEABLE and (self.name, self.given) != ("late", "correct")
-
-
-class SettingsDifferError(JournalError):
-    """The user's settings differ from the pipeline's settings."""
-
-    def __init__(self, place: str, differences: tuple[Difference, ...], remedy: str) -> None:
-        self.differences = differences
-        shown = ", ".join(f"{name} = {_shown(begun)}; got {_shown(given)}" for name, begun, given in differences)
-        super().__init__(f"{place} has {shown}: {remedy}")
-
-    @property
-    def can_change(self) -> bool:
-        """Whether all of the settings can change in a running pipeline."""
-        return all(difference.can_change for difference in self.differences)
-
-
-def resolve(
-    begun: Mapping[str, Any], wanted: TaskSettings, given: Given = None, *, change: bool = False, place: str
-) -> TaskSettings:
-    """Return the settings for the next step.
-
-    Args:
-        begun: the pipeline's settings, keyed by name. These are all settings, only an imported model's settings, or
-            none.
-        wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
-            `begun`.
-        given: names of the settings that the user set.
-        change: whether the user's values replace the pipeline's values for settings that can change.
-        place: the topic and partition of the pipeline's settings, for messages.
-
-    Raises:
-        SettingsDifferError: one of the user's settings differs from the pipeline's, and either this setting cannot
-            change or `change` is False.
-    """
-    values = stored_settings(wanted)
-    parameters = {name for name in values if name.startswith(PARAMETER)}
-    if given is None:
-        given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
-    elif begun and "learner" not in given:  # keep the pipeline's learner and drop other learners' parameters
-        for name in parameters - {*given, *begun}:
-            del values[name]
-    chosen = {name: value for name, value in values.items() if name in given}
-    differences = tuple(
-        Difference(name, begun.get(name), value)
-        for name, value in chosen.items()
-        if begun and begun.get(name) != value and (name in begun or name in parameters)
-    )
-    if learner := tuple(difference for difference in differences if difference.name == "learner"):
-        differences = learner  # the parameters differ only because they belong to a different learner
-    if differences and not change:
-        raise SettingsDifferError(place, differences, _REMEDY)
-    if fixed := tuple(difference for difference in differences if not difference.can_change):
-        raise SettingsDifferError(place, fixed, _REMEDY_OF_FIXED)
-    return task_settings({**values, **begun, **chosen})
-
-
-def _shown(value: object) -> str:
-    """Format a value for a message. Long values, such as vocabularies, are shortened."""
-    text = repr(value)
-    return text if len(text) <= 200 else text[:200] + "..."

@@ -10,14 +10,32 @@ value: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
 """
 
 import json
-from enum import StrEnum
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from stream.errors import OnebitError
+from stream.settings.model import (
+    CONNECTED,
+    EVENTS,
+    FEEDBACK,
+    LEARN,
+    LOG,
+    MONITOR,
+    NO_FLAG,
+    PIPELINE,
+    REPLAY,
+    SERVE,
+    WATCHED,
+    Group,
+    Panel,
+    Program,
+    Setting,
+)
+from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields
 from stream.settings.values import (
     FOR_EVER,
     PREFIX,
@@ -25,7 +43,6 @@ from stream.settings.values import (
     Duration,
     Names,
     OnBadRow,
-    OptionalDuration,
     Probability,
     Retention,
     Secret,
@@ -33,11 +50,8 @@ from stream.settings.values import (
     Texts,
     Time,
     config_path,
-    setting_name,
     variable_of,
 )
-from stream.task.join import JoinSettings
-from stream.wire.named_features import Scaling
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 AUTO: Final = "auto"
@@ -45,82 +59,7 @@ AUTO: Final = "auto"
 stored."""
 
 
-class SettingsError(OnebitError, ValueError):
-    """A setting is invalid. The message contains the name, the value and the accepted values."""
-
-
-class Panel(StrEnum):
-    """The heading under which the help lists a setting."""
-
-    DATA = "Data and replay"
-    LEARNER = "Learner"
-    FEEDBACK = "Feedback"
-    JOIN = "Windows and limits"
-    KAFKA = "Kafka"
-    ACCESS = "Kafka security"
-    SERVING = "HTTP"
-    WATCHING = "Monitoring"
-    OUTPUT = "Output"
-
-
-class Program(StrEnum):
-    """Commands that accept settings as flags."""
-
-    RUN = "run"
-    REPLAY = "replay"
-    LEARN = "learn"
-    FEEDBACK = "feedback"
-    SERVE = "serve"
-    MONITOR = "monitor"
-    CREATE = "topics create"
-    DESCRIBE = "topics describe"
-    VERIFY = "verify"
-    SHOW = "data show"
-    ESTIMATE = "estimate"
-    LEARNERS = "learners"
-    CONNECT = "every other command that connects to Kafka"
-    LOCAL = "every command that does not connect to Kafka"
-
-
-CONNECTED = frozenset(Program) - {Program.LOCAL, Program.SHOW, Program.ESTIMATE, Program.LEARNERS}
-"""The programs that connect to Kafka. `onebit run` connects only with --kafka."""
-
-_PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
-_LOG = _PIPELINE | {Program.VERIFY, Program.ESTIMATE, Program.LEARNERS}
-_REPLAY = frozenset((Program.RUN, Program.REPLAY))
-_EVENTS = _REPLAY | {Program.VERIFY}  # settings that determine the number of events in a replay
-_LEARN = frozenset((Program.RUN, Program.LEARN))
-_FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
-_WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
-_MONITOR = frozenset((Program.MONITOR,))
-_SERVE = frozenset((Program.SERVE,))
-_NO_FLAG: frozenset[Program] = frozenset()  # for secrets, because every user of a machine can read command lines
-
-
-class Setting(NamedTuple):
-    """A setting's documentation, and the commands that accept the setting as a flag."""
-
-    programs: frozenset[Program]
-    help: str
-    metavar: str | None = None  # None if derived from the type
-    unset: str | None = None  # the meaning of None as a value
-    is_secret: bool = False  # never shown
-
-
-class Group(BaseModel):
-    """Settings that the help lists under one heading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=setting_name, hide_input_in_errors=True)
-
-    panel: ClassVar[Panel]
-
-    @property
-    def given(self) -> frozenset[str]:
-        """The fields (such as `window_ms`) that were set by a flag, an environment variable or the settings file."""
-        return frozenset(self.model_fields_set)
-
-
-class SourceSettings(Group):
+class SourceSettings(Group, DataFields, frozen=True):
     """Settings for the data set."""
 
     panel = Panel.DATA
@@ -128,43 +67,36 @@ class SourceSettings(Group):
     data: Annotated[
         str,
         Setting(
-            _PIPELINE | {Program.VERIFY},
+            PIPELINE | {Program.VERIFY},
             "Data set (see `onebit data list`), svmlight file, or log of decisions (see `onebit data show FILE`)",
             "NAME|FILE",
+            determines=("class_names", "n_classes", "n_features"),
         ),
     ] = "optdigits"
     map: Annotated[
         str | None,
         Setting(
-            _LOG,
+            LOG,
             "Columns of a tabular log: a mapping file (`onebit data show` guesses one), or pairs such as "
             "action=item,reward=click,numeric=age,categorical=device+region",
             "FILE.toml|PAIRS",
             unset="none",
         ),
     ] = None
-    on_bad_row: Annotated[OnBadRow, Setting(_LOG, "Stop at an invalid row of a log, or skip the row")] = "stop"
+    on_bad_row: Annotated[OnBadRow, Setting(LOG, "Stop at an invalid row of a log, or skip the row")] = "stop"
     reward_above: Annotated[
         float | None,
         Setting(
-            _LOG | {Program.SHOW},
+            LOG | {Program.SHOW},
             "Convert a log's rewards: 1 above this value, otherwise 0",
             unset="rewards are 0 or 1",
         ),
     ] = None
-    scale: Annotated[
-        Scaling,
-        Setting(
-            _PIPELINE | {Program.SHOW},
-            "Scaling of numeric features: none, or standard (mean 0 and standard deviation 1 over the file or log, or "
-            "over the contexts so far)",
-        ),
-    ] = "none"
     n_features: Annotated[
         int | None,
         Field(ge=1),
         Setting(
-            _PIPELINE,
+            PIPELINE,
             "Number of features in an svmlight file, or in contexts without a data set",
             unset="the largest index in the file",
         ),
@@ -172,38 +104,35 @@ class SourceSettings(Group):
     from_time: Annotated[
         Time,
         Setting(
-            _EVENTS,
+            EVENTS,
             "Start of the replayed part of a log: 2019-11-24T08:30, or milliseconds since 1970",
             "TIME",
             unset="all",
         ),
     ] = None
-    to_time: Annotated[Time, Setting(_EVENTS, "End of the replayed part of a log, exclusive", "TIME", unset="all")] = (
+    to_time: Annotated[Time, Setting(EVENTS, "End of the replayed part of a log, exclusive", "TIME", unset="all")] = (
         None
     )
-    limit: Annotated[int | None, Field(ge=1), Setting(_EVENTS, "Number of log rows to replay", unset="all")] = None
-    seed: Annotated[
-        int, Field(ge=0, lt=2**63), Setting(_PIPELINE, "Seed for all random draws and for synthetic data")
-    ] = 0
+    limit: Annotated[int | None, Field(ge=1), Setting(EVENTS, "Number of log rows to replay", unset="all")] = None
 
 
-class ReplaySettings(SourceSettings):
+class ReplaySettings(SourceSettings, frozen=True):
     """Settings for replaying a data set."""
 
     events: Annotated[
         int | None,
         Field(ge=1),
-        Setting(_EVENTS, "Number of events to replay; the replay starts over after the last row", unset="all rows"),
+        Setting(EVENTS, "Number of events to replay; the replay starts over after the last row", unset="all rows"),
     ] = None
-    epochs: Annotated[int | None, Field(ge=1), Setting(_EVENTS, "Number of passes over the rows", unset="1")] = None
-    shuffle: Annotated[bool, Setting(_REPLAY, "Shuffle the rows in every epoch")] = False
-    rate_per_s: Annotated[
-        float, Field(gt=0.0), Setting(_REPLAY, "Replay rate in events per second", "EVENTS_PER_S")
-    ] = 100.0
+    epochs: Annotated[int | None, Field(ge=1), Setting(EVENTS, "Number of passes over the rows", unset="1")] = None
+    shuffle: Annotated[bool, Setting(REPLAY, "Shuffle the rows in every epoch")] = False
+    rate_per_s: Annotated[float, Field(gt=0.0), Setting(REPLAY, "Replay rate in events per second", "EVENTS_PER_S")] = (
+        100.0
+    )
     speed: Annotated[
         Speed,
         Setting(
-            _REPLAY | {Program.FEEDBACK},
+            REPLAY | {Program.FEEDBACK},
             "Replay a log at the recorded pace times this factor: 1x, 60x, or max. Replaces --rate. With --delay "
             "logged, also applies to the feedback",
             "FACTORx|max",
@@ -213,7 +142,7 @@ class ReplaySettings(SourceSettings):
     loop: Annotated[bool, Setting(frozenset((Program.REPLAY,)), "Repeat the replay until stopped")] = False
 
 
-class FeedbackSettings(ReplaySettings):
+class FeedbackSettings(ReplaySettings, frozen=True):
     """Settings for the simulated feedback in a replay."""
 
     panel = Panel.FEEDBACK
@@ -221,21 +150,21 @@ class FeedbackSettings(ReplaySettings):
     delay: Annotated[
         Delay,
         Setting(
-            _FEEDBACK,
+            FEEDBACK,
             "Feedback delay: none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), "
             "weibull:10s,0.7 (scale, shape), empirical:FILE (one delay in ms per line), logged (from the log), or by "
             "true class: 0=fixed:1s;*=none",
             "SPEC",
         ),
     ] = "lognormal:1s,1.0"
-    loss: Annotated[Probability, Setting(_FEEDBACK, "Fraction of feedback that is lost", "P")] = 0.0
-    duplicates: Annotated[Probability, Setting(_FEEDBACK, "Fraction of feedback that is sent twice", "P")] = 0.0
+    loss: Annotated[Probability, Setting(FEEDBACK, "Fraction of feedback that is lost", "P")] = 0.0
+    duplicates: Annotated[Probability, Setting(FEEDBACK, "Fraction of feedback that is sent twice", "P")] = 0.0
     with_label: Annotated[
         bool, Setting(frozenset((Program.FEEDBACK,)), "Add the true class to feedback, for full-information learners")
     ] = False
 
 
-class LearnerSettings(Group):
+class LearnerSettings(Group, LearnerFields, frozen=True):
     """Settings for the learner, the holdout and the challengers."""
 
     panel = Panel.LEARNER
@@ -244,7 +173,7 @@ class LearnerSettings(Group):
         Names,
         Field(min_length=1),
         Setting(
-            _LEARN,
+            LEARN,
             "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several, written as "
             "a,b or repeated; all use the same events and random draws",
             "NAME",
@@ -252,15 +181,16 @@ class LearnerSettings(Group):
     ] = [AUTO]
     param: Annotated[
         Texts,
-        Setting(_LEARN, "Learner parameter; repeatable. With several learners: LEARNER.NAME=VALUE", "NAME=VALUE"),
+        Setting(LEARN, "Learner parameter; repeatable. With several learners: LEARNER.NAME=VALUE", "NAME=VALUE"),
     ] = []
     challenger: Annotated[
         Texts,
         Setting(
-            _LEARN,
+            LEARN,
             "Learner that learns from the champion's decisions, and makes decisions only after `onebit promote`; "
             "can be given up to four times. Use this setting with --floor",
             "NAME[:PARAM=VALUE,...]",
+            determines=("challengers",),
         ),
     ] = []
     n_classes: Annotated[
@@ -270,6 +200,7 @@ class LearnerSettings(Group):
             frozenset((Program.LEARN,)),
             "Number of classes if there is no data set; requires --n-features",
             unset="from the data set",
+            determines=("n_classes", "open_classes"),
         ),
     ] = None
     classes_max: Annotated[
@@ -280,6 +211,7 @@ class LearnerSettings(Group):
             "Maximum number of different classes in the `eligible` fields of all contexts; replaces --n-classes",
             "K",
             unset="a fixed number of classes",
+            determines=("n_classes", "open_classes"),
         ),
     ] = None
     features: Annotated[
@@ -291,18 +223,10 @@ class LearnerSettings(Group):
             unset="no named features",
         ),
     ] = None
-    play: Annotated[
-        Literal["own", "logged", "match"],
-        Setting(
-            _LEARN,
-            "Actions to play in a replay of a log: the learner's actions (own), the logged actions (logged), or the "
-            "learner's actions, skipping events with a different logged action (match)",
-        ),
-    ] = "own"
     model: Annotated[
         Literal["auto", "own", "shared"],
         Setting(
-            _LEARN | {Program.CREATE},
+            LEARN | {Program.CREATE},
             "One model per partition, or one model shared by all partitions. auto: shared in a new pipeline with "
             "several partitions, if it has an updates topic and plays the learner's own actions",
         ),
@@ -315,43 +239,15 @@ class LearnerSettings(Group):
             "DURATION",
         ),
     ] = -1
-    reward: Annotated[
-        Literal["exclusive", "any"],
-        Setting(_LEARN, "Number of correct classes per context: exactly one, or any number, as for clicks"),
-    ] = "exclusive"
-    propensity_min: Annotated[
-        float,
-        Field(ge=0.0, le=1.0),
-        Setting(
-            _LEARN,
-            "With --play logged, smaller logged propensities are raised to this value. With --play match, specify the "
-            "smallest propensity in the log, or 0 for a uniform log",
-            "P",
-        ),
-    ] = 0.0
     estimate: Annotated[
         bool,
         Setting(
-            _LEARN, "With --play logged, estimate the mean reward of the learner's own policy from settled decisions"
+            LEARN, "With --play logged, estimate the mean reward of the learner's own policy from settled decisions"
         ),
     ] = False
-    floor: Annotated[
-        Probability,
-        Setting(
-            _LEARN,
-            "Probability of playing a uniformly random class, so that other policies can be evaluated",
-            "P",
-        ),
-    ] = 0.0
-    holdout: Annotated[
-        Probability,
-        Setting(
-            _LEARN, "Fraction of the decisions that --holdout-policy makes instead of the learner, for comparison", "P"
-        ),
-    ] = 0.0
     holdout_policy: Annotated[
         str,
-        Setting(_LEARN, "Holdout policy: uniform, constant:CLASS, or model:FILE from `onebit model export`", "POLICY"),
+        Setting(LEARN, "Holdout policy: uniform, constant:CLASS, or model:FILE from `onebit model export`", "POLICY"),
     ] = "uniform"
 
     def model_of(self, partitions: int) -> Literal["own", "shared"]:
@@ -361,55 +257,18 @@ class LearnerSettings(Group):
         return "shared" if partitions > 1 and self.play == "own" else "own"
 
 
-class WindowSettings(Group):
+class WindowSettings(Group, JoinSettings, ExpiryFields, frozen=True):
     """Settings for the join's windows and limits."""
 
     panel = Panel.JOIN
 
-    window_ms: Annotated[
-        Duration, Setting(_LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires")
-    ] = 300_000
-    activation_window_ms: Annotated[
-        OptionalDuration, Setting(_LEARN, "Time to wait for a deferred decision to be shown", unset="the window")
-    ] = None
-    on_expiry: Annotated[
-        Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn from it with a reward of 0")
-    ] = "drop"
-    late: Annotated[
-        Literal["ignore", "correct"],
-        Setting(_LEARN, "Ignore feedback after the window, or revert the reward of 0 assumed by --on-expiry negative"),
-    ] = "ignore"
-    orphan_window_ms: Annotated[Duration, Setting(_LEARN, "Time to keep feedback that arrives before its context")] = (
-        300_000
-    )
-    retain_ms: Annotated[
-        Duration, Setting(_LEARN, "Time to remember settled ids, to detect duplicates and late feedback")
-    ] = 3_600_000
-    pending_max: Annotated[
-        int, Field(ge=1), Setting(_LEARN, "Limit on pending and deferred decisions; the oldest is settled first")
-    ] = 150_000
-    orphans_max: Annotated[
-        int, Field(ge=1), Setting(_LEARN, "Limit on feedback without a context; the oldest is dropped first")
-    ] = 50_000
-    retained_max: Annotated[
-        int, Field(ge=1), Setting(_LEARN, "Limit on remembered settled ids; the oldest is removed first")
-    ] = 1_000_000
-
     @property
     def join(self) -> JoinSettings:
         """The join's windows and limits."""
-        return JoinSettings(
-            window_ms=self.window_ms,
-            activation_ms=self.activation_window_ms,
-            orphan_ms=self.orphan_window_ms,
-            retain_ms=self.retain_ms,
-            pending_max=self.pending_max,
-            orphans_max=self.orphans_max,
-            retained_max=self.retained_max,
-        )
+        return JoinSettings(**{field.name: getattr(self, field.name) for field in fields(JoinSettings)})
 
 
-class AccessSettings(Group):
+class AccessSettings(Group, frozen=True):
     """Settings for authentication and encryption."""
 
     panel = Panel.ACCESS
@@ -432,7 +291,7 @@ class AccessSettings(Group):
         Setting(CONNECTED, "SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", "NAME", unset="none"),
     ] = None
     sasl_username: Annotated[str | None, Setting(CONNECTED, "User name", "NAME", unset="none")] = None
-    sasl_password: Annotated[Secret | None, Setting(_NO_FLAG, "The user's password", unset="none", is_secret=True)] = (
+    sasl_password: Annotated[Secret | None, Setting(NO_FLAG, "The user's password", unset="none", is_secret=True)] = (
         None
     )
     sasl_oauthbearer_token_command: Annotated[
@@ -454,11 +313,11 @@ class AccessSettings(Group):
         str | None, Setting(CONNECTED, "Key for the client certificate (PEM)", "FILE", unset="none")
     ] = None
     ssl_key_password: Annotated[
-        Secret | None, Setting(_NO_FLAG, "Password for the client key", unset="none", is_secret=True)
+        Secret | None, Setting(NO_FLAG, "Password for the client key", unset="none", is_secret=True)
     ] = None
 
 
-class KafkaSettings(AccessSettings):
+class KafkaSettings(AccessSettings, frozen=True):
     """Settings for the connection to Kafka, and for the topics."""
 
     panel = Panel.KAFKA
@@ -494,7 +353,7 @@ class KafkaSettings(AccessSettings):
         Duration,
         Field(ge=1, le=500),
         Setting(
-            _LEARN,
+            LEARN,
             "Maximum duration of a step, 1ms to 500ms. Use a lower value if the window is shorter than 10s. Shorter "
             "steps reduce latency, and longer steps put more records in each transaction",
         ),
@@ -545,7 +404,7 @@ class KafkaSettings(AccessSettings):
         return Topics.with_prefix(self.topic_prefix)
 
 
-class GatewaySettings(Group):
+class GatewaySettings(Group, frozen=True):
     """Settings for the HTTP gateway."""
 
     panel = Panel.SERVING
@@ -553,18 +412,18 @@ class GatewaySettings(Group):
     serve_port: Annotated[
         int,
         Field(ge=1, le=65_535),
-        Setting(_SERVE, "HTTP port for decisions and feedback, /metrics, /healthz and /readyz", "PORT"),
+        Setting(SERVE, "HTTP port for decisions and feedback, /metrics, /healthz and /readyz", "PORT"),
     ] = 8080
     timeout_ms: Annotated[
         Duration,
         Field(ge=1),
-        Setting(_SERVE, "Time to wait for a decision before responding with 504 or the fallback"),
+        Setting(SERVE, "Time to wait for a decision before responding with 504 or the fallback"),
     ] = 1_000
     fallback: Annotated[
         str | None,
         Field(min_length=1),
         Setting(
-            _SERVE,
+            SERVE,
             "Response after the timeout: a class, by name or number, or uniform",
             "CLASS|uniform",
             unset="status 504",
@@ -573,7 +432,7 @@ class GatewaySettings(Group):
     remember_ms: Annotated[
         Duration,
         Setting(
-            _SERVE,
+            SERVE,
             "Time to remember decisions for repeated ids; at startup, predictions up to this age are read",
         ),
     ] = 600_000
@@ -581,7 +440,7 @@ class GatewaySettings(Group):
         float | None,
         Field(gt=0.0),
         Setting(
-            _SERVE,
+            SERVE,
             "Maximum request rate per process; excess requests get status 429",
             "REQUESTS_PER_S",
             unset="no limit",
@@ -590,15 +449,15 @@ class GatewaySettings(Group):
     serve_token: Annotated[
         Secret | None,
         Field(min_length=1),
-        Setting(_NO_FLAG, "Bearer token that requests must contain", unset="none", is_secret=True),
+        Setting(NO_FLAG, "Bearer token that requests must contain", unset="none", is_secret=True),
     ] = None
     serve_certificate: Annotated[
-        Path | None, Setting(_SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")
+        Path | None, Setting(SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")
     ] = None
-    serve_key: Annotated[Path | None, Setting(_SERVE, "Key for the certificate (PEM)", "FILE", unset="no TLS")] = None
+    serve_key: Annotated[Path | None, Setting(SERVE, "Key for the certificate (PEM)", "FILE", unset="no TLS")] = None
 
 
-class WatchSettings(Group):
+class WatchSettings(Group, frozen=True):
     """Settings for the HTTP servers: health checks, metrics and the monitor's page."""
 
     panel = Panel.WATCHING
@@ -606,23 +465,23 @@ class WatchSettings(Group):
     metrics_port: Annotated[
         int,
         Field(ge=0, le=65_535),
-        Setting(_WATCHED, "HTTP port for /metrics (Prometheus), /healthz and /readyz; 0 disables it", "PORT"),
+        Setting(WATCHED, "HTTP port for /metrics (Prometheus), /healthz and /readyz; 0 disables it", "PORT"),
     ] = 0
     page_port: Annotated[
         int,
         Field(ge=1, le=65_535),
-        Setting(_MONITOR, "HTTP port for the monitor's page, /metrics, /healthz and /readyz", "PORT"),
+        Setting(MONITOR, "HTTP port for the monitor's page, /metrics, /healthz and /readyz", "PORT"),
     ] = 9470
     metrics_host: Annotated[
-        str, Field(min_length=1), Setting(_WATCHED | _MONITOR | _SERVE, "Interface to bind; 0.0.0.0 for all", "ADDRESS")
+        str, Field(min_length=1), Setting(WATCHED | MONITOR | SERVE, "Interface to bind; 0.0.0.0 for all", "ADDRESS")
     ] = "127.0.0.1"
     allow_host: Annotated[
         Names,
-        Setting(_MONITOR, "Additional host name allowed in the address of the monitor's page; repeatable", "NAME"),
+        Setting(MONITOR, "Additional host name allowed in the address of the monitor's page; repeatable", "NAME"),
     ] = []
 
 
-class OutputSettings(Group):
+class OutputSettings(Group, frozen=True):
     """Settings for the log and other output."""
 
     panel = Panel.OUTPUT
@@ -639,12 +498,16 @@ class OutputSettings(Group):
         str | None,
         Field(min_length=1),
         Setting(
-            _PIPELINE, "Write a cProfile to FILE on exit; read it with `python -m pstats FILE`", "FILE", unset="none"
+            PIPELINE, "Write a cProfile to FILE on exit; read it with `python -m pstats FILE`", "FILE", unset="none"
         ),
     ] = None
 
 
-class Settings(
+class SettingsError(OnebitError, ValueError):
+    """A setting is invalid. The message contains the name, the value and the accepted values."""
+
+
+class Settings(  # type: ignore[misc]  # mypy does not know that BaseSettings can have frozen subclasses
     BaseSettings,
     OutputSettings,
     WatchSettings,
@@ -653,6 +516,7 @@ class Settings(
     WindowSettings,
     LearnerSettings,
     FeedbackSettings,
+    frozen=True,
 ):
     """All settings. Pydantic lists the last base class's fields first."""
 

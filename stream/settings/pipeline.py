@@ -1,43 +1,15 @@
 """Merge the user's settings with a running pipeline's settings."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from stream.recovery.steps import PARAMETER, SettingsDifferError, resolve
 from stream.settings.definitions import AUTO, Settings, SettingsError
+from stream.settings.sources import Described, described
+from stream.settings.task_fields import JoinSettings
 from stream.settings.tasks import n_features_of, task_settings, with_chosen
-from stream.settings.values import flag_of, setting_name
 from stream.task.settings import Sharing, TaskSettings
-
-STORED_NAMES = {
-    "learner": "learner",
-    "n_classes": "n_classes",
-    "classes_max": "open_classes",
-    "n_features": "n_features",
-    "seed": "seed",
-    "window_ms": "window_ms",
-    "activation_window_ms": "activation_ms",
-    "orphan_window_ms": "orphan_ms",
-    "retain_ms": "retain_ms",
-    "pending_max": "pending_max",
-    "orphans_max": "orphans_max",
-    "retained_max": "retained_max",
-    "on_expiry": "on_expiry",
-    "late": "late",
-    "play": "play",
-    "reward": "reward",
-    "propensity_min": "propensity_min",
-    "features": "features",
-    "data": "class_names",
-    "model": "model",
-    "scale": "scale",
-    "floor": "floor",
-    "holdout": "holdout",
-    "holdout_policy": "holdout_policy",
-    "challenger": "challengers",
-}
-"""Maps the fields of `Settings` that are task settings to their names in the journal."""
+from stream.task.stored_settings import PARAMETER, SettingsDifferError, resolve
 
 
 class Sizes(NamedTuple):
@@ -53,51 +25,56 @@ SizesOf = Callable[[Settings], Sizes]
 """Returns the sizes of the data set that the settings select."""
 
 
-class Wanted(NamedTuple):
+class Chosen(NamedTuple):
     """The settings for a learner's tasks."""
 
     task: TaskSettings  # settings for a new task
     nnz: int  # approximate number of non-zeros per context
-    given: frozenset[str]  # journal names of the settings that the user set
+    given: frozenset[str]  # names of the stored settings that the user set
 
 
-def given_names(settings: Settings, begun: Mapping[str, Any]) -> frozenset[str]:
-    """Return the journal names of the settings that were set by a flag, an environment variable or the settings file.
+STORED = frozenset(field.name for kind in (TaskSettings, JoinSettings) for field in fields(kind))
 
-    A data set determines the numbers of classes and features, and the class names. The scale is a task setting only if
-    there is no data set.
+
+def determined_by(setting: Described) -> frozenset[str]:
+    """Return the stored settings that a user's setting determines."""
+    own = setting.setting.determines
+    return frozenset((setting.field,)) & STORED if own is None else frozenset(own)
+
+
+def given_names(settings: Settings, stored: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the stored settings that were set by a flag, an environment variable or the settings file.
+
+    The scale is a task setting only if there is no data set.
 
     Args:
         settings: The user's settings.
-        begun: The pipeline's settings by name; empty for a new pipeline.
+        stored: The pipeline's settings by name; empty for a new pipeline.
     """
-    names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
+    names = {name for one in described() if one.field in settings.given for name in determined_by(one)}
     if settings.learner == [AUTO]:
         names.discard("learner")
     if settings.model == AUTO:
         names.discard("model")
-    if not _is_without_data(settings, begun):
+    if not _is_without_data(settings, stored):
         names.discard("scale")
-    if not {"n_classes", "classes_max"}.isdisjoint(settings.given):
-        names |= {"n_classes", "open_classes"}
-    names |= {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param}
-    return frozenset(names | {"n_classes", "n_features"} if "data" in settings.given else names)
+    return frozenset(names | {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param})
 
 
-def wanted_settings(
+def settings_for(
     settings: Settings,
-    begun: Mapping[str, Any],
+    stored: Mapping[str, Any],
     place: str,
     model: Sharing = "own",
     *,
     sizes_of: SizesOf,
     change: bool = False,
-) -> Wanted:
+) -> Chosen:
     """Return a learner's settings in a new or existing pipeline.
 
     Args:
         settings: The user's settings.
-        begun: The pipeline's settings by name; empty for a new pipeline.
+        stored: The pipeline's settings by name; empty for a new pipeline.
         place: The journal's name, for messages.
         model: Kind of model for a new pipeline if the user did not set it; see `Settings.model_of`.
         sizes_of: Called only if neither the user nor the pipeline determines the sizes.
@@ -108,30 +85,30 @@ def wanted_settings(
         SettingsError: a parameter is invalid, or `--scale` is set although the named features are already scaled.
         ParameterError: a parameter does not belong to the learner.
     """
-    given = given_names(settings, begun)
+    given = given_names(settings, stored)
     if settings.model == AUTO:
         settings = settings.model_copy(update={"model": model})
-    n_classes, n_features, mean_nnz, class_names = _sizes(settings, begun, sizes_of)
-    if begun and "learner" not in given:
-        own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]
+    n_classes, n_features, mean_nnz, class_names = _sizes(settings, stored, sizes_of)
+    if stored and "learner" not in given:
+        own, learner = settings.model_copy(update={"learner": [stored["learner"]]}), stored["learner"]
     else:
         is_known = _n_classes_of(settings) is None  # otherwise, the sparsity is unknown
         own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
         learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features, class_names)
-    if _is_without_data(settings, begun):
+    if _is_without_data(settings, stored):
         task = replace(task, scale=settings.scale)
         _check_scaled_once(task, settings)
-    return Wanted(resolve(begun, task, given, change=change, place=place), int(mean_nnz), given)
+    return Chosen(resolve(stored, task, given, change=change, place=place), int(mean_nnz), given)
 
 
-def _is_without_data(settings: Settings, begun: Mapping[str, Any]) -> bool:
+def _is_without_data(settings: Settings, stored: Mapping[str, Any]) -> bool:
     """Return whether contexts come from a service.
 
     This is the case if the user set the number of classes or a file of named features, or if the pipeline already has a
     running scale.
     """
-    is_scaled = begun.get("scale", "none") != "none" and "data" not in settings.given
+    is_scaled = stored.get("scale", "none") != "none" and "data" not in settings.given
     return is_scaled or _n_classes_of(settings) is not None or settings.features is not None
 
 
@@ -149,11 +126,11 @@ def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
         )
 
 
-def _sizes(settings: Settings, begun: Mapping[str, Any], sizes_of: SizesOf) -> Sizes:
+def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> Sizes:
     """Return the sizes that the user set. Other sizes come from the pipeline or the data set."""
     n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
-    if begun and "data" not in settings.given:
-        n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
+    if stored and "data" not in settings.given:
+        n_classes, n_features = n_classes or stored["n_classes"], n_features or stored["n_features"]
     if n_classes is None or n_features is None:
         return sizes_of(settings)
     return Sizes(n_classes, n_features, n_features)
@@ -163,6 +140,6 @@ def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:
     """Suggest --change-settings in the error if this flag would resolve the differences."""
     if change or not error.can_change:
         return SettingsError(str(error))
-    flags = {stored: flag_of(setting_name(field)) for field, stored in STORED_NAMES.items()}
+    flags = {name: one.flag for one in described() for name in determined_by(one)}
     named = ", ".join(flags[difference.name] for difference in error.differences)
     return SettingsError(f"{error}; or use --change-settings to change {named} from the next step on")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, PlainSerializer, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from stream.kafka.client_config import (
@@ -21,7 +21,8 @@ from stream.kafka.client_config import (
 )
 from stream.kafka.port import AccessError
 from stream.parsing import close_matches, format_duration
-from stream.settings.definitions import AccessSettings, Group, Panel, Setting, Settings, SettingsError
+from stream.settings.definitions import AccessSettings, Settings, SettingsError
+from stream.settings.model import Group, Panel, Setting
 from stream.settings.values import (
     CONFIG_VARIABLE,
     FOR_EVER,
@@ -98,7 +99,13 @@ def described() -> tuple[Described, ...]:
     """Return all settings, in the order in which the help lists them."""
     groups = [group for group in reversed(Settings.__mro__) if issubclass(group, Group) and hasattr(group, "panel")]
     groups.sort(key=lambda group: list(Panel).index(group.panel))
-    return tuple(_described(field, group.panel) for group in groups for field in group.__annotations__)
+    return tuple(_described(field, group.panel) for group in groups for field in _own_fields(group))
+
+
+def _own_fields(group: type[Group]) -> list[str]:
+    """Return the fields that a group defines or shares with a task's settings, without those of other groups."""
+    kinds = (group, *(base for base in group.__bases__ if not issubclass(base, BaseModel)))
+    return [field for kind in kinds for field in kind.__annotations__]
 
 
 def _described(field: str, panel: Panel) -> Described:
@@ -208,7 +215,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
     return _valid(Settings, flags, lambda name: _origin(name, flags, path), str(path or "variables"))
 
 
-class _GivenSettings(Settings):
+class _GivenSettings(Settings):  # type: ignore[misc]  # as for `Settings`
     """Settings that come from arguments only, not from variables or the file."""
 
     @classmethod

@@ -8,8 +8,8 @@ import orjson
 from stream.learners import check_parameters, registered, sparse_defaults
 from stream.learners.auto import choose
 from stream.settings.definitions import AUTO, LearnerSettings, Settings, SettingsError
+from stream.settings.task_fields import Play, shared_values
 from stream.task.frozen import MODEL, Frozen
-from stream.task.play import Play
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
 
@@ -76,25 +76,18 @@ def task_settings(
 ) -> TaskSettings:
     """Return a task's settings. Together with the inputs, they determine the learner's state."""
     return TaskSettings(
-        learner=learner,
-        n_classes=n_classes,
-        n_features=n_features,
-        parameters=parameters_of(settings, learner),
-        seed=settings.seed,
+        learner,
+        n_classes,
+        n_features,
+        parameters_of(settings, learner),
         join=settings.join,
-        on_expiry=settings.on_expiry,
-        late=settings.late,
-        play=settings.play,
-        reward=settings.reward,
-        propensity_min=settings.propensity_min,
         features=named_features(settings),
         class_names=class_names,
         model=settings.model_of(settings.partitions),
-        floor=settings.floor,
-        holdout=settings.holdout,
         holdout_policy=holdout_policy(settings),
         challengers=challengers_of(settings),
         open_classes=settings.classes_max is not None,
+        **{**shared_values(settings), "scale": "none"},  # a data set is scaled when it is read
     )
 
 

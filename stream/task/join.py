@@ -14,31 +14,13 @@ defined only in the table.
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
+from stream.settings.task_fields import JoinSettings
 from stream.task.join_table import TRANSITIONS, Input, Move, State, TableError, check_table
 from stream.wire.ledger import Ledger
 from stream.wire.records import Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, Shown, make
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinSettings:
-    """The join's windows and limits. When there are too many entries, the oldest is evicted and counted."""
-
-    window_ms: int = 300_000  # maximum time that a decision waits for its feedback
-    activation_ms: int | None = None  # maximum time that a deferred decision waits to be shown; None means window_ms
-    orphan_ms: int = 300_000  # maximum time that feedback waits for its context
-    retain_ms: int = 3_600_000  # how long settled ids are remembered, to recognise duplicates and late feedback
-    pending_max: int = 150_000  # limit on unsettled decisions; see `_evict`
-    orphans_max: int = 50_000  # limit on orphans; the oldest orphan is dropped
-    retained_max: int = 1_000_000  # limit on settled ids; the oldest id is forgotten
-
-    @property
-    def activation_limit_ms(self) -> int:
-        """The maximum time that a deferred decision waits to be shown."""
-        return self.window_ms if self.activation_ms is None else self.activation_ms
 
 
 class Pending(NamedTuple):
@@ -240,7 +222,7 @@ class Join:
             (self._pending, settings.window_ms, settings.pending_max),
             (self._deferred, settings.activation_limit_ms, settings.pending_max),
             (self._shown, settings.window_ms, settings.pending_max),
-            (self._orphans, settings.orphan_ms, settings.orphans_max),
+            (self._orphans, settings.orphan_window_ms, settings.orphans_max),
             (self._retained, settings.retain_ms, settings.retained_max),
         ):
             collection.limit_ms, collection.entries_max = limit_ms, entries_max

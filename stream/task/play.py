@@ -11,15 +11,9 @@
 """
 
 from math import nan
-from typing import Literal
 
 from stream.learners import Learner
 from stream.wire.records import Decision, Features, Logged
-
-Play = Literal["own", "logged", "match"]
-
-Reward = Literal["exclusive", "any"]
-"""The number of right classes per context: exactly one, or any number. Feedback refers only to the played class."""
 
 
 def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged) -> Decision:

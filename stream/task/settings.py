@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -13,17 +13,15 @@ from stream.learners.challenge import SOUND, Challenge
 from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
 from stream.parsing import shown
+from stream.settings.model import Stored
+from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields
 from stream.task.frozen import MODEL, Frozen
-from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
-from stream.task.play import Play, Reward
 from stream.wire.classes import LOGGED_NAMES_MAX, Classes
 from stream.wire.codec import NUMBERS_MAX, LogReading
-from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, Scaling, from_plain
+from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
 from stream.wire.records import HOLDOUT, Arm, Features
 
-OnExpiry = Literal["drop", "negative"]
-LatePolicy = Literal["ignore", "correct"]
 Sharing = Literal["own", "shared"]
 DatedBy = Literal["tick", "context"]
 
@@ -64,31 +62,25 @@ class PolicyError(ParameterError):
         self.learner = learner
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """A task's settings. Together with the inputs, they determine the task's state."""
+@dataclass(frozen=True)
+class TaskSettings(DataFields, LearnerFields, ExpiryFields):
+    """A task's settings. Together with the inputs, they determine the task's state.
 
-    learner: str
-    n_classes: int
-    n_features: int
+    The inherited fields are the settings that a user gives in the same form: see `stream.settings.task_fields`.
+    """
+
+    learner: Annotated[str, Stored(shapes_model=True)]
+    n_classes: Annotated[int, Stored(shapes_model=True)]
+    n_features: Annotated[int, Stored(shapes_model=True)]
     parameters: dict[str, Any] = field(default_factory=dict)  # the parameters that the user set, or all parameters
-    seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
-    on_expiry: OnExpiry = "drop"  # update for an expired decision: none, or the same as for a wrong action
-    late: LatePolicy = "ignore"  # whether late feedback corrects an assumed reward
-    play: Play = "own"  # how logged decisions are used
-    reward: Reward = "exclusive"  # number of right classes per context
-    propensity_min: float = 0.0  # minimum to which logged propensities are raised; 0 means no minimum
     features: Mapping[str, Any] | None = None  # the encoder for named features, as written by `to_plain`
     class_names: tuple[str, ...] | None = None  # class names; None if the classes have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # source of decision times; "context" is for virtual time
-    scale: Scaling = "none"  # scaling of features with statistics from the contexts so far
-    floor: float = 0.0  # probability of a uniformly random class
-    holdout: float = 0.0  # probability with which a fixed policy decides instead of the learner, for comparison
     holdout_policy: str = UNIFORM  # the holdout's fixed policy; see `make_holdout_policy`
     challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
-    open_classes: bool = False  # contexts name their classes; each new name gets the next index, up to n_classes
+    open_classes: Annotated[bool, Stored(shapes_model=True)] = False  # contexts name their classes, up to n_classes
 
     def resolved(self) -> "TaskSettings":
         """Return these settings with all of the learners' parameters. Unset parameters get their default values.

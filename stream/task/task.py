@@ -432,8 +432,8 @@ class Task:
         return self._draw_update(event_id) if self.learner.randomised_update else 0.0
 
     def _drop(self, dropped: DroppedOrphan, effects: Effects) -> None:
-        waited_ms = self.join.stream_ms - dropped.orphan.kept_at_ms
-        reason = f"feedback for {dropped.id!r}: expected its context within {self.settings.join.orphan_ms} ms; got none"
-        if waited_ms <= self.settings.join.orphan_ms:
-            reason = f"feedback for {dropped.id!r}: the limit of {self.settings.join.orphans_max} orphans was exceeded"
+        waited_ms, limits = self.join.stream_ms - dropped.orphan.kept_at_ms, self.settings.join
+        reason = f"feedback for {dropped.id!r}: expected its context within {limits.orphan_window_ms} ms; got none"
+        if waited_ms <= limits.orphan_window_ms:
+            reason = f"feedback for {dropped.id!r}: the limit of {limits.orphans_max} orphans was exceeded"
         effects.dead_letters.append(DeadLetter(dropped.orphan.record, DEAD_LETTER_ORPHAN, reason))

@@ -28,17 +28,10 @@ from stream.randomness.draws import Purpose, uniform
 from stream.recovery.chunks import read_snapshots
 from stream.recovery.commit import predictions_digest
 from stream.recovery.state import decode
-from stream.recovery.steps import (
-    JournalError,
-    JournalStep,
-    SettingsDifferError,
-    last_step,
-    read_journal,
-    resolve,
-    stored_settings,
-)
+from stream.recovery.steps import JournalError, JournalStep, last_step, read_journal
 from stream.shared.view import features_max
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import SettingsDifferError, resolve, stored_settings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import Decided, Event, Letter, Oracle, differing
 from stream.wire import codec

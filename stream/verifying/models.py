@@ -16,7 +16,7 @@ from stream.recovery.chunks import (
     read_snapshots,
 )
 from stream.recovery.model_files import FILE_FORMAT, Model, ModelError, identity
-from stream.recovery.recover import Report, pipeline_settings, rebuild, settings_in_force
+from stream.recovery.recover import Callbacks, Report, pipeline_settings, rebuild, settings_in_force
 from stream.recovery.state import (
     ModelSnapshot,
     Snapshot,
@@ -26,18 +26,10 @@ from stream.recovery.state import (
     restore_model,
     state_digest,
 )
-from stream.recovery.steps import (
-    PARAMETER,
-    JournalError,
-    JournalStep,
-    check_settings,
-    last_step,
-    read_from_step,
-    read_journal,
-    task_settings,
-)
+from stream.recovery.steps import JournalError, JournalStep, last_step, read_from_step, read_journal
 from stream.shared.replica import Replica
 from stream.task.settings import TaskSettings, learner_of
+from stream.task.stored_settings import PARAMETER, check_settings, restored_settings
 from stream.wire import codec
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
@@ -90,7 +82,7 @@ def export_model(
         number = last.number if later is None else later.number - 1
     if number is not None and not 1 <= number <= last.number:
         raise ModelError(f"{journal}: expected a step from 1 to {last.number}; got {number}")
-    recovered = rebuild(broker, topics, partition, None, progress, until=number)
+    recovered = rebuild(broker, topics, partition, until=number, callbacks=Callbacks(progress))
     task, step = recovered.task, recovered.step
     position = {
         "partition": partition,
@@ -150,7 +142,7 @@ def _shared_model(
         if step.number != number:
             raise ModelError(f"{journal} has no step {number}")
         version = step.updates
-    settings = task_settings(settings_in_force(broker, topics, partition))
+    settings = restored_settings(settings_in_force(broker, topics, partition))
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
     position = {"version": replica.version, "offset": replica.offset}
     counts = {"updates": replica.updates}

@@ -247,7 +247,9 @@ class Oracle:
             while _first_date(waiting) + window_ms < now_ms:
                 self.rows[state, Input.DEADLINE] += 1
                 self._expire(state)
-        while self._orphans and (first := next(iter(self._orphans.values()))).kept_ms + limits.orphan_ms < now_ms:
+        while (
+            self._orphans and (first := next(iter(self._orphans.values()))).kept_ms + limits.orphan_window_ms < now_ms
+        ):
             self.rows[State.SHOWN_ORPHAN if first.feedback is None else State.ORPHAN, Input.DEADLINE] += 1
             self._drop_oldest()
         while self._known and (oldest := next(iter(self._known.values()))).settled_ms + limits.retain_ms < now_ms:

@@ -12,7 +12,7 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.recovery.chunks import MODEL_PARTITION, read_snapshots
 from stream.recovery.commit import predictions_digest
-from stream.recovery.recover import Report, rebuild
+from stream.recovery.recover import Callbacks, Report, rebuild
 from stream.recovery.state import decode_model, fresh_replica, state_digest, task_digest
 from stream.recovery.steps import JournalError, JournalStep, LogStep, last_step
 from stream.shared.view import View
@@ -57,7 +57,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
         return Replay(partition)
     log: _LogAgain | None = None
     try:
-        recovered = rebuild(broker, topics, partition, None)
+        recovered = rebuild(broker, topics, partition)
         if recovered.task.settings.model == "shared":
             log = _LogAgain(broker, topics, recovered.task.settings, partition)
         published = _Published(broker, topics, partition)
@@ -71,8 +71,8 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
                 log.expect(step, effects)
 
         alone = rebuild(
-            broker, topics, partition, None, progress, until=number, snapshots=False, observe=observe,
-            decides=None if log is None else log.advance,
+            broker, topics, partition, until=number, snapshots=False,
+            callbacks=Callbacks(progress, observe, None if log is None else log.advance),
         ).task  # fmt: skip
         published.read_to_end(number, allows_foreign=log is not None)
         if log is not None:

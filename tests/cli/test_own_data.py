@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from producers.plan import data_sizes, dataset_of
-from stream.recovery.steps import SettingsDifferError, stored_settings
 from stream.settings.definitions import SettingsError
-from stream.settings.pipeline import wanted_settings
+from stream.settings.pipeline import settings_for
 from stream.settings.sources import given_settings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import SettingsDifferError, stored_settings
 from stream.wire.named_features import Kind, Scale, build, to_plain
 from tests.cli.conftest import Onebit
 
@@ -83,7 +83,7 @@ def test_run_and_data_show_report_the_same_data_problems(tmp_path: Path, onebit:
 
 def test_scale_is_a_task_setting_only_without_a_data_set(tmp_path: Path) -> None:
     def wanted(begun: Mapping[str, Any] | None = None, **given: object) -> TaskSettings:
-        return wanted_settings(
+        return settings_for(
             given_settings({"scale": "standard", **given}), begun or {}, "journal", sizes_of=data_sizes
         ).task
 
@@ -105,4 +105,4 @@ def test_scale_standard_is_rejected_for_an_encoder_with_scales(tmp_path: Path) -
     (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(names)))
     given = {"scale": "standard", "n_classes": 3, "features": tmp_path / "own.json"}
     with pytest.raises(SettingsError, match=r"already contains a scale computed from a log; .*onebit data show"):
-        wanted_settings(given_settings(given), {}, "journal", sizes_of=data_sizes)
+        settings_for(given_settings(given), {}, "journal", sizes_of=data_sizes)

@@ -10,13 +10,12 @@ import pytest
 from producers.plan import data_sizes
 from stream.errors import ExitCode
 from stream.learners import ParameterError, check_parameters
-from stream.recovery.steps import SettingsDifferError, model_settings, stored_settings
-from stream.settings.definitions import Settings
-from stream.settings.pipeline import STORED_NAMES, given_names, wanted_settings, with_hint
-from stream.settings.sources import load_settings
+from stream.settings.pipeline import determined_by, given_names, settings_for, with_hint
+from stream.settings.sources import described, load_settings
+from stream.settings.task_fields import JoinSettings
 from stream.settings.tasks import parameters_of
-from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import SettingsDifferError, model_settings, stored_settings
 from stream.verifying.reapply import replay_journal
 from tests.cli.conftest import CommandResult
 from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Pipeline, run_until_idle, small_task
@@ -26,22 +25,24 @@ INITIAL = TaskSettings(
     3,
     4,
     {"gamma": 0.25, "margin": "feedback"},
-    7,
-    JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
-    "negative",
+    seed=7,
+    join=JoinSettings(
+        window_ms=1_000, orphan_window_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70
+    ),
+    on_expiry="negative",
 )
 PLACE = "own.journal"
 
 
 def wanted(begun: TaskSettings | None, *, change: bool = False, **given: Any) -> TaskSettings:
-    return wanted_settings(
+    return settings_for(
         load_settings(given), stored_settings(begun) if begun else {}, PLACE, change=change, sizes_of=data_sizes
     ).task
 
 
 def test_learner_without_flags_uses_the_settings_of_the_pipeline() -> None:
     settings = load_settings({"topic_prefix": "own."})
-    assert wanted_settings(settings, stored_settings(INITIAL), PLACE, sizes_of=data_sizes) == (INITIAL, 4, frozenset())
+    assert settings_for(settings, stored_settings(INITIAL), PLACE, sizes_of=data_sizes) == (INITIAL, 4, frozenset())
 
 
 def test_new_pipeline_uses_default_data_set_and_auto_learner() -> None:
@@ -89,10 +90,10 @@ def test_given_parameters_override_those_of_auto() -> None:
     assert wanted(None, param=["auto.lam=0.5"]).parameters["lam"] == 0.5
 
 
-def test_every_task_setting_has_a_journal_name() -> None:
+def test_users_determine_every_stored_setting() -> None:
     names = {name for name in stored_settings(INITIAL) if not name.startswith("parameters.")}
-    assert set(STORED_NAMES.values()) == names - {"dated_by"}  # dated_by is set by virtual time, not by users
-    assert STORED_NAMES.keys() <= Settings.model_fields.keys()
+    determined = {name for one in described() for name in determined_by(one)}
+    assert determined == names - {"dated_by"}  # dated_by is set by virtual time, not by users
 
 
 @pytest.mark.parametrize("source", ["flag", "variable", "file"])
@@ -105,7 +106,7 @@ def test_setting_from_any_source_counts_as_given(source: str, monkeypatch: pytes
     settings = load_settings({"window": "5s"} if source == "flag" else {})
     assert given_names(settings, {}) == {"window_ms"}
     with pytest.raises(SettingsDifferError, match=r"^own.journal has window_ms = 1000; got 5000: "):
-        wanted_settings(settings, stored_settings(INITIAL), PLACE, sizes_of=data_sizes)
+        settings_for(settings, stored_settings(INITIAL), PLACE, sizes_of=data_sizes)
     assert given_names(load_settings({}), {}) == (frozenset() if source == "flag" else {"window_ms"})
 
 
@@ -155,7 +156,7 @@ def test_hint_contains_the_flags_to_change() -> None:
         "; or use --change-settings to change --window, --orphan-window from the next step on"
     )
     changed = wanted(INITIAL, change=True, window="5s", orphan_window="1s")
-    assert changed == replace(INITIAL, join=replace(INITIAL.join, window_ms=5_000, orphan_ms=1_000))
+    assert changed == replace(INITIAL, join=replace(INITIAL.join, window_ms=5_000, orphan_window_ms=1_000))
     with pytest.raises(SettingsDifferError) as raised:
         wanted(INITIAL, change=True, seed=5, window="5s")
     assert str(with_hint(raised.value, change=True)) == str(raised.value)
@@ -183,9 +184,7 @@ def test_pipeline_keeps_its_kind_of_model_and_rejects_another(begun: Any) -> Non
     for given in ({}, {"model": "auto"}, {"model": begun}):
         for model in ("own", "shared"):
             assert (
-                wanted_settings(
-                    load_settings(given), stored_settings(has), PLACE, model, sizes_of=data_sizes
-                ).task.model
+                settings_for(load_settings(given), stored_settings(has), PLACE, model, sizes_of=data_sizes).task.model
                 == begun
             )
     with pytest.raises(SettingsDifferError, match=f"model = '{begun}'; got "):
@@ -194,7 +193,7 @@ def test_pipeline_keeps_its_kind_of_model_and_rejects_another(begun: Any) -> Non
 
 def test_imported_model_determines_the_learner() -> None:
     model = {"model": "own", **model_settings(INITIAL)}
-    made = wanted_settings(load_settings({"window": "5s"}), model, PLACE, "shared", sizes_of=data_sizes).task
+    made = settings_for(load_settings({"window": "5s"}), model, PLACE, "shared", sizes_of=data_sizes).task
     assert made.model == "own"
     assert (made.learner, made.n_classes, made.parameters, made.join.window_ms, made.seed) == (
         "banditron", 3, {"gamma": 0.25, "margin": "feedback"}, 5_000, 0,

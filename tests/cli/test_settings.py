@@ -10,7 +10,8 @@ from onebit.cli.settings_table import as_markdown
 from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig
 from stream.programs.connection import command_hint
-from stream.settings.definitions import Panel, Program, SettingsError
+from stream.settings.definitions import SettingsError
+from stream.settings.model import Panel, Program
 from stream.settings.sources import client_config_of, command_line, described, load_settings, unknown_variables
 from stream.settings.values import HIDDEN
 from tests.cli.conftest import Onebit

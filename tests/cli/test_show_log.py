@@ -7,7 +7,7 @@ import pytest
 
 from producers.plan import data_sizes
 from stream.errors import ExitCode
-from stream.settings.pipeline import wanted_settings
+from stream.settings.pipeline import settings_for
 from stream.settings.sources import load_settings
 from tests.cli.conftest import Onebit
 from tests.producers.logs import offers
@@ -97,7 +97,7 @@ def test_feature_encoder_is_saved_for_a_learner(log: Path, tmp_path: Path, onebi
     saved = onebit("data", "show", str(log), "--map", "offers.toml", "--save-features", "offers.json")
     assert saved.code == ExitCode.OK
     settings = load_settings({"features": tmp_path / "offers.json", "n_classes": 10, "learner": ["late-ucb"]})
-    wanted = wanted_settings(settings, {}, "journal 0", sizes_of=data_sizes).task
+    wanted = settings_for(settings, {}, "journal 0", sizes_of=data_sizes).task
     assert (wanted.n_features, wanted.n_classes) == (10, 10)
     encoder = wanted.feature_encoder()
     assert encoder is not None

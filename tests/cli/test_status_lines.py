@@ -94,7 +94,7 @@ def test_dropped_orphan_is_reported_without_further_records() -> None:
     pipeline.answer("nobody", 1)
     run()
     assert tally.warning() == ""
-    pipeline.clock.advance_to(pipeline.now_ms() + pipeline.settings.join.orphan_ms + 1_000)
+    pipeline.clock.advance_to(pipeline.now_ms() + pipeline.settings.join.orphan_window_ms + 1_000)
     run()
     assert tally.warning().startswith("dead letters: 1, records received: 0; last dead letter, test.feedback/")
 

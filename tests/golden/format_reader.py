@@ -30,7 +30,7 @@ SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
     "challengers",
-    "window_ms", "activation_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
+    "window_ms", "activation_window_ms", "orphan_window_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip
 """The names of a task's settings, without the learner's parameters."""

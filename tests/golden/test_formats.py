@@ -13,9 +13,10 @@ import pytest
 from stream.recovery.model_files import write_model
 from stream.recovery.recover import rebuild
 from stream.recovery.state import state_digest
-from stream.recovery.steps import decode_step, encode_step, stored_settings
-from stream.task.join import JoinSettings
+from stream.recovery.steps import decode_step, encode_step
+from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import stored_settings
 from stream.verifying.models import export_model
 from stream.wire.updates import encode_updates
 from tests.golden import format_reader
@@ -288,7 +289,9 @@ def pipeline_of(settings: TaskSettings) -> Pipeline:
 
 @pytest.fixture(scope="module")
 def present() -> Pipeline:
-    join = JoinSettings(window_ms=1_000, orphan_ms=900, retain_ms=9_000, pending_max=99, orphans_max=9, retained_max=99)
+    join = JoinSettings(
+        window_ms=1_000, orphan_window_ms=900, retain_ms=9_000, pending_max=99, orphans_max=9, retained_max=99
+    )
     return pipeline_of(small_task("soba-diag", join=join, on_expiry="negative", late="correct"))
 
 
@@ -307,7 +310,7 @@ def test_reader_agrees_with_onebit_on_a_journal(present: Pipeline) -> None:
 def test_reader_agrees_with_onebit_on_a_snapshot(present: Pipeline) -> None:
     chunks = ((record.key, record.value) for record in present.records(TOPICS.snapshots))
     newest = max(format_reader.whole_generations(chunks), key=lambda each: each.number)
-    task = rebuild(present.broker, TOPICS, 0, None, until=newest.number, snapshots=False).task
+    task = rebuild(present.broker, TOPICS, 0, until=newest.number, snapshots=False).task
     join = task.join
     assert newest.state["settings"] == stored_settings(task.settings)
     assert format_reader.counts(newest.state["step"]["ledger"]) == join.ledger()._asdict()

@@ -14,7 +14,7 @@ from stream.estimating.arms import Arms
 from stream.estimating.challengers import ChallengerEstimator
 from stream.recovery.recover import settings_in_force
 from stream.reporting.tables import arm_cells, challenger_rows
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 

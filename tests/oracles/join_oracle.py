@@ -6,7 +6,7 @@ times: it expires each decision when stream time passes the deadline. Both metho
 
 from dataclasses import dataclass, field
 
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.wire.ledger import Ledger
 
 
@@ -165,7 +165,7 @@ class JoinOracle:
         for decision in sorted(due, key=lambda d: d.shown_as):
             if decision.shown_at_ms is not None:
                 happened += self._settle(decision, "expired", self.assumed_reward)
-        for orphan in [o for o in self.orphans if now_ms > o.since_ms + self.settings.orphan_ms]:
+        for orphan in [o for o in self.orphans if now_ms > o.since_ms + self.settings.orphan_window_ms]:
             happened += self._drop(orphan)
         for decision in self.decisions:
             if decision.outcome and now_ms > decision.settled_at_ms + self.settings.retain_ms:
@@ -177,8 +177,8 @@ class JoinOracle:
 
     def _ends_ms(self, decision: Decided) -> int:
         limits = self.settings
-        waits = decision.is_deferred and decision.shown_at_ms is None and limits.activation_ms is not None
-        return self._begins_ms(decision) + ((limits.activation_ms or 0) if waits else limits.window_ms)
+        waits = decision.is_deferred and decision.shown_at_ms is None and limits.activation_window_ms is not None
+        return self._begins_ms(decision) + ((limits.activation_window_ms or 0) if waits else limits.window_ms)
 
     def _known(self, event_id: str) -> Decided | None:
         known = [d for d in self.decisions if d.id == event_id and not d.forgotten]

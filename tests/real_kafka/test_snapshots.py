@@ -87,7 +87,7 @@ def test_learner_killed_while_writing_a_snapshot_recovers_bit_for_bit(broker: Br
         assert time.monotonic() < deadline_s
     for _ in range(5):
         last.step(50)
-    recovered = rebuild(broker, topics, 0, TASK)
+    recovered = rebuild(broker, topics, 0)
     assert recovered.stored.newest is not None
     assert task_digest(recovered.task) == task_digest(last.tasks[0])
     replay = replay_journal(broker, topics, 0)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import onebit
-from stream.recovery.steps import SettingsDifferError, resolve, stored_settings
 from stream.task.settings import PolicyError, Unsuitable
+from stream.task.stored_settings import SettingsDifferError, resolve, stored_settings
 from stream.verifying.reapply import replay_journal
 from stream.wire.codec import decode_prediction
 from stream.wire.records import Challenged, TopicPartition

@@ -107,9 +107,7 @@ def test_without_a_detector_no_alarm_is_reported() -> None:
 def test_recovery_replay_and_audit_see_the_same_alarms(learner: str, drift: str) -> None:
     pipeline, program = drifting(learner, drift, snapshot_interval_ms=5)
     assert program.tasks[0].alarms == 1
-    from_snapshot, alone = (
-        rebuild(pipeline.broker, TOPICS, 0, None, snapshots=snapshots) for snapshots in (True, False)
-    )
+    from_snapshot, alone = (rebuild(pipeline.broker, TOPICS, 0, snapshots=snapshots) for snapshots in (True, False))
     assert from_snapshot.stored.newest is not None
     alarms = [task.learner.alarms.tolist() for task in (from_snapshot.task, alone.task, program.tasks[0])]
     assert alarms[0] == alarms[1] == alarms[2]

@@ -15,28 +15,30 @@ from stream.recovery import steps as journal
 from stream.recovery.commit import predictions_digest
 from stream.recovery.recover import Published, recover
 from stream.recovery.steps import (
-    CHANGEABLE,
-    Difference,
-    Given,
     JournalError,
     JournalFollower,
     JournalStep,
     LogStep,
     ReplicaDigest,
-    SettingsDifferError,
     UnrecoverableError,
-    check_settings,
     decode_step,
     encode_step,
     last_step,
-    model_settings,
     read_from_step,
-    resolve,
-    stored_settings,
-    task_settings,
 )
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import (
+    CHANGEABLE,
+    Given,
+    SettingDifference,
+    SettingsDifferError,
+    check_settings,
+    model_settings,
+    resolve,
+    restored_settings,
+    stored_settings,
+)
 from stream.verifying.audit import audit_partition
 from stream.verifying.reapply import replay_journal
 from stream.wire.codec import encode_prediction, step_headers
@@ -52,10 +54,11 @@ SETTINGS = TaskSettings(
     3,
     4,
     {"gamma": 0.25, "margin": "feedback"},
-    7,
-    JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
-    "negative",
-    "ignore",
+    seed=7,
+    join=JoinSettings(
+        window_ms=1_000, orphan_window_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70
+    ),
+    on_expiry="negative",
 )
 STEP = JournalStep(7, (120, 150), (80, 95), 31, Ledger(contexts=150, decided=149, context_malformed=1))
 FIRST = JournalStep(1, (0, 0), (0, 1), 0, Ledger(contexts=1, decided=1), settings=SETTINGS)
@@ -225,9 +228,11 @@ INITIAL = TaskSettings(
     3,
     4,
     {"gamma": 0.25, "margin": "feedback"},
-    7,
-    JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
-    "negative",
+    seed=7,
+    join=JoinSettings(
+        window_ms=1_000, orphan_window_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70
+    ),
+    on_expiry="negative",
 )
 CURRENT = TaskSettings("soba-diag", 10, 64)
 
@@ -254,8 +259,9 @@ def test_given_settings_may_equal_those_of_the_pipeline() -> None:
 
 
 OTHERS: dict[str, Any] = {
-    "learner": "soba-diag", "n_classes": 4, "n_features": 5, "seed": 8, "window_ms": 2_000, "activation_ms": 600,
-    "orphan_ms": 501, "retain_ms": 9_999, "pending_max": 91, "orphans_max": 81, "retained_max": 71, "on_expiry": "drop",
+    "learner": "soba-diag", "n_classes": 4, "n_features": 5, "seed": 8, "window_ms": 2_000, "activation_window_ms": 600,
+    "orphan_window_ms": 501,
+    "retain_ms": 9_999, "pending_max": 91, "orphans_max": 81, "retained_max": 71, "on_expiry": "drop",
     "late": "correct", "play": "match", "reward": "any", "propensity_min": 0.125, "parameters.margin": "decision",
     "features": to_plain(build({"price": (Kind.NUMERIC, None)}, None)), "class_names": ["a", "b", "c"],
     "model": "shared", "dated_by": "context", "scale": "standard",
@@ -271,7 +277,7 @@ def test_the_tests_cover_every_setting() -> None:
 def with_other(name: str) -> TaskSettings:
     if name == "learner":
         return replace(INITIAL, learner="soba-diag", parameters={})
-    return task_settings({**stored_settings(INITIAL), name: OTHERS.get(name, 0.5)})
+    return restored_settings({**stored_settings(INITIAL), name: OTHERS.get(name, 0.5)})
 
 
 @pytest.mark.parametrize("name", [*OTHERS, "parameters.gamma"])
@@ -283,7 +289,7 @@ def test_error_for_a_different_setting_names_the_setting(name: str, all_given: b
         SettingsDifferError, match=rf"^{PLACE} has {name} = .*; got .*: use the earlier settings"
     ) as raised:
         resolved(wanted, None if all_given else (name,))
-    assert raised.value.differences == (Difference(name, begun[name], OTHERS.get(name, 0.5)),)
+    assert raised.value.differences == (SettingDifference(name, begun[name], OTHERS.get(name, 0.5)),)
     assert raised.value.can_change == (name in CHANGEABLE and name != "late")
     others = [other for other in OTHERS if other != name]
     assert resolved(wanted, others if name != "learner" else ("seed",)) == INITIAL
@@ -351,8 +357,8 @@ def test_imported_model_determines_only_its_own_settings() -> None:
 
 
 def test_settings_round_trip() -> None:
-    assert task_settings(stored_settings(INITIAL)) == INITIAL
-    full = task_settings(stored_settings(CURRENT))
+    assert restored_settings(stored_settings(INITIAL)) == INITIAL
+    full = restored_settings(stored_settings(CURRENT))
     assert full.parameters.keys() == {parameter.name for parameter in registered()["soba-diag"].parameters}
 
 

@@ -13,7 +13,7 @@ import pytest
 from consumers.learner.partition import Input, Partition
 from consumers.learner.program import LearnerProgram, Portion
 from stream.kafka.embedded import VirtualClock
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.wire.codec import HEADERS, tick_headers
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import partition_for
@@ -280,7 +280,7 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     run_until_idle(first)
     assert [step.number for step in pipeline.journal()] == [1]
     first.close()
-    shorter = small_task(join=JoinSettings(window_ms=900, orphan_ms=500, retain_ms=10_000))
+    shorter = small_task(join=JoinSettings(window_ms=900, orphan_window_ms=500, retain_ms=10_000))
     again = pipeline.learner(settings=shorter, given=("window_ms",), change_settings=True, snapshot_interval_ms=0)
     messages: list[str] = []
     again._announce = messages.append
@@ -316,7 +316,7 @@ def test_step_returns_the_number_of_recoveries_and_steps() -> None:
 
 
 def test_pause_in_an_idle_step_does_not_reduce_the_step_size() -> None:
-    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=60_000, orphan_ms=500, retain_ms=100_000)))
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=60_000, orphan_window_ms=500, retain_ms=100_000)))
     pauses: list[int] = []
 
     def pause(number: int) -> None:

@@ -27,7 +27,7 @@ def started(model: str = "own", **options: Any) -> tuple[Pipeline, LearnerProgra
 def assert_nothing_is_lost(pipeline: Pipeline, learner: LearnerProgram, decided: str) -> None:
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == [*decided]
     assert [step.number for step in pipeline.journal()] == [*range(1, len(pipeline.journal()) + 1)]
-    assert task_digest(rebuild(pipeline.broker, TOPICS, 0, None).task) == task_digest(learner.tasks[0])
+    assert task_digest(rebuild(pipeline.broker, TOPICS, 0).task) == task_digest(learner.tasks[0])
     assert pipeline.audits()[0].ok
 
 

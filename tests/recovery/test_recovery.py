@@ -11,10 +11,11 @@ from consumers.learner.program import LearnerProgram
 from stream.kafka.port import FencedError
 from stream.recovery.chunks import FORMAT, Stored
 from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.recover import Progress, rebuild, recover
+from stream.recovery.recover import Callbacks, Progress, rebuild, recover
 from stream.recovery.state import task_digest
 from stream.recovery.steps import JournalError, JournalStep, decode_step
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import SettingDifference, SettingsDifferError
 from stream.task.task import Task
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
@@ -84,7 +85,7 @@ def test_recovery_with_and_without_snapshots_is_identical_bit_for_bit(learner: s
     assert len(pipeline.generations()) > 5
     before = pipeline.ends()
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
-    alone = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, snapshots=False)
+    alone = rebuild(pipeline.broker, TOPICS, 0, snapshots=False)
     assert digests(recovered.task) == digests(alone.task) == digests(program.tasks[0])
     assert recovered.step == alone.step == last
     assert pipeline.ends() == before
@@ -117,7 +118,7 @@ def test_large_snapshot_is_written_over_many_steps_and_completed_while_idle() ->
     last = pipeline.generations()[-1]
     assert (written - shares[-1], len(pipeline.records(TOPICS.snapshots))) != (0, 0)
     steps: list[Progress] = []
-    recovered = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, steps.append)
+    recovered = rebuild(pipeline.broker, TOPICS, 0, callbacks=Callbacks(steps.append))
     assert steps[0].first == last + 1
     assert digests(recovered.task) == digests(program.tasks[0])
 
@@ -148,7 +149,7 @@ def test_learner_that_dies_in_a_commit_with_a_snapshot_recovers_exactly(
     assert learner.crashed == 1
     assert len(pipeline.generations()) > 3
     assert digests(learner.program.tasks[0]) == faultless
-    assert digests(rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False).task) == faultless
+    assert digests(rebuild(pipeline.broker, TOPICS, 0, snapshots=False).task) == faultless
     (audited,) = pipeline.audits()
     assert audited.ok, audited
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == [c["id"] for c in pipeline.values(TOPICS.contexts)]
@@ -192,7 +193,7 @@ def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(
     run_until_idle(again)
     pipeline.answer("second", 1)
     run_until_idle(again)
-    alone = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, snapshots=False)
+    alone = rebuild(pipeline.broker, TOPICS, 0, snapshots=False)
     assert digests(alone.task) == digests(again.tasks[0])
     assert again.tasks[0].join.ledger() == Ledger(contexts=2, decided=2, feedback=2, matched=2)
 
@@ -219,14 +220,14 @@ def test_recovery_uses_the_previous_snapshot_if_the_newest_is_incomplete() -> No
     corrupt(pipeline, before[-1])
     assert pipeline.generations() == before[:-1]
     steps: list[Progress] = []
-    recovered = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, steps.append)
+    recovered = rebuild(pipeline.broker, TOPICS, 0, callbacks=Callbacks(steps.append))
     assert steps[0].first == before[-2] + 1
     assert digests(recovered.task) == digests(program.tasks[0])
 
 
 def test_recovery_needs_no_records_before_the_snapshot() -> None:
     pipeline, program = many_snapshots()
-    found = rebuild(pipeline.broker, TOPICS, 0, None)
+    found = rebuild(pipeline.broker, TOPICS, 0)
     assert found.stored.newest is not None
     number = found.stored.newest.number
     step = pipeline.journal()[number]  # the first step after the snapshot
@@ -275,8 +276,9 @@ def test_recreated_journal_is_rejected_if_an_old_snapshot_exists() -> None:
 
 def test_error_for_a_snapshot_with_different_settings_names_the_settings() -> None:
     pipeline, _ = many_snapshots()
-    with pytest.raises(JournalError, match=r"^test.journal/0 has seed = 5; got 6"):
+    with pytest.raises(SettingsDifferError) as raised:
         run_until_idle(pipeline.learner(settings=synsep_task(seed=6)))
+    assert raised.value.differences == (SettingDifference("seed", 5, 6),)
 
 
 def test_snapshot_of_another_format_is_rejected_with_its_offset() -> None:
@@ -292,11 +294,11 @@ def test_state_at_an_earlier_step_equals_a_run_that_stopped_there() -> None:
     pipeline, _ = many_snapshots()
     last = pipeline.journal()[-1].number
     stored = pipeline.generations()
-    task, alone = None, rebuild(pipeline.broker, TOPICS, 0, None, until=1, snapshots=False)
+    task, alone = None, rebuild(pipeline.broker, TOPICS, 0, until=1, snapshots=False)
     assert alone.step.number == 1
     for number in (1, stored[0], stored[2] - 1, stored[2], stored[2] + 1, last):
-        task = rebuild(pipeline.broker, TOPICS, 0, None, until=number)
-        alone = rebuild(pipeline.broker, TOPICS, 0, None, until=number, snapshots=False)
+        task = rebuild(pipeline.broker, TOPICS, 0, until=number)
+        alone = rebuild(pipeline.broker, TOPICS, 0, until=number, snapshots=False)
         assert task.step == alone.step
         assert digests(task.task) == digests(alone.task)
         assert task.task.join.ledger() == pipeline.journal()[number - 1].ledger
@@ -326,7 +328,7 @@ def test_moved_tasks_recover_from_their_snapshots() -> None:
     assert sorted(first.tasks) == [0, 1, 2]
     for partition, task in first.tasks.items():
         assert len(pipeline.generations(partition)) > 3
-        assert digests(rebuild(pipeline.broker, TOPICS, partition, None, snapshots=False).task) == digests(task)
+        assert digests(rebuild(pipeline.broker, TOPICS, partition, snapshots=False).task) == digests(task)
     assert all(finding.ok for finding in pipeline.audits())
     assert pipeline.ledger().matched == 60
 
@@ -401,7 +403,7 @@ def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(
     assert pipeline.values(TOPICS.predictions)[-1]["id"] == "meanwhile"
     assert list(learner.tasks) == ([0] if comes_back else [])
     running = learner if comes_back else other
-    assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(running.tasks[0])
+    assert digests(rebuild(pipeline.broker, TOPICS, 0).task) == digests(running.tasks[0])
     assert pipeline.audits()[0].ok
 
 
@@ -436,7 +438,7 @@ def test_task_revoked_during_another_recovery_is_not_recovered(monkeypatch: pyte
 
 def snapshot_position(pipeline: Pipeline) -> tuple[int, int]:
     """Return the newest snapshot's step and that step's journal offset."""
-    found = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
+    found = rebuild(pipeline.broker, TOPICS, 0).stored.newest
     assert found is not None
     records = pipeline.records(TOPICS.journal)
     return found.number, next(record.offset for record in records if decode_step(record).number == found.number)
@@ -452,7 +454,7 @@ def test_journal_before_the_snapshot_is_searched_but_not_read(monkeypatch: pytes
         return decode_step(record)
 
     monkeypatch.setattr("stream.recovery.steps.decode_step", counted)
-    assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == state
+    assert digests(rebuild(pipeline.broker, TOPICS, 0).task) == state
     last = pipeline.records(TOPICS.journal)[-1].offset  # the search for the last step starts with the last 100 offsets
     probed = [offset for offset in read if offset < min(unread, last - 100)]
     assert len(probed) <= last.bit_length()
@@ -462,10 +464,10 @@ def test_journal_may_be_deleted_up_to_the_snapshot() -> None:
     pipeline, program = many_snapshots()
     _, journal_offset = snapshot_position(pipeline)
     pipeline.broker.delete_records(JOURNAL, journal_offset + 1)
-    assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(program.tasks[0])
+    assert digests(rebuild(pipeline.broker, TOPICS, 0).task) == digests(program.tasks[0])
     corrupt(pipeline, *pipeline.generations()[1:])
     with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from step \d+ on"):
-        rebuild(pipeline.broker, TOPICS, 0, None)
+        rebuild(pipeline.broker, TOPICS, 0)
 
 
 def idle_with_snapshot() -> Pipeline:
@@ -487,7 +489,7 @@ def test_snapshot_of_the_last_step_requires_only_that_journal_record() -> None:
     pipeline = idle_with_snapshot()
     number, journal_offset = snapshot_position(pipeline)
     pipeline.broker.delete_records(JOURNAL, journal_offset)
-    found = rebuild(pipeline.broker, TOPICS, 0, None)
+    found = rebuild(pipeline.broker, TOPICS, 0)
     assert found.step.number == number
     assert found.stored.taken_ms == found.task.join.stream_ms
 
@@ -496,7 +498,7 @@ def test_fully_deleted_journal_is_rejected() -> None:
     pipeline = idle_with_snapshot()
     pipeline.broker.delete_records(JOURNAL, pipeline.ends()[JOURNAL])
     with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from step \d+ on; "):
-        rebuild(pipeline.broker, TOPICS, 0, None)
+        rebuild(pipeline.broker, TOPICS, 0)
 
 
 def test_journal_that_ends_before_the_snapshot_is_rejected() -> None:
@@ -509,10 +511,10 @@ def test_journal_that_ends_before_the_snapshot_is_rejected() -> None:
         for record in records[:kept]:
             pipeline.broker.producer().send(TOPICS.journal, 0, None, record.value, record.headers)
         if kept == number:
-            assert rebuild(pipeline.broker, TOPICS, 0, None).step.number == number
+            assert rebuild(pipeline.broker, TOPICS, 0).step.number == number
             continue
         with pytest.raises(JournalError, match=rf"expected step {number + 1}; got {kept}"):
-            rebuild(pipeline.broker, TOPICS, 0, None)
+            rebuild(pipeline.broker, TOPICS, 0)
 
 
 @pytest.mark.parametrize("change", [{"updates": 1_000}, {"ledger": {"conflicts": 77}}])
@@ -525,7 +527,7 @@ def test_step_whose_state_differs_from_the_journal_is_rejected(change: dict[str,
     with pytest.raises(
         JournalError, match=rf"step {fields['number']} of test.journal/0: expected .* The inputs have changed"
     ):
-        rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
+        rebuild(pipeline.broker, TOPICS, 0, snapshots=False)
 
 
 def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() -> None:
@@ -540,7 +542,7 @@ def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() ->
     for number in range(3):
         pipeline.context(f"new-{number}")
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), applied + 2)
-    assert rebuild(pipeline.broker, TOPICS, 0, None, until=0, snapshots=False).step.number == 0
+    assert rebuild(pipeline.broker, TOPICS, 0, until=0, snapshots=False).step.number == 0
     with pytest.raises(JournalError, match=rf"needs test.contexts/0 from offset {applied}; the partition begins at"):
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
 
@@ -548,7 +550,7 @@ def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() ->
 def test_progress_of_a_recovery_to_an_earlier_step_ends_at_this_step() -> None:
     pipeline, _ = many_snapshots()
     reported: list[Progress] = []
-    rebuild(pipeline.broker, TOPICS, 0, None, reported.append, until=20, snapshots=False)
+    rebuild(pipeline.broker, TOPICS, 0, callbacks=Callbacks(reported.append), until=20, snapshots=False)
     assert [progress.number for progress in reported] == list(range(21))
     assert {(progress.first, progress.last) for progress in reported} == {(1, 20)}
     assert reported[-1].records == sum(

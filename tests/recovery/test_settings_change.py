@@ -13,16 +13,10 @@ from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.recover import pipeline_settings, reading_pipeline_settings, rebuild, recover, settings_in_force
 from stream.recovery.slices import Parts, finish
 from stream.recovery.state import task_digest
-from stream.recovery.steps import (
-    JournalError,
-    JournalStep,
-    SettingsDifferError,
-    decode_step,
-    encode_step,
-    stored_settings,
-)
-from stream.task.join import JoinSettings
+from stream.recovery.steps import JournalError, JournalStep, decode_step, encode_step
+from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import SettingsDifferError, stored_settings
 from stream.task.task import Task
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
@@ -32,7 +26,7 @@ from tests.pipeline import TOPICS, CrashError, Inputs, Pipeline, run_until_idle,
 
 JOURNAL = TopicPartition(TOPICS.journal, 0)
 LIMITS = JoinSettings(
-    window_ms=1_000, orphan_ms=500, retain_ms=2_000, pending_max=40, orphans_max=20, retained_max=1_000
+    window_ms=1_000, orphan_window_ms=500, retain_ms=2_000, pending_max=40, orphans_max=20, retained_max=1_000
 )
 INITIAL = small_task("soba-diag", join=LIMITS)
 
@@ -52,14 +46,16 @@ def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None
 CHANGES: dict[str, TaskSettings] = {
     "shorter window": replace(INITIAL, join=replace(LIMITS, window_ms=300)),
     "longer window": replace(INITIAL, join=replace(LIMITS, window_ms=5_000)),
-    "shorter orphan window": replace(INITIAL, join=replace(LIMITS, orphan_ms=100)),
+    "shorter orphan window": replace(INITIAL, join=replace(LIMITS, orphan_window_ms=100)),
     "shorter retention of settled IDs": replace(INITIAL, join=replace(LIMITS, retain_ms=100)),
     "fewer pending": replace(INITIAL, join=replace(LIMITS, pending_max=5)),
     "fewer retained": replace(INITIAL, join=replace(LIMITS, retained_max=3)),
     "negative feedback on expiry": replace(INITIAL, on_expiry="negative"),
     "all together": replace(
         INITIAL,
-        join=JoinSettings(window_ms=250, orphan_ms=90, retain_ms=700, pending_max=6, orphans_max=2, retained_max=900),
+        join=JoinSettings(
+            window_ms=250, orphan_window_ms=90, retain_ms=700, pending_max=6, orphans_max=2, retained_max=900
+        ),
         on_expiry="negative",
     ),
 }
@@ -69,7 +65,7 @@ def assert_agree_everywhere(pipeline: Pipeline, program: LearnerProgram) -> None
     """Assert that recovery, replay and audit agree with the program's state and settings."""
     expected = task_digest(program.tasks[0])
     for snapshots in (True, False):
-        found = rebuild(pipeline.broker, TOPICS, 0, None, snapshots=snapshots)
+        found = rebuild(pipeline.broker, TOPICS, 0, snapshots=snapshots)
         assert task_digest(found.task) == expected
         assert found.task.settings == program.tasks[0].settings
     replayed = replay_journal(pipeline.broker, TOPICS, 0)
@@ -179,7 +175,7 @@ def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, sna
     with pytest.raises(CrashError):
         run_until_idle(program)
     pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, like a broker timeout
-    found = rebuild(pipeline.broker, TOPICS, 0, None)
+    found = rebuild(pipeline.broker, TOPICS, 0)
     is_committed = number == COMMIT_STEPS[-1]
     assert found.task.settings.join.window_ms == (300 if is_committed else 1_000)
     assert found.step.number == steps + is_committed
@@ -194,13 +190,13 @@ def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snap
     program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=100)
     traffic(pipeline, program, range(60, 80))
     first = pipeline.journal()[-1].settings_from
-    newest = [rebuild(pipeline.broker, TOPICS, 0, None, until=n).stored.newest for n in (first - 1, first + 15)]
+    newest = [rebuild(pipeline.broker, TOPICS, 0, until=n).stored.newest for n in (first - 1, first + 15)]
     generations = [generation.number for generation in newest if generation]
     assert len(set(generations)) == 2, "one snapshot before the change and one after it"
     assert generations[0] < first <= generations[1]
     for number in range(first - 8, first + 20):
-        one = rebuild(pipeline.broker, TOPICS, 0, None, until=number)
-        other = rebuild(pipeline.broker, TOPICS, 0, None, until=number, snapshots=False)
+        one = rebuild(pipeline.broker, TOPICS, 0, until=number)
+        other = rebuild(pipeline.broker, TOPICS, 0, until=number, snapshots=False)
         assert task_digest(one.task) == task_digest(other.task)
         assert one.task.settings.join.window_ms == (300 if number >= first else 1_000)
         assert one.step.settings_from == other.step.settings_from == (first if number >= first else 1)
@@ -212,7 +208,7 @@ def test_settings_are_known_after_retention_deleted_their_record() -> None:
     pipeline, _ = started(snapshot_interval_ms=50)
     program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=50)
     traffic(pipeline, program, range(60, 80))
-    newest = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
+    newest = rebuild(pipeline.broker, TOPICS, 0).stored.newest
     assert newest is not None
     step = f'"number":{newest.number},'.encode()
     offset = next(record.offset for record in pipeline.records(TOPICS.journal) if step in (record.value or b""))
@@ -225,7 +221,7 @@ def test_settings_are_known_after_retention_deleted_their_record() -> None:
     again = pipeline.learner(settings=INITIAL, given=(), snapshot_interval_ms=50)
     traffic(pipeline, again, range(80, 90))
     assert again.tasks[0].settings.join.window_ms == 300
-    assert task_digest(rebuild(pipeline.broker, TOPICS, 0, None).task) == task_digest(again.tasks[0])
+    assert task_digest(rebuild(pipeline.broker, TOPICS, 0).task) == task_digest(again.tasks[0])
 
 
 def test_settings_are_unknown_if_a_change_outside_snapshots_was_deleted() -> None:
@@ -308,7 +304,7 @@ def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
     assert_agree_everywhere(pipeline, program)
     edited(pipeline, edit)
     with pytest.raises(JournalError, match=recovery_says):
-        rebuild(pipeline.broker, TOPICS, 0, None)
+        rebuild(pipeline.broker, TOPICS, 0)
     if audit_says == "gone":
         with pytest.raises(JournalError, match="the first record of the journal was deleted"):
             pipeline.audits()

@@ -20,9 +20,10 @@ from stream.recovery.chunks import read_snapshots
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.recover import recover
 from stream.recovery.state import state_digest, task_digest
-from stream.recovery.steps import JournalError, SettingsDifferError, UnrecoverableError
+from stream.recovery.steps import JournalError, UnrecoverableError
+from stream.settings.task_fields import JoinSettings
 from stream.shared.replica import Replica
-from stream.task.join import JoinSettings
+from stream.task.stored_settings import SettingsDifferError
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
@@ -184,7 +185,7 @@ def test_pending_decisions_are_recovered_bit_for_bit_with_logged_values() -> Non
 
 
 def test_id_decided_twice_in_a_step_is_recovered_exactly() -> None:
-    limits = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, retained_max=1)
+    limits = JoinSettings(window_ms=1_000, orphan_window_ms=500, retain_ms=10_000, retained_max=1)
     pipeline = Pipeline(small_task("late-ucb", model="shared", join=limits))
     learner = pipeline.learner()
     run_until_idle(learner)

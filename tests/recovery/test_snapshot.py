@@ -25,9 +25,11 @@ from stream.recovery.state import (
     take,
     task_digest,
 )
-from stream.recovery.steps import JournalError, JournalStep, LogStep, ReplicaDigest, stored_settings
-from stream.task.join import JoinSettings, Orphan, Pending, Retained
+from stream.recovery.steps import JournalError, JournalStep, LogStep, ReplicaDigest
+from stream.settings.task_fields import JoinSettings
+from stream.task.join import Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import stored_settings
 from stream.task.task import Task
 from stream.wire.ledger import Ledger
 from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record
@@ -228,7 +230,9 @@ def test_restored_task_equals_the_original_and_continues_identically(settings: T
 
 
 def test_snapshot_contains_correctable_decisions_and_eviction_counts() -> None:
-    limits = JoinSettings(window_ms=100, orphan_ms=500, retain_ms=10_000, pending_max=3, orphans_max=1, retained_max=9)
+    limits = JoinSettings(
+        window_ms=100, orphan_window_ms=500, retain_ms=10_000, pending_max=3, orphans_max=1, retained_max=9
+    )
     settings = small_task("soba-diag", join=limits, on_expiry="negative", late="correct")
     task = used_task(settings)
     snapshot = taken(task)

@@ -179,7 +179,7 @@ def test_every_snapshot_contains_decisions_without_a_known_time() -> None:
         undated += bool(learner.tasks[0].undated)
         if number % 2:
             pipeline.answer(f"event-{number - 1}", 1)
-        with_snapshot, alone = (rebuild(pipeline.broker, TOPICS, 0, None, snapshots=s) for s in (True, False))
+        with_snapshot, alone = (rebuild(pipeline.broker, TOPICS, 0, snapshots=s) for s in (True, False))
         assert task_digest(with_snapshot.task) == task_digest(alone.task)
     assert undated > 10
 

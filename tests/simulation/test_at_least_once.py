@@ -10,7 +10,7 @@ from producers.replay.program import ReplayOptions, ReplayProgram, resume_positi
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedSink, Program, VirtualClock
 from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.producers import PlainProducer
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
@@ -28,7 +28,7 @@ Published = tuple[list[dict[str, Any]], list[dict[str, Any]], str]
 
 
 def pipeline_of(partitions: int = 2, broker: Callable[[VirtualClock], EmbeddedBroker] | None = None) -> Pipeline:
-    limits = JoinSettings(window_ms=400, orphan_ms=400, retain_ms=60_000)
+    limits = JoinSettings(window_ms=400, orphan_window_ms=400, retain_ms=60_000)
     settings = TaskSettings("soba-diag", DATASET.n_classes, DATASET.n_features, seed=5, join=limits)
     pipeline = Pipeline(settings, partitions)
     if broker is not None:

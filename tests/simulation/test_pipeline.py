@@ -11,7 +11,7 @@ from consumers.learner.program import LearnerProgram
 from producers.feedback.program import FeedbackProgram
 from producers.replay.program import ReplayOptions, ReplayProgram, resume_position
 from stream.kafka.port import FencedError
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from tests.pipeline import (

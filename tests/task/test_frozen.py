@@ -13,13 +13,13 @@ from producers.plan import data_sizes
 from stream.learners import KernelLearner, Learner, ParameterError
 from stream.recovery.model_files import FILE_FORMAT, Model, identity, write_model
 from stream.recovery.state import state_digest
-from stream.recovery.steps import SettingsDifferError, stored_settings
 from stream.settings.definitions import SettingsError
-from stream.settings.pipeline import wanted_settings
+from stream.settings.pipeline import settings_for
 from stream.settings.sources import load_settings
 from stream.task import frozen
 from stream.task.frozen import Frozen
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import SettingsDifferError, stored_settings
 from stream.verifying.reapply import replay_journal
 from tests.pipeline import N_CLASSES, N_FEATURES, small_task
 
@@ -90,16 +90,16 @@ def test_model_of_other_classes_or_features_is_rejected(task: dict[str, Any], of
 def test_restart_with_another_holdout_model_is_rejected(tmp_path: Path) -> None:
     sizes = {"n_classes": N_CLASSES, "n_features": N_FEATURES, "learner": ["banditron"], "holdout": 0.5}
     one, other = (write_frozen(tmp_path / f"{seed}.npz", small_task(), seed) for seed in (1, 2))
-    first = wanted_settings(load_settings({**sizes, "holdout_policy": one}), {}, "journal", sizes_of=data_sizes).task
+    first = settings_for(load_settings({**sizes, "holdout_policy": one}), {}, "journal", sizes_of=data_sizes).task
     begun = stored_settings(first)
-    again = wanted_settings(load_settings({**sizes, "holdout_policy": one}), begun, "journal", sizes_of=data_sizes).task
+    again = settings_for(load_settings({**sizes, "holdout_policy": one}), begun, "journal", sizes_of=data_sizes).task
     assert stored_settings(again) == begun
-    assert stored_settings(wanted_settings(load_settings({}), begun, "journal", sizes_of=data_sizes).task) == begun
+    assert stored_settings(settings_for(load_settings({}), begun, "journal", sizes_of=data_sizes).task) == begun
     with pytest.raises(SettingsDifferError) as caught:
-        wanted_settings(load_settings({**sizes, "holdout_policy": other}), begun, "journal", sizes_of=data_sizes)
+        settings_for(load_settings({**sizes, "holdout_policy": other}), begun, "journal", sizes_of=data_sizes)
     assert [difference.name for difference in caught.value.differences] == ["holdout_policy"]
     with pytest.raises(SettingsError):
-        wanted_settings(
+        settings_for(
             load_settings({**sizes, "holdout_policy": f"model:{__file__}"}), {}, "journal", sizes_of=data_sizes
         )
 

@@ -8,23 +8,21 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stream.task.join import (
-    DroppedOrphan,
-    Event,
-    Join,
-    JoinSettings,
-    Late,
-    Mismatched,
-    Pending,
-    Retained,
-)
+from stream.settings.task_fields import JoinSettings
+from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Retained
 from stream.task.join_table import TRANSITIONS, Input, State
 from stream.wire.ledger import Ledger
 from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record, Shown
 from tests.oracles.join_oracle import JoinOracle
 
 LIMITS = JoinSettings(
-    window_ms=100, activation_ms=70, orphan_ms=50, retain_ms=1_000, pending_max=10, orphans_max=10, retained_max=10
+    window_ms=100,
+    activation_window_ms=70,
+    orphan_window_ms=50,
+    retain_ms=1_000,
+    pending_max=10,
+    orphans_max=10,
+    retained_max=10,
 )
 X = Features(np.zeros(0, dtype=np.int32), np.zeros(0))
 DECISION = Decision(0, 0, 1.0, np.zeros(2))
@@ -481,7 +479,7 @@ def test_decision_that_matches_an_orphan_does_not_count_toward_the_pending_limit
 
 
 def test_overflow_of_orphans_drops_the_oldest_orphan_and_counts_it() -> None:
-    driver = Driver(JoinSettings(orphan_ms=100, orphans_max=2))
+    driver = Driver(JoinSettings(orphan_window_ms=100, orphans_max=2))
     assert driver.run("right a@0, right b@0, right c@0, context a@1") == ["dropped a"]
     assert driver.join.ledger() == Ledger(
         contexts=1, decided=1, pending=1, feedback=3, orphans_waiting=2, orphans_dropped=1, orphans_evicted=1
@@ -577,8 +575,8 @@ ACTIONS = st.integers(0, 1)
 TIGHT = st.builds(
     JoinSettings,
     window_ms=st.integers(0, 30),
-    activation_ms=st.none() | st.integers(0, 30),
-    orphan_ms=st.integers(0, 30),
+    activation_window_ms=st.none() | st.integers(0, 30),
+    orphan_window_ms=st.integers(0, 30),
     retain_ms=st.integers(0, 60),
     pending_max=st.sampled_from([0, 1, 2, 3, 1_000]),
     orphans_max=st.sampled_from([0, 1, 2, 3, 1_000]),

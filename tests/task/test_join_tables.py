@@ -6,7 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from stream.task.join import Join, JoinSettings, Late
+from stream.settings.task_fields import JoinSettings
+from stream.task.join import Join, Late
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, TableError, check_table
 from stream.wire.records import Feedback
 from tests.oracles.join_oracle import JoinOracle
@@ -17,8 +18,8 @@ OFTEN, TIGHT = 1_000, 2
 SETTINGS = (
     JoinSettings(
         window_ms=8,
-        activation_ms=6,
-        orphan_ms=5,
+        activation_window_ms=6,
+        orphan_window_ms=5,
         retain_ms=13,
         pending_max=OFTEN,
         orphans_max=OFTEN,
@@ -26,15 +27,19 @@ SETTINGS = (
     ),
     JoinSettings(
         window_ms=4,
-        activation_ms=10,
-        orphan_ms=11,
+        activation_window_ms=10,
+        orphan_window_ms=11,
         retain_ms=9,
         pending_max=TIGHT,
         orphans_max=OFTEN,
         retained_max=OFTEN,
     ),
-    JoinSettings(window_ms=9, orphan_ms=6, retain_ms=20, pending_max=OFTEN, orphans_max=TIGHT, retained_max=OFTEN),
-    JoinSettings(window_ms=9, orphan_ms=12, retain_ms=20, pending_max=OFTEN, orphans_max=OFTEN, retained_max=TIGHT),
+    JoinSettings(
+        window_ms=9, orphan_window_ms=6, retain_ms=20, pending_max=OFTEN, orphans_max=TIGHT, retained_max=OFTEN
+    ),
+    JoinSettings(
+        window_ms=9, orphan_window_ms=12, retain_ms=20, pending_max=OFTEN, orphans_max=OFTEN, retained_max=TIGHT
+    ),
 )
 """All durations differ, and each limit has a low value in only one of these entries. A join that confuses two
 settings therefore fails."""

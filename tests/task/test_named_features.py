@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from stream.learners import ParameterError
-from stream.recovery.steps import SettingsDifferError, resolve, stored_settings, task_settings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import SettingsDifferError, resolve, restored_settings, stored_settings
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import MalformedError, decode_context
@@ -75,7 +75,7 @@ def test_encoder_that_does_not_fit_the_learner_is_rejected() -> None:
 
 def test_stored_settings_contain_the_encoder_if_there_is_one() -> None:
     stored = orjson.loads(orjson.dumps(stored_settings(settings())))
-    assert task_settings(stored) == settings().resolved()
+    assert restored_settings(stored) == settings().resolved()
     assert stored_settings(small_task())["features"] is None
 
 

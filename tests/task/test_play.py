@@ -9,8 +9,8 @@ import pytest
 
 from stream.learners import FromLogs, ParameterError, check_parameters, create, registered
 from stream.recovery.state import state_digest
-from stream.recovery.steps import stored_settings, task_settings
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable
+from stream.task.stored_settings import restored_settings, stored_settings
 from stream.task.task import Effects, Task
 from stream.wire.codec import decode_context, encode_context
 from stream.wire.ledger import Ledger
@@ -237,6 +237,6 @@ def test_prediction_contains_the_class_name_if_classes_have_names() -> None:
         Task(settings, TOPICS.contexts), logged_context(Inputs(), "a", 1, Logged(2, 1 / 3))
     ).predictions
     assert prediction.class_name == "blue"
-    assert task_settings(stored_settings(settings)) == settings.resolved()
+    assert restored_settings(stored_settings(settings)) == settings.resolved()
     with pytest.raises(ParameterError, match="class_names: expected 3 names; got 2"):
         Task(small_task(class_names=("red", "green")), TOPICS.contexts)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from stream.learners import ParameterError, banditron, create, soba
 from stream.recovery.state import state_digest
+from stream.settings.task_fields import JoinSettings
 from stream.task import placement
-from stream.task.join import JoinSettings
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable
 from stream.task.task import Effects, StepFailedError, Task, merge
 from stream.wire.codec import NUMBERS_MAX, VERSION_HEADER
@@ -293,12 +293,12 @@ def test_shown_record_without_a_context_becomes_a_dead_letter() -> None:
 def test_shorter_activation_window_settles_overdue_decisions_at_the_next_step() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10, deferred=True)], end_ms=300)
-    task.change_settings(by_context(join=replace(small_task().join, activation_ms=200)))
+    task.change_settings(by_context(join=replace(small_task().join, activation_window_ms=200)))
     assert [example.outcome for example, _ in task.step([], 2).examples] == [Outcome.UNSHOWN]
 
 
 def test_dropped_orphan_becomes_a_dead_letter_with_its_reason() -> None:
-    limits = JoinSettings(orphan_ms=500, orphans_max=1)
+    limits = JoinSettings(orphan_window_ms=500, orphans_max=1)
     task, inputs = Task(by_context(join=limits), TOPICS.contexts), Inputs()
     first, second = inputs.feedback("a", 1, 10), inputs.feedback("b", 1, 20)
     effects = run(task, [first, second], end_ms=521)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import orjson
 import pytest
 
-from stream.task.join import DroppedOrphan, Join, JoinSettings, Settled
+from stream.settings.task_fields import JoinSettings
+from stream.task.join import DroppedOrphan, Join, Settled
 from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
 from stream.wire.codec import decode_example
@@ -418,7 +419,7 @@ def test_number_of_reported_faults_is_limited() -> None:
 
 
 def test_expiry_before_the_deadline_is_a_fault_even_if_the_pending_limit_was_exceeded() -> None:
-    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=2)))
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_window_ms=500, pending_max=2)))
     learner = pipeline.learner()
 
     def step() -> None:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.task.settings import DatedBy
 from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import Finding, audit_partition
@@ -42,7 +42,9 @@ def test_audit_ignores_records_that_are_written_while_it_runs() -> None:
 
 
 def test_feedback_after_a_dropped_orphan_is_late_and_not_a_duplicate() -> None:
-    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=1, orphans_max=1)))
+    pipeline = Pipeline(
+        small_task(join=JoinSettings(window_ms=1_000, orphan_window_ms=500, pending_max=1, orphans_max=1))
+    )
     learner = pipeline.learner()
     makes: list[Callable[[], None]] = [
         lambda: pipeline.answer("a", 1),  # becomes an orphan
@@ -79,7 +81,7 @@ def test_id_can_be_decided_again_after_the_retention_time() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_feedback_for_a_forgotten_id_becomes_an_orphan(seed: int) -> None:
     rng = Random(seed)
-    limits = JoinSettings(window_ms=1_000, orphan_ms=1_000, retain_ms=60_000, retained_max=rng.choice((1, 2, 5)))
+    limits = JoinSettings(window_ms=1_000, orphan_window_ms=1_000, retain_ms=60_000, retained_max=rng.choice((1, 2, 5)))
     pipeline = Pipeline(small_task(join=limits))
     learner = pipeline.learner()
     for number in range(60):
@@ -104,8 +106,8 @@ def test_audit_agrees_with_the_learner_despite_clock_steps_and_foreign_ticks(see
     rng = Random(seed)
     limits = JoinSettings(
         window_ms=rng.choice((20, 200)),
-        activation_ms=rng.choice((None, 60)),
-        orphan_ms=50,
+        activation_window_ms=rng.choice((None, 60)),
+        orphan_window_ms=50,
         retain_ms=300,
         pending_max=rng.choice((3, 9)),
     )

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from stream.task.play import Play
+from stream.settings.task_fields import Play
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import change, tampered
 

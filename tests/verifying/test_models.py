@@ -19,6 +19,7 @@ from stream.recovery.state import state_digest, task_digest
 from stream.recovery.steps import JournalError
 from stream.settings.definitions import SettingsError
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import SettingDifference, SettingsDifferError
 from stream.verifying.models import TooEarlyError, export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.wire.records import Record, TopicPartition
@@ -46,7 +47,7 @@ def run() -> Pipeline:
 @pytest.mark.parametrize("number", [1, 2, 30, 57])
 def test_model_at_a_step_equals_a_run_that_stopped_there(run: Pipeline, number: int) -> None:
     model = export_model(run.broker, TOPICS, 0, number=number)
-    alone = rebuild(run.broker, TOPICS, 0, None, until=number, snapshots=False).task
+    alone = rebuild(run.broker, TOPICS, 0, until=number, snapshots=False).task
     step = run.journal()[number - 1]
     assert model.meta["digest"] == state_digest([alone.learner.state()]) == state_digest([model.state])
     assert model.meta["position"] == {
@@ -187,9 +188,9 @@ def test_learner_recovery_and_replay_begin_with_the_imported_model(scale: str) -
     first.close()
     program = continue_run(pipeline, 60, 60)
     assert pipeline.values(TOPICS.predictions)[0]["model_version"] == model.meta["updates"]
-    found = rebuild(pipeline.broker, TOPICS, 0, None)
+    found = rebuild(pipeline.broker, TOPICS, 0)
     assert found.stored.newest is not None
-    alone = rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
+    alone = rebuild(pipeline.broker, TOPICS, 0, snapshots=False)
     assert task_digest(alone.task) == task_digest(found.task) == task_digest(program.tasks[0])
     fresh = continue_run(Pipeline(synsep_task(scale=scale)), 60, 60)
     assert task_digest(fresh.tasks[0]) != task_digest(program.tasks[0])
@@ -245,10 +246,9 @@ def test_idle_learner_uses_a_model_that_is_imported_before_its_first_event(run: 
 def test_learner_that_differs_from_the_imported_model_is_rejected(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     pipeline = imported(model)
-    with pytest.raises(
-        JournalError, match=r"imported into test.snapshots/0 has learner = 'soba-diag'; got 'banditron'"
-    ):
+    with pytest.raises(SettingsDifferError) as raised:
         run_until_idle(pipeline.learner(settings=synsep_task("banditron")))
+    assert raised.value.differences == (SettingDifference("learner", "soba-diag", "banditron"),)
 
 
 def test_imported_model_with_the_wrong_size_is_rejected(run: Pipeline) -> None:

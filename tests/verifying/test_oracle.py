@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.task.join import JoinSettings
+from stream.settings.task_fields import JoinSettings
 from stream.verifying.oracle import Corrected, Decided, Letter, Oracle
 from stream.wire.records import Context, Decision, Example, Features, Feedback, Outcome, Prediction, Record
 from tests.pipeline import TOPICS, small_task
 
-LIMITS = JoinSettings(window_ms=1_000, activation_ms=700, orphan_ms=500, retain_ms=10_000)
+LIMITS = JoinSettings(window_ms=1_000, activation_window_ms=700, orphan_window_ms=500, retain_ms=10_000)
 X = Features(np.zeros(1, np.int32), np.ones(1))
 
 Line = tuple[Any, ...]
@@ -72,7 +72,9 @@ DECIDED: tuple[Line, ...] = (("context", "a", 900), ("tick", 1, 1_000))
 MATCHED: tuple[Line, ...] = (*DECIDED, ("feedback", "a", 1_000))
 DEFERRED: tuple[Line, ...] = (("context", "a", 900, "deferred"), ("tick", 1, 1_000))
 ASIDE: tuple[Line, ...] = (("context", "a", 900, "aside"),)
-ONE = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=1, orphans_max=1, retained_max=1)
+ONE = JoinSettings(
+    window_ms=1_000, orphan_window_ms=500, retain_ms=10_000, pending_max=1, orphans_max=1, retained_max=1
+)
 
 CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     "feedback before its tick": ((("context", "a", 900), ("feedback", "a", 5_000)), {"matched": 1}),

@@ -1,0 +1,155 @@
+"""Settings that users give and tasks store, each defined once for both.
+
+`Settings` and `TaskSettings` inherit these fields. `docs/settings.md` describes them, and so do the comments in
+`TaskSettings` where a task's view differs.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stream.settings.model import LEARN, PIPELINE, Program, Setting, Stored
+from stream.settings.values import Duration, OptionalDuration, Probability
+from stream.wire.named_features import Scaling
+
+OnExpiry = Literal["drop", "negative"]
+LatePolicy = Literal["ignore", "correct"]
+Play = Literal["own", "logged", "match"]
+
+Reward = Literal["exclusive", "any"]
+"""The number of right classes per context: exactly one, or any number. Feedback refers only to the played class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFields:
+    """The seed, and the scale of features."""
+
+    seed: Annotated[
+        int, Field(ge=0, lt=2**63), Setting(PIPELINE, "Seed for all random draws and for synthetic data"), Stored()
+    ] = 0
+    scale: Annotated[
+        Scaling,
+        Setting(
+            PIPELINE | {Program.SHOW},
+            "Scaling of numeric features: none, or standard (mean 0 and standard deviation 1 over the file or log, or "
+            "over the contexts so far)",
+        ),
+        Stored(shapes_model=True),
+    ] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerFields:
+    """How actions are chosen, and what feedback means."""
+
+    play: Annotated[
+        Play,
+        Setting(
+            LEARN,
+            "Actions to play in a replay of a log: the learner's actions (own), the logged actions (logged), or the "
+            "learner's actions, skipping events with a different logged action (match)",
+        ),
+        Stored(),
+    ] = "own"
+    reward: Annotated[
+        Reward,
+        Setting(LEARN, "Number of correct classes per context: exactly one, or any number, as for clicks"),
+        Stored(),
+    ] = "exclusive"
+    propensity_min: Annotated[
+        float,
+        Field(ge=0.0, le=1.0),
+        Setting(
+            LEARN,
+            "With --play logged, smaller logged propensities are raised to this value. With --play match, specify the "
+            "smallest propensity in the log, or 0 for a uniform log",
+            "P",
+        ),
+        Stored(),
+    ] = 0.0
+    floor: Annotated[
+        Probability,
+        Setting(
+            LEARN,
+            "Probability of playing a uniformly random class, so that other policies can be evaluated",
+            "P",
+        ),
+        Stored(),
+    ] = 0.0
+    holdout: Annotated[
+        Probability,
+        Setting(
+            LEARN, "Fraction of the decisions that --holdout-policy makes instead of the learner, for comparison", "P"
+        ),
+        Stored(),
+    ] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpiryFields:
+    """What an expired decision teaches."""
+
+    on_expiry: Annotated[
+        OnExpiry,
+        Setting(LEARN, "Ignore an expired decision, or learn from it with a reward of 0"),
+        Stored(can_change=True),
+    ] = "drop"
+    late: Annotated[
+        LatePolicy,
+        Setting(LEARN, "Ignore feedback after the window, or revert the reward of 0 assumed by --on-expiry negative"),
+        Stored(can_change=True),
+    ] = "ignore"
+
+
+@dataclass(frozen=True)
+class JoinSettings:
+    """The join's windows and limits. When there are too many entries, the oldest is evicted and counted."""
+
+    window_ms: Annotated[
+        Duration,
+        Setting(LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires"),
+        Stored(can_change=True),
+    ] = 300_000
+    activation_window_ms: Annotated[
+        OptionalDuration,
+        Setting(LEARN, "Time to wait for a deferred decision to be shown", unset="the window"),
+        Stored(can_change=True),
+    ] = None
+    orphan_window_ms: Annotated[
+        Duration, Setting(LEARN, "Time to keep feedback that arrives before its context"), Stored(can_change=True)
+    ] = 300_000
+    retain_ms: Annotated[
+        Duration,
+        Setting(LEARN, "Time to remember settled ids, to detect duplicates and late feedback"),
+        Stored(can_change=True),
+    ] = 3_600_000
+    pending_max: Annotated[
+        int,
+        Field(ge=1),
+        Setting(LEARN, "Limit on pending and deferred decisions; the oldest is settled first"),
+        Stored(can_change=True),
+    ] = 150_000
+    orphans_max: Annotated[
+        int,
+        Field(ge=1),
+        Setting(LEARN, "Limit on feedback without a context; the oldest is dropped first"),
+        Stored(can_change=True),
+    ] = 50_000
+    retained_max: Annotated[
+        int,
+        Field(ge=1),
+        Setting(LEARN, "Limit on remembered settled ids; the oldest is removed first"),
+        Stored(can_change=True),
+    ] = 1_000_000
+
+    @property
+    def activation_limit_ms(self) -> int:
+        """The maximum time that a deferred decision waits to be shown."""
+        return self.window_ms if self.activation_window_ms is None else self.activation_window_ms
+
+
+def shared_values(settings: DataFields | LearnerFields | ExpiryFields) -> dict[str, Any]:
+    """Return the values of the fields that `Settings` and `TaskSettings` share, by name."""
+    kinds = (DataFields, LearnerFields, ExpiryFields)
+    return {field.name: getattr(settings, field.name) for kind in kinds for field in fields(kind)}

@@ -1,0 +1,169 @@
+"""A task's settings in stored form, and their comparison with the user's settings.
+
+Stored settings are one flat object with the fields of `TaskSettings` and `JoinSettings`. The learner's parameters are
+named `parameters.NAME`:
+
+    {"learner": "soba-diag", "n_classes": 10, "parameters.gamma": 0.05, "window_ms": 300000, "class_names": null, ...}
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from stream.errors import OnebitError
+from stream.settings.model import Stored
+from stream.settings.task_fields import JoinSettings
+from stream.task.settings import TaskSettings
+
+PARAMETER = "parameters."
+"""Prefix for learner parameters in the names of stored settings."""
+
+JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
+
+
+def _stored(kind: type) -> dict[str, Stored]:
+    """Return how a class's fields are stored, by name. A field without this annotation cannot change."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.name: next((one for one in get_args(hints[field.name]) if isinstance(one, Stored)), Stored())
+        for field in fields(kind)
+    }
+
+
+_STORED = _stored(TaskSettings) | _stored(JoinSettings)
+
+MODEL_SETTINGS = tuple(name for name, stored in _STORED.items() if stored.shapes_model)
+"""The settings on which a learner's state depends, in addition to the learner's parameters."""
+
+CHANGEABLE = frozenset(name for name, stored in _STORED.items() if stored.can_change)
+"""The settings that can change in a running pipeline: windows, limits and policies.
+
+The model depends on all other settings. It could not be reproduced if one of those settings changed.
+"""
+
+
+def stored_settings(settings: TaskSettings) -> dict[str, Any]:
+    """Return all settings by name, including all of the learner's parameters."""
+    plain = asdict(settings.resolved())
+    parameters = {PARAMETER + name: value for name, value in plain.pop("parameters").items()}
+    join, names = plain.pop("join"), plain["class_names"]
+    return {**plain, "class_names": None if names is None else list(names), **parameters, **join}
+
+
+def model_settings(settings: TaskSettings) -> dict[str, Any]:
+    """Return the settings on which a learner's state depends. An imported model is stored with only these settings."""
+    stored = stored_settings(settings)
+    return {name: value for name, value in stored.items() if name in MODEL_SETTINGS or name.startswith(PARAMETER)}
+
+
+def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Check that `stored` has either all of a task's settings or exactly those from `model_settings`. Return a copy.
+
+    Raises:
+        ValueError: settings or parameters are missing or unknown, or the learner is unknown.
+        KeyError: the learner is missing.
+    """
+    names_of = stored_settings if "seed" in stored else model_settings
+    expected = names_of(TaskSettings(stored["learner"], 2, 1)).keys()
+    if stored.keys() != expected:
+        raise ValueError(f"settings: expected {sorted(expected)}; got {sorted(stored)}")
+    return dict(stored)
+
+
+def restored_settings(stored: Mapping[str, Any]) -> TaskSettings:
+    """Convert stored settings to `TaskSettings`; the inverse of `stored_settings`."""
+    own = check_settings(stored)
+    parameters = {name.removeprefix(PARAMETER): own.pop(name) for name in stored if name.startswith(PARAMETER)}
+    join = JoinSettings(**{name: own.pop(name) for name in JOIN_SETTINGS})
+    names = own.pop("class_names")
+    class_names = None if names is None else tuple(names)
+    return TaskSettings(**own, parameters=parameters, join=join, class_names=class_names)
+
+
+Given = Collection[str] | None
+"""Names of the settings that the user set. Learner parameters are named `parameters.NAME`. None means all settings."""
+
+_REMEDY = "use the earlier settings, or start a new pipeline with a different topic prefix"
+_REMEDY_OF_FIXED = (
+    "this cannot be changed while the pipeline is running; use the earlier settings, or move the model to a new "
+    "pipeline with `onebit model export` and `onebit model import`"
+)
+
+
+class SettingDifference(NamedTuple):
+    """A setting for which the user's value differs from the pipeline's value."""
+
+    name: str
+    stored: Any
+    requested: Any
+
+    @property
+    def can_change(self) -> bool:
+        """Whether the setting can change in a running pipeline.
+
+        Corrections can be disabled but not enabled, because a task without corrections does not store expired
+        decisions.
+        """
+        return self.name in CHANGEABLE and (self.name, self.requested) != ("late", "correct")
+
+
+class SettingsDifferError(OnebitError):
+    """The user's settings differ from the pipeline's settings."""
+
+    def __init__(self, place: str, differences: tuple[SettingDifference, ...], remedy: str) -> None:
+        self.differences = differences
+        shown = ", ".join(
+            f"{name} = {_shown(stored)}; got {_shown(requested)}" for name, stored, requested in differences
+        )
+        super().__init__(f"{place} has {shown}: {remedy}")
+
+    @property
+    def can_change(self) -> bool:
+        """Whether all of the settings can change in a running pipeline."""
+        return all(difference.can_change for difference in self.differences)
+
+
+def resolve(
+    stored: Mapping[str, Any], requested: TaskSettings, given: Given = None, *, change: bool = False, place: str
+) -> TaskSettings:
+    """Return the settings for the next step.
+
+    Args:
+        stored: the pipeline's settings, keyed by name. These are all settings, only an imported model's settings, or
+            none.
+        requested: the user's settings and the current defaults. A default applies only to a setting missing from
+            `stored`.
+        given: names of the settings that the user set.
+        change: whether the user's values replace the pipeline's values for settings that can change.
+        place: the topic and partition of the pipeline's settings, for messages.
+
+    Raises:
+        SettingsDifferError: one of the user's settings differs from the pipeline's, and either this setting cannot
+            change or `change` is False.
+    """
+    values = stored_settings(requested)
+    parameters = {name for name in values if name.startswith(PARAMETER)}
+    if given is None:
+        given = values.keys() - parameters | {PARAMETER + name for name in requested.parameters}
+    elif stored and "learner" not in given:  # keep the pipeline's learner and drop other learners' parameters
+        for name in parameters - {*given, *stored}:
+            del values[name]
+    chosen = {name: value for name, value in values.items() if name in given}
+    differences = tuple(
+        SettingDifference(name, stored.get(name), value)
+        for name, value in chosen.items()
+        if stored and stored.get(name) != value and (name in stored or name in parameters)
+    )
+    if learner := tuple(difference for difference in differences if difference.name == "learner"):
+        differences = learner  # the parameters differ only because they belong to a different learner
+    if differences and not change:
+        raise SettingsDifferError(place, differences, _REMEDY)
+    if fixed := tuple(difference for difference in differences if not difference.can_change):
+        raise SettingsDifferError(place, fixed, _REMEDY_OF_FIXED)
+    return restored_settings({**values, **stored, **chosen})
+
+
+def _shown(value: object) -> str:
+    """Format a value for a message. Long values, such as vocabularies, are shortened."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + "..."
