@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run check test test-faults mutants lint site format kafka test-compose test-cluster clean
+.PHONY: help run check test test-faults mutants lint site format settings kafka test-compose test-cluster clean
 
 help: ## List the targets
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, on first use or after make clean]"
@@ -60,6 +60,10 @@ site: $(VENV)/.dev ## Build the documentation in build/site; broken links and fa
 format: $(VENV)/.dev ## Format the code, and fix lint errors that ruff can fix
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
+
+settings: $(VENV)/.run ## Regenerate the files that list all settings: docs/settings.md and docker/settings.env
+	$(PY) -m onebit settings --markdown >docs/settings.md
+	$(PY) -m onebit settings --variables >docker/settings.env
 
 kafka: $(VENV)/.kafka ## Install and start a local single-node Kafka; stop it with .venv/bin/onebit kafka down
 	$(PY) -m onebit kafka up $(ARGS)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from onebit.cli.settings_table import as_variables
 from stream.learners import registered
-from stream.settings.sources import described
 from stream.telemetry.metrics import METRICS, Kind
 
 ROOT = Path(__file__).parents[2]
@@ -31,12 +31,7 @@ def _name(requirement: str) -> str:
 
 
 def test_compose_passes_every_setting_to_the_programs() -> None:
-    passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
-    # With one learner and one broker, Compose needs neither instance names nor replication. Its health checks use HTTP
-    # instead of a ready file. A profile covers only a single process.
-    elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE"}
-
-    assert passed == {one.name.upper() for one in described()} - elsewhere
+    assert (ROOT / "docker/settings.env").read_text() == as_variables()
 
 
 def test_site_lists_every_learner() -> None:

@@ -1,8 +1,8 @@
 """Reading and validating journal records, resolving settings, and reading decisions back from predictions."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import orjson
@@ -26,7 +26,7 @@ from stream.recovery.steps import (
     last_step,
     read_from_step,
 )
-from stream.settings.task_fields import JoinSettings
+from stream.settings.task_fields import JoinSettings, shared_values
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import (
     CHANGEABLE,
@@ -258,14 +258,26 @@ def test_given_settings_may_equal_those_of_the_pipeline() -> None:
     assert resolved(parameter, ("learner", "parameters.gamma")) == INITIAL
 
 
+def another(value: Any, annotation: Any) -> Any:
+    """Return a value other than the given one that the annotated field accepts."""
+    choices = get_args(annotation.__origin__)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return next(choice for choice in choices if choice != value)
+    if isinstance(value, float):
+        return value + 0.125
+    return 600 if value is None else value + 1
+
+
 OTHERS: dict[str, Any] = {
-    "learner": "soba-diag", "n_classes": 4, "n_features": 5, "seed": 8, "window_ms": 2_000, "activation_window_ms": 600,
-    "orphan_window_ms": 501,
-    "retain_ms": 9_999, "pending_max": 91, "orphans_max": 81, "retained_max": 71, "on_expiry": "drop",
-    "late": "correct", "play": "match", "reward": "any", "propensity_min": 0.125, "parameters.margin": "decision",
+    **{
+        name: another(shown, hint)
+        for kind, values in ((TaskSettings, shared_values(INITIAL)), (JoinSettings, asdict(INITIAL.join)))
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        if (shown := values.get(name, ...)) is not ...
+    },
+    "learner": "soba-diag", "n_classes": 4, "n_features": 5, "parameters.margin": "decision",
     "features": to_plain(build({"price": (Kind.NUMERIC, None)}, None)), "class_names": ["a", "b", "c"],
-    "model": "shared", "dated_by": "context", "scale": "standard",
-    "floor": 0.25, "holdout": 0.25, "holdout_policy": "constant:1",
+    "model": "shared", "dated_by": "context", "holdout_policy": "constant:1",
     "challengers": {"late-ucb": check_parameters("late-ucb", {})}, "open_classes": True,
 }  # fmt: skip
 
