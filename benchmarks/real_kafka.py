@@ -36,7 +36,7 @@ import numpy as np
 import psutil
 import streams_rival
 
-from producers.plan import dataset_of
+from producers.data import dataset_of
 from stream.devkafka.local_kafka import local_kafka
 from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.port import Broker

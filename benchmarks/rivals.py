@@ -15,11 +15,11 @@ import faust
 import numpy as np
 import orjson
 
-from producers.plan import dataset_of
+from producers.data import dataset_of
 from stream.kafka.connection import connect
+from stream.programs.task_settings import task_settings
 from stream.randomness.draws import Draws, Purpose
 from stream.settings.sources import load_settings
-from stream.settings.tasks import task_settings
 from stream.wire import codec
 from stream.wire.records import Features, Prediction, TopicPartition
 from stream.wire.topics import Topics

@@ -12,7 +12,8 @@ from consumers.learner.recovery import Parked
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synsep
 from producers.feedback.program import FeedbackOptions, FeedbackProgram
-from producers.replay.program import ReplayOptions, ReplayProgram
+from producers.replay.options import ReplayOptions
+from producers.replay.program import ReplayProgram
 from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock, run_until_settled
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay

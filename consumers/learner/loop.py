@@ -16,7 +16,9 @@ from stream.kafka.port import Broker, BrokerError
 from stream.parsing import format_duration
 from stream.programs.connection import announce_start, by_client, keep_running, require_topics, watch_topics
 from stream.programs.costs import compile_kernels, exploration_notice, records_max, slow_warning
+from stream.programs.pipeline_settings import SizesOf, settings_for, with_hint
 from stream.programs.process import Status, announce, boot_ms, every, freeze_gc, monotonic_ms, tune_gc, warn
+from stream.programs.task_settings import check_estimate, n_features_of, parameters_of
 from stream.programs.watching import Watched
 from stream.recovery.commit import Commit
 from stream.recovery.recover import reading_pipeline_settings
@@ -24,8 +26,6 @@ from stream.recovery.slices import finish
 from stream.reporting.tables import percent
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.model import Program
-from stream.settings.pipeline import SizesOf, settings_for, with_hint
-from stream.settings.tasks import check_estimate, n_features_of, parameters_of
 from stream.task.settings import Sharing, TaskSettings
 from stream.task.stored_settings import SettingsDifferError
 from stream.telemetry.metrics import LEARNER

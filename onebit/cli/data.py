@@ -9,12 +9,12 @@ from rich.markup import escape
 from onebit.cli.console import boxed_table, examples, out, print_json, print_line
 from onebit.cli.flags import Json, data_names, with_log_flags, with_settings
 from onebit.use_cases.log_summary import LogSummary, fields_of, rows_of, save_features, summarise_log
+from producers.data import load_scaled, uneven_warning
 from producers.datasets.catalogue import catalogue, is_log, problems
 from producers.datasets.logs.guess import to_toml
 from producers.datasets.logs.reading import LogFile
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.scaling import uneven_of
-from producers.plan import load_scaled, uneven_warning
 from stream.programs.process import warn
 from stream.settings.definitions import Settings
 from stream.settings.model import Program

@@ -7,7 +7,7 @@ import typer
 from consumers.learner.loop import run_learner
 from onebit.cli.console import StopRequest, examples
 from onebit.cli.flags import with_settings
-from producers.plan import data_sizes
+from producers.data import data_sizes
 from stream.settings.definitions import Settings
 from stream.settings.model import Panel, Program
 

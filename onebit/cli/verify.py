@@ -12,7 +12,8 @@ from consumers.verify import verify as use_case
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_settings
 from onebit.cli.model import print_replays
-from producers.plan import dataset_of, events_of
+from producers.data import dataset_of
+from producers.replay.options import events_of
 from stream.measures.errors import MatchedError
 from stream.measures.latencies import quantiles
 from stream.parsing import parse_duration

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from consumers.learner.program import LearnerOptions, LearnerProgram
 from consumers.live_estimates import arms_of, challenger_estimator, from_topics, live_estimator
 from onebit.runs.plan import Run
+from producers.data import nnz_of
 from producers.datasets.base import Known
 from producers.feedback.program import FeedbackProgram
-from producers.plan import nnz_of
 from producers.replay.program import ReplayProgram
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock, run_until_settled

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from onebit.runs.embedded import Judge, RunEnd, report_of
 from onebit.runs.plan import Run, resolve_run
+from producers.data import uneven_warning
 from producers.datasets.base import Dataset
 from producers.datasets.log import LogDataset
 from producers.datasets.scaling import uneven_of
-from producers.plan import uneven_warning
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import read_in_order, read_partition

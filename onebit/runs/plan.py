@@ -3,29 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from producers.data import check_play, dataset_of, dataset_of_seed, mean_nnz_of, nnz_of, uneven_warning
 from producers.datasets.base import Dataset
 from producers.datasets.scaling import uneven_of
+from producers.feedback.plan import feedback_plan, feedback_speed, shortest_delay_ms
 from producers.feedback.program import FeedbackOptions
-from producers.plan import (
-    check_play,
-    dataset_of,
-    dataset_of_seed,
-    events_of,
-    feedback_plan,
-    feedback_speed,
-    mean_nnz_of,
-    nnz_of,
-    replay_options,
-    shortest_delay_ms,
-    uneven_warning,
-)
-from producers.replay.program import ReplayOptions
+from producers.replay.options import ReplayOptions, events_of, replay_options
 from stream.learners import registered
 from stream.programs.costs import exploration_notice, run_s, slow_warning
 from stream.programs.process import announce, warn
+from stream.programs.task_settings import check_estimate, task_settings, with_chosen
 from stream.randomness.delays import FeedbackPlan
 from stream.settings.definitions import Settings, SettingsError
-from stream.settings.tasks import check_estimate, task_settings, with_chosen
 from stream.settings.values import variable_of
 from stream.task.settings import TaskSettings
 from stream.wire.topics import Topics

@@ -5,10 +5,10 @@ from typing import Any
 
 from consumers.learner.program import LearnerOptions, LearnerProgram
 from onebit.testing.pipeline import PipelineUnderTest
-from producers.plan import data_sizes
+from producers.data import data_sizes
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.parsing import parse_duration
-from stream.settings.pipeline import settings_for
+from stream.programs.pipeline_settings import settings_for
 from stream.settings.sources import given_settings
 from stream.wire.topics import Topics
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from producers.data import ROWS_SAMPLED, mean_nnz_of, nnz_of
 from producers.datasets.base import Dataset, Known
-from producers.plan import ROWS_SAMPLED, mean_nnz_of, nnz_of
 from stream.learners import Cost, Learner, check_parameters, create, registered, sparse_defaults
 from stream.learners.auto import Choice, choose
 from stream.programs.costs import FLOPS_PER_S, SLOW_S

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from producers.data import uneven_warning
 from producers.datasets.base import DatasetError
 from producers.datasets.log import MISSING
 from producers.datasets.logs.formats import Format, format_of
@@ -16,7 +17,6 @@ from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
 from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_reader
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import STDIN, Source
-from producers.plan import uneven_warning
 from stream.estimating.rows import LogBatch
 from stream.parsing import format_duration
 from stream.wire.named_features import FeatureEncoder, Kind, Scaling, to_plain

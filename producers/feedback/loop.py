@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from producers.data import dataset_of
+from producers.feedback.plan import feedback_plan, feedback_speed
 from producers.feedback.program import FeedbackOptions, FeedbackProgram
-from producers.plan import dataset_of, feedback_plan, feedback_speed
 from stream.kafka.clocks import EstimatedClock
 from stream.kafka.port import Broker
 from stream.programs.connection import announce_start, by_client, keep_running, watch_topics

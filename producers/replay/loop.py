@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from producers.data import dataset_of, uneven_warning
 from producers.datasets.scaling import uneven_of
-from producers.plan import dataset_of, replay_options, uneven_warning
+from producers.replay.options import replay_options
 from producers.replay.program import ReplayProgram, Timetable, resume_position
 from stream.kafka.port import Broker
 from stream.programs.connection import announce_start, by_client, keep_running, watch_topics

@@ -9,25 +9,12 @@ from dataclasses import dataclass, field
 from math import inf
 
 from producers.datasets.base import Dataset
+from producers.replay.options import ReplayOptions
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.wire import codec
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics, partition_for
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """The data to replay, and the rate."""
-
-    events: int  # end of the replay: positions from `start` to events - 1 are sent
-    rate_per_s: float = 1_000.0  # events per second; inf means as fast as the broker accepts events
-    speed: float | None = None  # pace relative to the log; inf sends all events at once, None uses `rate_per_s`
-    shuffle_seed: int | None = None  # seed of the shuffle; None means row order
-    partitions: int = 1
-    start: int = 0  # the first position to send
-    batch_max: int = 1_000  # maximum number of events sent per check of the clock
-
 
 SLIP_MS = 100
 """Delay after which an event is counted as late. Shorter delays are normal, because the program sleeps and polls."""

@@ -15,9 +15,11 @@ from onebit.runs import plan as run_plan
 from onebit.runs.embedded import prepare_embedded, run_embedded
 from onebit.runs.on_kafka import LEARNER, ProgramEndedError, _Programs, _programs
 from onebit.runs.plan import choose_learners, resolve_run
-from producers import plan
+from producers import data
+from producers.data import check_play, dataset_of
 from producers.datasets.base import Dataset, DatasetError
-from producers.plan import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
+from producers.feedback.plan import feedback_plan, feedback_speed
+from producers.replay.options import events_of, replay_options
 from stream.errors import ExitCode
 from stream.measures.errors import ErrorCurve
 from stream.reporting.run_report import RunReport
@@ -155,7 +157,7 @@ def test_play_own_requires_a_log_with_labels() -> None:
 def test_run_rejects_play_own_before_it_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan, "load", lambda *_: clicks(5))
+    monkeypatch.setattr(data, "load", lambda *_: clicks(5))
     with pytest.raises(SystemExit) as ended:
         main(["run"])
     assert ended.value.code == ExitCode.USAGE
@@ -194,7 +196,7 @@ def test_speed_requires_a_log_with_times() -> None:
 
 
 def test_part_of_a_log_is_selected_by_time_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "load", lambda *_: clicks(100, gap_ms=60_000))
+    monkeypatch.setattr(data, "load", lambda *_: clicks(100, gap_ms=60_000))
     given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
     part = dataset_of(settings_with(**given))
     assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20 and has one event per minute"

@@ -8,9 +8,9 @@ import numpy as np
 import orjson
 import pytest
 
-from producers.plan import data_sizes, dataset_of
+from producers.data import data_sizes, dataset_of
+from stream.programs.pipeline_settings import settings_for
 from stream.settings.definitions import SettingsError
-from stream.settings.pipeline import settings_for
 from stream.settings.sources import given_settings
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingsDifferError, stored_settings

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from producers.plan import data_sizes
+from producers.data import data_sizes
 from stream.errors import ExitCode
 from stream.learners import ParameterError, check_parameters
-from stream.settings.pipeline import determined_by, given_names, settings_for, with_hint
+from stream.programs.pipeline_settings import determined_by, given_names, settings_for, with_hint
+from stream.programs.task_settings import parameters_of
 from stream.settings.sources import described, load_settings
 from stream.settings.task_fields import JoinSettings
-from stream.settings.tasks import parameters_of
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingsDifferError, model_settings, stored_settings
 from stream.verifying.reapply import replay_journal

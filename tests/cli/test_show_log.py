@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from producers.plan import data_sizes
+from producers.data import data_sizes
 from stream.errors import ExitCode
-from stream.settings.pipeline import settings_for
+from stream.programs.pipeline_settings import settings_for
 from stream.settings.sources import load_settings
 from tests.cli.conftest import Onebit
 from tests.producers.logs import offers

@@ -9,7 +9,8 @@ import pytest
 from producers.datasets.base import Dataset, DatasetError, Known, UnknownEventError
 from producers.datasets.log import LoggedOutcome
 from producers.feedback.program import FeedbackOptions, FeedbackProgram
-from producers.replay.program import ReplayOptions, ReplayProgram, Slip, resume_position
+from producers.replay.options import ReplayOptions
+from producers.replay.program import ReplayProgram, Slip, resume_position
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay

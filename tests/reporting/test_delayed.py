@@ -11,8 +11,9 @@ from river import base, evaluate, metrics
 
 from onebit.runs.embedded import run_embedded
 from onebit.runs.plan import resolve_run
+from producers.data import dataset_of
 from producers.datasets.base import Dataset
-from producers.plan import dataset_of, feedback_plan
+from producers.feedback.plan import feedback_plan
 from stream.learners import Learner, create
 from stream.measures.errors import DelayedPoint, Settlements
 from stream.randomness.draws import Purpose, uniform

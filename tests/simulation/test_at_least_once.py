@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from producers.datasets.synthetic import synsep
-from producers.replay.program import ReplayOptions, ReplayProgram, resume_position
+from producers.replay.options import ReplayOptions
+from producers.replay.program import ReplayProgram, resume_position
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedSink, Program, VirtualClock
 from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.producers import PlainProducer

@@ -9,7 +9,8 @@ import pytest
 
 from consumers.learner.program import LearnerProgram
 from producers.feedback.program import FeedbackProgram
-from producers.replay.program import ReplayOptions, ReplayProgram, resume_position
+from producers.replay.options import ReplayOptions
+from producers.replay.program import ReplayProgram, resume_position
 from stream.kafka.port import FencedError
 from stream.settings.task_fields import JoinSettings
 from stream.wire.ledger import Ledger

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import onebit
-from producers.plan import data_sizes
+from producers.data import data_sizes
 from stream.learners import KernelLearner, Learner, ParameterError
+from stream.programs.pipeline_settings import settings_for
 from stream.recovery.model_files import FILE_FORMAT, Model, identity, write_model
 from stream.recovery.state import state_digest
 from stream.settings.definitions import SettingsError
-from stream.settings.pipeline import settings_for
 from stream.settings.sources import load_settings
 from stream.task import frozen
 from stream.task.frozen import Frozen

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
+from stream.programs.task_settings import n_features_of, task_settings, with_chosen
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.sources import Described, described
 from stream.settings.task_fields import JoinSettings
-from stream.settings.tasks import n_features_of, task_settings, with_chosen
 from stream.task.settings import Sharing, TaskSettings
 from stream.task.stored_settings import PARAMETER, SettingsDifferError, resolve
 

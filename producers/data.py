@@ -1,6 +1,4 @@
-"""A run's data set, its replay, and its feedback plan."""
-
-from math import inf
+"""Loads the data set or log that the settings select, and its sizes."""
 
 import platformdirs
 
@@ -11,13 +9,10 @@ from producers.datasets.logs.cache import cached_log
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.scaling import standardised
-from producers.replay.program import ReplayOptions
-from stream.parsing import parse_speed
+from stream.programs.pipeline_settings import Sizes
 from stream.programs.process import announce, warn
-from stream.randomness.delays import FeedbackPlan, parse_delay
-from stream.settings.definitions import FeedbackSettings, ReplaySettings, SettingsError, SourceSettings
-from stream.settings.pipeline import Sizes
-from stream.settings.values import LOGGED, OnBadRow, parse_time
+from stream.settings.definitions import SettingsError, SourceSettings
+from stream.settings.values import OnBadRow, parse_time
 from stream.wire.named_features import Scaling
 
 
@@ -85,86 +80,6 @@ def check_play(play: str, dataset: Dataset) -> None:
         )
     if play != "own" and not dataset.has_logged():
         raise SettingsError(f"--play {play}: {dataset.name} has no logged actions; use a log, or --play own")
-
-
-LAPS = 10**9
-"""Number of epochs in a replay that repeats until stopped."""
-
-
-def events_of(replay: ReplaySettings, dataset: Dataset) -> int:
-    """Return the number of events to replay. If there are more events than rows, the replay starts another epoch."""
-    if replay.loop:
-        if replay.events is not None or replay.epochs is not None:
-            raise SettingsError("--loop cannot be combined with --events or --epochs")
-        return dataset.rows * LAPS
-    if replay.events is None:
-        return dataset.rows * (replay.epochs or 1)
-    if replay.epochs is not None and replay.events > dataset.rows * replay.epochs:
-        raise SettingsError(
-            f"--events {replay.events}: {replay.epochs} epochs of {dataset.name} ({dataset.rows} rows) have fewer "
-            f"events. Omit --epochs, or use --epochs {-(-replay.events // dataset.rows)}"
-        )
-    return replay.events
-
-
-def replay_options(replay: ReplaySettings, dataset: Dataset, partitions: int, start: int = 0) -> ReplayOptions:
-    """Return the replay's options."""
-    return ReplayOptions(
-        events=events_of(replay, dataset),
-        rate_per_s=replay.rate_per_s,
-        speed=speed_of(replay, dataset),
-        shuffle_seed=replay.seed if replay.shuffle else None,
-        partitions=partitions,
-        start=start,
-    )
-
-
-def speed_of(replay: ReplaySettings, dataset: Dataset) -> float | None:
-    """Return the speed factor for replaying a log, or None if the rate applies instead.
-
-    Raises:
-        SettingsError: the log has no times, or --shuffle is given.
-    """
-    if replay.speed is None:
-        return None
-    if replay.shuffle:
-        raise SettingsError(f"--speed {replay.speed} cannot be combined with --shuffle")
-    speed = parse_speed(replay.speed)
-    if speed != inf and dataset.time_of(0) is None:
-        raise SettingsError(f"--speed {replay.speed}: {dataset.name} has no decision times. Use --rate")
-    return speed
-
-
-def feedback_speed(feedback: FeedbackSettings) -> float:
-    """Return the --speed factor, by which the logged delays are divided."""
-    return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
-
-
-SHORT_DELAY_SHARE = 0.001
-"""Fraction of the feedback whose delay may be shorter than the poll interval of an embedded learner."""
-
-
-def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
-    """Return a lower bound for at least 99.9% of the feedback delays."""
-    if feedback.delay == LOGGED:
-        return int(min(dataset.logged_delays_ms(), default=0) / feedback_speed(feedback))
-    return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)
-
-
-def feedback_plan(feedback: FeedbackSettings, dataset: Dataset) -> FeedbackPlan:
-    """Return the plan for delays, losses and duplicates."""
-    if feedback.delay == LOGGED:
-        if not dataset.logged_delays_ms():
-            raise SettingsError(
-                f"--delay logged: {dataset.name} has no feedback times. Use a delay distribution, such as "
-                "--delay exponential:10s"
-            )
-        if feedback_speed(feedback) == inf:
-            raise SettingsError("--delay logged cannot be combined with --speed max. Use a factor, such as 60x")
-        return FeedbackPlan(feedback.seed, None, feedback.loss, feedback.duplicates)
-    delay = parse_delay(feedback.delay)
-    delay.check_classes(dataset.n_classes)
-    return FeedbackPlan(feedback.seed, delay, feedback.loss, feedback.duplicates)
 
 
 ROWS_SAMPLED = 1_000
