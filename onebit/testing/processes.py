@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-WAIT_S = 120.0
+WAIT_S = 300.0
 
 
 def wait_for(

@@ -21,6 +21,7 @@ from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec, partition_for
 from tests.contract.records import RebalanceLog, until
+from tests.limits import within
 from tests.processes import free_port, freeze
 from tests.secured import Secured
 
@@ -47,9 +48,12 @@ def test_connect_waits_for_a_stopped_broker_and_then_reports_its_address(client:
     port = free_port()
     messages: list[str] = []
     started_s = time.monotonic()
-    with pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{port} within 3000 ms.*onebit kafka up"):
+    with (
+        within(8),
+        pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{port} within 3000 ms.*onebit kafka up"),
+    ):
         connect(ConnectionSettings(f"127.0.0.1:{port}", connect_timeout_ms=3_000, progress=messages.append), client)
-    assert 2.5 < time.monotonic() - started_s < 8
+    assert time.monotonic() - started_s > 2.5
     assert messages
     assert f"waiting for Kafka at 127.0.0.1:{port}" in messages[0]
 
@@ -182,10 +186,8 @@ def test_calls_to_a_frozen_broker_time_out(kafka: LocalKafka, prefix: str, clien
             lambda: broker.group_consumer(prefix, "m", [prefix], RebalanceLog()),
             lambda: broker.committed(prefix, [tp]),
         ):
-            started_s = time.monotonic()
-            with pytest.raises(BrokerUnavailableError):
+            with within(6), pytest.raises(BrokerUnavailableError):
                 operation()
-            assert time.monotonic() - started_s < 6, operation
         assert reader.poll(500, 10) == []
     finally:
         os.kill(kafka.pid, signal.SIGCONT)
@@ -267,10 +269,9 @@ def test_added_partitions_are_found_immediately(kafka: LocalKafka, prefix: str, 
     admin.create_partitions({prefix: 2})
     admin.close()
     until(lambda: broker.describe_topics([prefix])[prefix].partitions == 2)
-    started_s = time.monotonic()
-    assert broker.ends([added]) == {added: (0, 0)}
-    assert broker.beginnings([old, added]) == {old: 0, added: 0}
-    assert time.monotonic() - started_s < 5
+    with within(5):
+        assert broker.ends([added]) == {added: (0, 0)}
+        assert broker.beginnings([old, added]) == {old: 0, added: 0}
     broker.close()
 
 
@@ -327,8 +328,9 @@ def test_rejected_topic_deletions_are_reported_for_each_topic(secured: Secured, 
     broker = KafkaBroker(ConnectionSettings(secured.kafka.bootstrap, client_config(secured.properties)))
     names = [f"{prefix}{name}" for name in "ab"]
     broker.create_topics([TopicSpec(name, 1) for name in names])
-    started_s = time.monotonic()
-    with pytest.raises(BrokerError, match=rf"{names[0]}: TopicDeletionDisabled.*; {names[1]}: TopicDeletion"):
+    with (
+        within(5),
+        pytest.raises(BrokerError, match=rf"{names[0]}: TopicDeletionDisabled.*; {names[1]}: TopicDeletion"),
+    ):
         broker.delete_topics([*names, "none"])
-    assert time.monotonic() - started_s < 5
     broker.close()

@@ -22,6 +22,7 @@ STREAM = {
     "seed": 3,
     "partitions": 3,
     "snapshot_interval": "1s",
+    "session_timeout": "30s",  # a killed learner's successor replaces it at once; a slow machine does not end sessions
 }
 
 
