@@ -90,13 +90,13 @@ def population_of(name: str) -> Population:
     dataset = load(name)
     rows = [dataset.row(row) for row in range(min(POPULATION, dataset.rows))]
     contexts, labels = [x for x, _ in rows], np.array([label for _, label in rows])
-    logs, judged = taught(dataset, 0, "igw-logistic"), taught(dataset, LEARNED, "late-ucb", FLOOR, project=20)
+    logs, judged = trained(dataset, 0, "igw-logistic"), trained(dataset, LEARNED, "late-ucb", FLOOR, project=20)
     own, model = (np.stack([learner.distribution(x) for x in contexts]) for learner in (logs, judged))
     logging = UNIFORM / dataset.n_classes + (1.0 - UNIFORM) * own
     return Population(name, contexts, labels, dataset.n_classes, dataset.n_features, logging, model)
 
 
-def taught(dataset: Dataset, start: int, name: str, floor: float = 0.0, **parameters: float) -> Learner:
+def trained(dataset: Dataset, start: int, name: str, floor: float = 0.0, **parameters: float) -> Learner:
     """Return a learner with an exploration floor, trained on the bits of LEARNED rows from row `start` onwards."""
     bare = create(name, dataset.n_classes, dataset.n_features, **parameters)
     assert isinstance(bare, KernelLearner)

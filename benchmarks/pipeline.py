@@ -57,7 +57,7 @@ def measure_pending(decisions: int) -> None:
         decision = task.learner.predict(x, 0.5)
         payload += x.indices.nbytes + x.values.nbytes + decision.scores.nbytes
         pending = Pending(x, decision, DecisionTime(row))
-        task.join.receive_context(dataset.event_id(row), lambda pending=pending: (pending, True))  # type: ignore[misc]
+        task.join.receive_context(dataset.event_id(row), pending)
     used = _resident_bytes() - before
     print(
         f"{decisions:,} pending decisions: {used / decisions:,.0f} bytes each, including "

@@ -54,7 +54,7 @@ def run_seed(seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
 def examine(schedule: Schedule) -> tuple[list[str], Trace]:
     """Run a schedule, check the run, and return the findings and the trace. An error is added to both."""
     world = World(schedule)
-    world.trace.fired[schedule.taught] += 1
+    world.trace.fired[schedule.learner] += 1
     world.trace.fired[CLOCK_PAUSES] += schedule.clock_pauses
     try:
         world.run()
@@ -87,9 +87,9 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     if shares:
         others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE]
     rows = [
-        row_name(state, happened)
+        row_name(state.name.lower(), happened.name.lower())
         for state, happened in TRANSITIONS
-        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # only in replays
+        if not shares or (state is not State.UNMATCHED and happened is not Input.UNMATCHED)  # only in replays
     ]
     return [*outside, *faults, *others, *rows, *LEARNERS]
 

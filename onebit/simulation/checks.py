@@ -16,7 +16,6 @@ from onebit.simulation.world import World
 from stream.kafka.reading import read_partition
 from stream.recovery.recover import rebuild
 from stream.recovery.state import state_digest, task_digest
-from stream.task.join_table import Input, State
 from stream.task.task import Task
 from stream.verifying.oracle import Decided, Letter
 from stream.wire import codec
@@ -50,9 +49,9 @@ def check(world: World) -> list[str]:
 EVICTIONS = ("pending_evicted", "orphans_evicted", "retained_evicted", "deferred_evicted")
 
 
-def row_name(state: State, happened: Input) -> str:
+def row_name(state: str, happened: str) -> str:
     """Return the name that reports use for a row in the join table."""
-    return f"join: {state.name.lower()} + {happened.name.lower()}"
+    return f"join: {state} + {happened}"
 
 
 def _as_sent(partition: Partition) -> list[str]:

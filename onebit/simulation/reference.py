@@ -52,7 +52,7 @@ class Reference:
         if isinstance(event, Decided):
             x, (decision, is_same) = event.context.x, self._decide(event)
             self._open[event.context.id] = x, decision
-            if self.learner.observed and not event.is_aside:
+            if self.learner.observed and not event.is_unmatched:
                 self._add(Entry(DECIDED, x, decision))
             return is_same
         if isinstance(event, Promoted):
@@ -86,15 +86,15 @@ class Reference:
         task, (event_id, x, logged, _, eligible, _), prediction = self.task, decided.context, decided.prediction
         if task.model == "shared":
             return prediction.decision, True
-        own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
+        own = mine = learned = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
         target = None if task.play == "own" else Target(own.action, own.propensity)
         if task.play == "logged" and logged is not None:
             known = logged.propensity
             mine = self.learner.as_played(x, own, logged.action, nan if known is None else known)
             least = task.propensity_min if task.learner in WEIGHING else 0.0
-            taught = mine._replace(propensity=1.0 if known is None else max(known, least))
+            learned = mine._replace(propensity=1.0 if known is None else max(known, least))
         is_same = _plain(mine) == _plain(prediction.decision) and prediction.target == target
-        return taught, is_same and prediction.model_version == self.updates
+        return learned, is_same and prediction.model_version == self.updates
 
 
 def apply_entry(learner: Learner, entry: Entry) -> int:

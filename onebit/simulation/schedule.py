@@ -160,7 +160,7 @@ class Schedule(NamedTuple):
     timeless: bool
     partitions: int
     members: int
-    taught: str  # key in LEARNERS
+    learner: str  # key in LEARNERS
     task: TaskSettings
     options: LearnerOptions  # options of all learner processes, apart from the instance's name
     poll_max: int  # limit on records in one poll
@@ -230,8 +230,8 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     clock_pauses = luck.chance(10)
     partitions = luck.choice((1, 1, 2, 3))
     limits = _draw_limits(luck, timeless=timeless)
-    taught = luck.choice(tuple(LEARNERS))
-    task = replace(LEARNERS[taught], seed=luck.below(1_000), join=limits)
+    learner = luck.choice(tuple(LEARNERS))
+    task = replace(LEARNERS[learner], seed=luck.below(1_000), join=limits)
     around = Luck(seed ^ _DICE["wrappers"])
     task = replace(task, scale=around.choice(("none", "none", "standard")), floor=around.choice((0.0, 0.0, 0.3)))
     items = _draw_events(luck, events, limits, timeless=timeless)
@@ -281,7 +281,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         timeless,
         partitions,
         members,
-        taught=taught,
+        learner=learner,
         task=task,
         options=options,
         poll_max=poll_max,

@@ -7,20 +7,20 @@ determine whether feedback is matched or late. The time at which a record is rea
                             in time         │          late
     decision     decided ├──── window_ms ───┤ deadline (still in time)
 
-The code looks up the rule for an input and applies it. The next states, and the counts in the ledger's equations, are
-defined only in the table.
+Each input has one method. It looks up the id's state, applies the rule for this state and input, and returns the
+resulting events. Only the table defines the next states and the counts in the ledger's equations.
 """
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from stream.settings.task_fields import JoinSettings
-from stream.task.join_table import TRANSITIONS, Input, Move, State, TableError, check_table
+from stream.task.join_table import TRANSITIONS, Input, Move, State, check_table
 from stream.wire.ledger import Ledger
-from stream.wire.records import Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, Shown, make
+from stream.wire.records import Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, make
 
 
 class Pending(NamedTuple):
@@ -36,13 +36,23 @@ class Pending(NamedTuple):
         """The decision's action."""
         return self.decision.action
 
+    @property
+    def since_ms(self) -> int | None:
+        """The start of the window, or None if it is not known yet."""
+        return self.time.ms
+
 
 class Orphan(NamedTuple):
     """Feedback that is waiting for its context."""
 
     feedback: Feedback | None  # None for a shown record
     record: Record  # the record as received
-    kept_at_ms: int  # stream time at which the record was received
+    since_ms: int  # stream time at which the record was received
+
+    @property
+    def state(self) -> State:
+        """The state of the orphan's id."""
+        return State.SHOWN_ORPHAN if self.feedback is None else State.ORPHAN
 
 
 class Retained(NamedTuple):
@@ -52,6 +62,11 @@ class Retained(NamedTuple):
     reward: int | None  # the first bit; None if unmatched, unshown, or expired without an assumed bit
     action: int  # the decision's action
     pending: Pending | None = None  # stored only if a later bit can correct the decision's bit
+
+    @property
+    def state(self) -> State:
+        """The state of the decision's id."""
+        return _SETTLED_STATES[self.outcome]
 
 
 class Settled(NamedTuple):
@@ -92,60 +107,68 @@ class DroppedOrphan(NamedTuple):
 Event = Settled | Late | Mismatched | DroppedOrphan
 """An event for the task. In response, the task learns, makes a correction, or writes a dead letter."""
 
+Waiting = TypeVar("Waiting", Pending, Orphan)
 
-class _Collection:
-    """The entries for all ids in certain states, oldest first, with the limits on their age and number."""
 
-    __slots__ = ("counted_as", "entries", "entries_max", "limit_ms", "others", "state")
+class Queue(OrderedDict[str, Waiting]):
+    """Entries that wait, keyed by event id, in the order of their deadlines. Any of them can be removed."""
 
-    def __init__(self, state: State, entries: dict[str, Any], counted_as: str) -> None:
-        self.state = state  # one of the states that share the collection
-        self.entries = entries
-        self.counted_as = counted_as  # the field of `Ledger` for evicted entries
-        self.others: tuple[dict[str, Any], ...] = ()  # other entries that count towards `entries_max`
-        self.limit_ms = self.entries_max = 0
+    limit_ms = 0  # maximum time that an entry waits
 
     @property
-    def is_full(self) -> bool:
-        """Whether `entries_max` is exceeded."""
-        entries = len(self.entries)
-        for others in self.others:
-            entries += len(others)
-        return entries > self.entries_max
+    def due_ms(self) -> float:
+        """The deadline of the oldest entry, or infinity if there is none or its time is not known yet."""
+        for entry in self.values():
+            since_ms = entry.since_ms
+            return inf if since_ms is None else since_ms + self.limit_ms
+        return inf
 
 
-class _AgeQueue:
-    """A queue of ids and times, oldest first. It uses 17 to 19 bytes per id, 70 bytes less than an `OrderedDict`."""
+class SettledIds:
+    """The settled ids with their entries, oldest first. Only the oldest id can be removed.
 
-    __slots__ = ("_head", "_ids", "_times_ms")
+    These ids are the most numerous. A plain dict and a queue use 70 bytes less per id than an `OrderedDict`.
+    """
+
+    __slots__ = ("_equal", "_head", "_ids", "_times_ms", "entries", "limit_ms")
 
     def __init__(self) -> None:
+        self.entries: dict[str, Retained] = {}
+        self.limit_ms = 0  # how long an id is remembered
+        self._equal: dict[Retained, Retained] = {}  # entries shared by several ids
         self._ids: deque[str] = deque()
         self._times_ms = array("q")  # entries before `_head` belong to removed ids
         self._head = 0
 
-    def append(self, event_id: str, time_ms: int) -> None:
+    @property
+    def due_ms(self) -> float:
+        """The time at which the oldest id is forgotten, or infinity if there is none."""
+        return self._times_ms[self._head] + self.limit_ms if self._ids else inf
+
+    def append(self, event_id: str, entry: Retained, settled_ms: int) -> None:
         """Add the newest id."""
+        self.replace(event_id, entry)
         self._ids.append(event_id)
-        self._times_ms.append(time_ms)
+        self._times_ms.append(settled_ms)
 
-    def oldest_id(self) -> str:
-        """Return the oldest id. The queue must not be empty."""
-        return self._ids[0]
+    def replace(self, event_id: str, entry: Retained) -> None:
+        """Replace an id's entry. Equal entries are stored once, unless they contain decisions."""
+        self.entries[event_id] = entry if entry.pending is not None else self._equal.setdefault(entry, entry)
 
-    def oldest_ms(self) -> int | None:
-        """Return the oldest id's time, or None if the queue is empty."""
-        return self._times_ms[self._head] if self._ids else None
+    def oldest(self) -> Retained:
+        """Return the oldest id's entry."""
+        return self.entries[self._ids[0]]
 
-    def popleft(self) -> bool:
-        """Remove the oldest id. Return whether this also freed removed ids' memory, which happens periodically."""
-        self._ids.popleft()
+    def popleft(self) -> None:
+        """Remove the oldest id. Periodically free the memory of removed ids."""
+        del self.entries[self._ids.popleft()]
         self._head += 1
-        if self._head <= len(self._ids) >> 2:
-            return False
-        del self._times_ms[: self._head]
-        self._head = 0
-        return True
+        if self._head > len(self._ids) >> 2:
+            del self._times_ms[: self._head]
+            self._head = 0
+            # A dict does not reuse the space that removed ids occupied. Without a copy, the dict would grow to twice
+            # its size.
+            self.entries = dict(self.entries)
 
     def times_ms(self) -> "array[int]":
         """Return a copy of the times, oldest first."""
@@ -154,21 +177,14 @@ class _AgeQueue:
 
 _SETTLED_STATES = {outcome: State[outcome.name] for outcome in Outcome}
 
-_REFUSALS = frozenset((Move.REFUSE, Move.DECIDE_AND_REFUSE, Move.DEFER_AND_REFUSE))
-_UNDECIDED = frozenset(state for state in State if "no decision" in state.has)
-_UNSETTLED = frozenset(state for state in State if "an unsettled decision" in state.has)
-
 
 class Join:
     """The state machines for all event ids in one task.
 
-    The task passes each input to `receive_context`, `receive_feedback` or `pass_time` and processes the returned
-    events. Stream time never decreases, so the oldest entry in each collection is due first. Shown decisions have a
-    separate collection, because their windows begin in the order in which the decisions are shown, not in the order in
-    which they are made.
-
-    Unsettled decisions and orphans can be removed in any order, so they are stored in `OrderedDict`s. Settled ids are
-    the most numerous, and they are removed in insertion order, so they are stored in a plain dict and a queue.
+    The task passes each input to the method for this input and processes the returned events. Stream time never
+    decreases, so the oldest entry in each queue is due first. Pending decisions that were deferred have a separate
+    queue, because their windows begin in the order in which the decisions are shown, not in the order in which they are
+    made.
     """
 
     def __init__(self, settings: JoinSettings, *, assumes_negative: bool = False, corrects: bool = False) -> None:
@@ -181,26 +197,14 @@ class Join:
         self.stream_ms = 0
         self.dated_ms = 0  # latest decision time so far
         self._quiet_until_ms: float = -1  # no entry is due before stream time exceeds this value
-        self.pending: OrderedDict[str, Pending] = OrderedDict()
-        self.deferred: OrderedDict[str, Pending] = OrderedDict()
-        self.shown: OrderedDict[str, Pending] = OrderedDict()
-        self.orphans: OrderedDict[str, Orphan] = OrderedDict()
-        self.retained: dict[str, Retained] = {}
-        self.settled = _AgeQueue()  # the ids in `retained`, with the times at which they were settled
-        self._equal: dict[Retained, Retained] = {}  # entries shared by several ids
-        self._pending = _Collection(State.PENDING, self.pending, "pending_evicted")
-        self._deferred = _Collection(State.DEFERRED, self.deferred, "deferred_evicted")
-        self._shown = _Collection(State.SHOWN, self.shown, "pending_evicted")
-        self._orphans = _Collection(State.ORPHAN, self.orphans, "orphans_evicted")
-        self._retained = _Collection(State.MATCHED, self.retained, "retained_evicted")
-        self._pending.others = (self.deferred, self.shown)
-        self._deferred.others = (self.pending, self.shown)
-        self._shown.others = (self.pending, self.deferred)
-        self._waiting = (self._pending, self._deferred, self._shown, self._orphans)
-        self._collections = (*self._waiting, self._retained)
-        self._collection_of = {collection.state: collection for collection in self._waiting}
-        self._collection_of[State.SHOWN_ORPHAN] = self._orphans
-        self._collection_of |= dict.fromkeys(_SETTLED_STATES.values(), self._retained)
+        self.pending: Queue[Pending] = Queue()  # in the order in which they were decided
+        self.deferred: Queue[Pending] = Queue()
+        self.shown: Queue[Pending] = (
+            Queue()
+        )  # pending decisions that were deferred, in the order of their shown records
+        self.orphans: Queue[Orphan] = Queue()
+        self.settled = SettledIds()
+        self._unsettled = (self.pending, self.deferred, self.shown)
         self._counts = dict.fromkeys(Ledger._fields, 0)
         self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
         self._is_changed = False  # True if the settings have changed since the last `settle_changed`
@@ -208,24 +212,20 @@ class Join:
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
         """Change the settings. Afterwards, call `settle_changed` to settle entries that are due under the new settings.
 
-        Raises:
-            TableError: the table requires replacing the bits of settled decisions, but the settings do not allow
-                corrections.
+        Args:
+            settings: the windows and limits.
+            assumes_negative: whether an expired decision is learned as if its action were wrong.
+            corrects: whether the first late bit for an expired decision corrects the assumed bit.
         """
+        self._settings = settings
         self.assumed_reward = 0 if assumes_negative else None
-        self._correctable = {State.EXPIRED} if corrects else set()
-        if TRANSITIONS[State.MATCHED, Input.FEEDBACK].move is Move.REPLACE:
-            if not corrects:
-                raise TableError("join table, MATCHED + FEEDBACK -> REPLACE: expected late=correct; got ignore")
-            self._correctable.add(State.MATCHED)
-        for collection, limit_ms, entries_max in (
-            (self._pending, settings.window_ms, settings.pending_max),
-            (self._deferred, settings.activation_limit_ms, settings.pending_max),
-            (self._shown, settings.window_ms, settings.pending_max),
-            (self._orphans, settings.orphan_window_ms, settings.orphans_max),
-            (self._retained, settings.retain_ms, settings.retained_max),
-        ):
-            collection.limit_ms, collection.entries_max = limit_ms, entries_max
+        self._corrects = corrects
+        replaces = TRANSITIONS[State.MATCHED, Input.FEEDBACK].move is Move.REPLACE
+        self._correctable = (Outcome.EXPIRED,) * corrects + (Outcome.MATCHED,) * replaces
+        self.pending.limit_ms = self.shown.limit_ms = settings.window_ms
+        self.deferred.limit_ms = settings.activation_limit_ms
+        self.orphans.limit_ms = settings.orphan_window_ms
+        self.settled.limit_ms = settings.retain_ms
         self._is_changed = True
 
     def settle_changed(self) -> Sequence[Event]:
@@ -234,10 +234,18 @@ class Join:
             return ()
         self._is_changed = False
         events = self._settle_due()
-        for collection in self._collections:
-            while collection.is_full:
-                events += self._evict(collection)
+        while self._unsettled_count > self._settings.pending_max:
+            events.append(self._evict_decision())
+        while len(self.orphans) > self._settings.orphans_max:
+            events.append(self._evict_orphan())
+        while len(self.retained) > self._settings.retained_max:
+            self._evict_settled()
         return events
+
+    @property
+    def retained(self) -> dict[str, Retained]:
+        """The settled ids' entries, oldest first."""
+        return self.settled.entries
 
     def restore_retained(self, retained: Iterable[tuple[str, Retained, int]]) -> None:
         """Add the settled ids from a stored state, oldest first, with their entries and times.
@@ -245,8 +253,7 @@ class Join:
         The times are the stream times at which the ids were settled.
         """
         for event_id, entry, settled_ms in retained:
-            self.retained[event_id] = self._shared(entry)
-            self.settled.append(event_id, settled_ms)
+            self.settled.append(event_id, entry, settled_ms)
 
     def ledger(self) -> Ledger:
         """Return the current counts."""
@@ -269,44 +276,116 @@ class Join:
         for name in names:
             self._counts[name] += by
 
+    def state_of(self, event_id: str) -> State:
+        """Return an id's state."""
+        if (queue := self._queue_of(event_id)) is not None:
+            return self._state_in(queue)
+        entry = self.retained.get(event_id) or self.orphans.get(event_id)
+        return State.UNSEEN if entry is None else entry.state
+
+    def has_decision(self, event_id: str) -> bool:
+        """Return whether an id has a decision. If so, its context is a duplicate."""
+        return event_id in self.pending or event_id in self.retained or self._queue_of(event_id) is not None
+
+    def receive_duplicate(self, event_id: str) -> None:
+        """Apply a context whose id has a decision."""
+        self._counts["contexts"] += 1
+        self._follow(self.state_of(event_id), Input.CONTEXT)
+
     def receive_context(
-        self, event_id: str, decide: Callable[[], tuple[Pending, bool]], is_deferred: bool = False
+        self, event_id: str, pending: Pending, *, is_unmatched: bool = False, is_deferred: bool = False
     ) -> Sequence[Event]:
-        """Apply a context and return the resulting events for the task, in order.
+        """Apply a context whose id had no decision, and return the resulting events for the task, in order.
 
         Args:
             event_id: the context's id.
-            decide: function that returns the decision, and whether feedback is possible. In a replay, feedback is
-                impossible if the log has a different action. The function is called only if the id has no decision.
+            pending: the task's decision for the context.
+            is_unmatched: whether feedback is impossible, because a replayed log has a different action.
             is_deferred: whether the decision waits until it is shown.
         """
         self._counts["contexts"] += 1
-        state, kept = self._find(event_id)
-        happened, feedback, record = Input.CONTEXT, None, None
-        if state in _UNDECIDED:
-            if kept is not None:
-                feedback, record, _ = kept
-            kept, has_bit = decide()
-            if kept.time.ms is not None:
-                self.date(kept.time, kept.time.ms)
-            if not has_bit:
-                happened = Input.ASIDE
-            elif feedback is not None and feedback.action is not None and feedback.action != kept.action:
-                happened = Input.DEFERRED_MISMATCH if is_deferred else Input.CONTEXT_MISMATCH
-            elif is_deferred:
-                happened = Input.DEFERRED
-        return self._follow(state, happened, event_id, kept, feedback, record)
+        if pending.time.ms is not None:
+            self.date(pending.time, pending.time.ms)
+        orphan = self.orphans.pop(event_id, None) if self.orphans else None
+        state, feedback, record = State.UNSEEN, None, None
+        if orphan is not None:
+            state, feedback, record = orphan.state, orphan.feedback, orphan.record
+        is_mismatch = feedback is not None and feedback.action not in (None, pending.action)
+        if is_unmatched:
+            happened = Input.UNMATCHED
+        elif is_deferred:
+            happened = Input.DEFERRED_MISMATCH if is_mismatch else Input.DEFERRED
+        else:
+            happened = Input.CONTEXT_MISMATCH if is_mismatch else Input.CONTEXT
+        move = self._follow(state, happened)
+        if move is Move.DECIDE_AND_MATCH:
+            return (self._settle(event_id, pending, Outcome.MATCHED, feedback, record),)
+        if move is Move.DECIDE_UNMATCHED:
+            return (self._settle(event_id, pending, Outcome.UNMATCHED, None, record),)
+        events: list[Event] = []
+        if move is Move.DECIDE_AND_REFUSE or move is Move.DEFER_AND_REFUSE:
+            events.append(make(Mismatched, (feedback, record, pending.action)))
+        queue = self.deferred if move is Move.DEFER or move is Move.DEFER_AND_REFUSE else self.pending
+        queue[event_id] = pending
+        if self._unsettled_count > self._settings.pending_max:
+            events.append(self._evict_decision())
+        return events
 
-    def receive_feedback(self, feedback: Feedback | Shown, record: Record) -> Sequence[Event]:
-        """Apply a feedback or shown record and return the resulting events for the task. Call `pass_time` first."""
+    def receive_feedback(self, feedback: Feedback, record: Record) -> Sequence[Event]:
+        """Apply feedback and return the resulting events for the task. Call `pass_time` first."""
         self._counts["feedback"] += 1
-        state, kept = self._find(feedback.id)
-        if isinstance(feedback, Shown):
-            return self._follow(state, Input.SHOWN, feedback.id, kept, None, record)
-        happened = Input.FEEDBACK
-        if feedback.action is not None and state not in _UNDECIDED and feedback.action != kept.action:
-            happened = Input.MISMATCH
-        return self._follow(state, happened, feedback.id, kept, feedback, record)
+        queue = self._queue_of(feedback.id)
+        if queue is not None:
+            return self._feedback_for_unsettled(queue, feedback, record)
+        retained = self.retained.get(feedback.id)
+        if retained is not None:
+            return self._feedback_for_settled(retained, feedback, record)
+        return self._feedback_without_decision(feedback, record)
+
+    def _feedback_for_unsettled(self, queue: Queue[Pending], feedback: Feedback, record: Record) -> Sequence[Event]:
+        event_id, pending = feedback.id, queue[feedback.id]
+        move = self._follow(self._state_in(queue), _input_of(feedback, pending.action))
+        if move is Move.REFUSE:
+            return (make(Mismatched, (feedback, record, pending.action)),)
+        del queue[event_id]
+        return (self._settle(event_id, pending, Outcome.MATCHED, feedback, record),)
+
+    def _feedback_for_settled(self, retained: Retained, feedback: Feedback, record: Record) -> Sequence[Event]:
+        move = self._follow(retained.state, _input_of(feedback, retained.action))
+        if move is Move.REFUSE:
+            return (make(Mismatched, (feedback, record, retained.action)),)
+        if move is Move.TAKE_LATE:
+            rest = retained._replace(pending=None)  # corrected only once
+            self.settled.replace(feedback.id, rest)
+            return (Late(feedback, retained if self._corrects else rest),)
+        if (move is Move.IGNORE_FEEDBACK or move is Move.REPLACE) and feedback.reward != retained.reward:
+            self._counts["conflicts"] += 1
+            if move is Move.REPLACE:
+                self.settled.replace(feedback.id, retained._replace(reward=feedback.reward))
+                return (Late(feedback, retained),)
+        return ()
+
+    def _feedback_without_decision(self, feedback: Feedback, record: Record) -> Sequence[Event]:
+        orphan = self.orphans.get(feedback.id)
+        move = self._follow(State.UNSEEN if orphan is None else orphan.state, Input.FEEDBACK)
+        if orphan is None or orphan.feedback is None or move is Move.KEEP_ORPHAN:
+            return self._keep_orphan(feedback.id, feedback, record)
+        if feedback.reward != orphan.feedback.reward:
+            self._counts["conflicts"] += 1
+            if move is Move.REPLACE:
+                self.orphans[feedback.id] = orphan._replace(feedback=feedback, record=record)
+        return ()
+
+    def receive_shown(self, event_id: str, record: Record) -> Sequence[Event]:
+        """Apply a shown record and return the resulting events for the task. Call `pass_time` first."""
+        self._counts["feedback"] += 1
+        move = self._follow(self.state_of(event_id), Input.SHOWN)
+        if move is Move.SHOW:
+            pending = self.deferred.pop(event_id)
+            self.shown[event_id] = pending._replace(time=DecisionTime(0, self.stream_ms))
+        elif move is Move.KEEP_SHOWN:
+            return self._keep_orphan(event_id, None, record)
+        return ()
 
     def pass_time(self, stream_ms: int) -> Sequence[Event]:
         """Advance stream time, settle entries that are due, and return the events for the task, in order.
@@ -321,11 +400,11 @@ class Join:
     @property
     def waits(self) -> bool:
         """Whether there are unsettled decisions or orphans, which can expire only when stream time advances."""
-        return any(collection.entries for collection in self._waiting)
+        return any((*self._unsettled, self.orphans))
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest deadline of all unsettled decisions and orphans."""
-        due_ms = min(map(self._due_ms, self._waiting))
+        due_ms = min(queue.due_ms for queue in (*self._unsettled, self.orphans))
         return None if due_ms == inf else int(due_ms)
 
     def date(self, time: DecisionTime, ms: int) -> None:
@@ -335,142 +414,103 @@ class Join:
         behind. The task calls this method once for each step. Until the call, the step's decisions cannot become due.
         """
         time.ms = self.dated_ms = max(ms, self.dated_ms)
-        limit_ms = min(self._pending.limit_ms, self._deferred.limit_ms)
+        limit_ms = min(self.pending.limit_ms, self.deferred.limit_ms)
         self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + limit_ms)
 
-    def _find(self, event_id: str) -> tuple[State, Any]:
-        """Return an id's state and its entry, which is a `Pending`, `Orphan` or `Retained`, or None."""
-        kept: Any = self.pending.get(event_id)
-        if kept is not None:
-            return State.PENDING, kept
-        kept = self.retained.get(event_id)
-        if kept is not None:
-            return _SETTLED_STATES[kept.outcome], kept
-        for collection in (self._deferred, self._shown) if self.deferred or self.shown else ():
-            if event_id in collection.entries:
-                return collection.state, collection.entries[event_id]
-        kept = self.orphans.get(event_id)
-        if kept is None:
-            return State.UNSEEN, None
-        return (State.SHOWN_ORPHAN if kept.feedback is None else State.ORPHAN), kept
+    def _follow(self, state: State, happened: Input) -> Move:
+        """Look up the rule for an input, increment the rule's counts, and return its move."""
+        move, _, counted = TRANSITIONS[state, happened]
+        for name in counted:
+            self._counts[name] += 1
+        return move
+
+    def _queue_of(self, event_id: str) -> Queue[Pending] | None:
+        """Return the queue that contains an id's unsettled decision, or None if there is no such decision."""
+        for queue in self._unsettled:
+            if event_id in queue:
+                return queue
+        return None
+
+    def _state_in(self, queue: Queue[Pending]) -> State:
+        return State.DEFERRED if queue is self.deferred else State.PENDING
+
+    @property
+    def _unsettled_count(self) -> int:
+        return len(self.pending) + len(self.deferred) + len(self.shown)
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
+        for queue in self._unsettled:
+            while queue.due_ms < self.stream_ms:
+                events.append(self._end_decision(queue))
+        while self.orphans.due_ms < self.stream_ms:
+            events.append(self._drop_orphan())
+        while self.settled.due_ms < self.stream_ms:
+            self._forget()
         # Entries added from now on have this stream time or a later one.
-        self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
-        for collection in self._collections:
-            while (due_ms := self._due_ms(collection)) < self.stream_ms:
-                events += self._end_oldest(collection)
-            self._quiet_until_ms = min(self._quiet_until_ms, due_ms)
+        queues = (*self._unsettled, self.orphans, self.settled)
+        self._quiet_until_ms = min(min(queue.due_ms, self.stream_ms + queue.limit_ms) for queue in queues)
         return events
 
-    def _due_ms(self, collection: _Collection) -> float:
-        """Return the deadline of a collection's oldest entry, or infinity if there is none or its time is unknown."""
-        since_ms: int | None
-        if not collection.entries:
-            return inf
-        if collection.state in _UNSETTLED:
-            since_ms = next(iter(collection.entries.values())).time.ms
-        elif collection.state is State.ORPHAN:
-            since_ms = next(iter(self.orphans.values())).kept_at_ms
-        else:
-            since_ms = self.settled.oldest_ms()
-        return inf if since_ms is None else since_ms + collection.limit_ms
+    def _end_decision(self, queue: Queue[Pending]) -> Settled:
+        """Settle the oldest decision in a queue without feedback."""
+        event_id, pending = next(iter(queue.items()))
+        outcome = self._follow(self._state_in(queue), Input.DEADLINE).settles
+        assert outcome is not None
+        del queue[event_id]
+        return self._settle(event_id, pending, outcome)
 
-    def _evict(self, collection: _Collection) -> Sequence[Event]:
-        """Evict an entry when a collection exceeds its limit.
+    def _evict_decision(self) -> Settled:
+        """Settle the oldest deferred decision or, if there is none, the decision that is due first."""
+        queue = self.deferred or min(self.pending, self.shown, key=lambda queue: queue.due_ms)
+        self._counts["deferred_evicted" if self.deferred else "pending_evicted"] += 1
+        return self._end_decision(queue)
 
-        The collection's oldest entry is evicted. The exception is unsettled decisions, which share one limit: the
-        oldest deferred decision is evicted or, if there is none, the decision that is due first.
-        """
-        if collection.state in _UNSETTLED:
-            collection = self._deferred if self.deferred else min(self._pending, self._shown, key=self._due_ms)
-        self._counts[collection.counted_as] += 1
-        return self._end_oldest(collection)
+    def _settle(
+        self,
+        event_id: str,
+        pending: Pending,
+        outcome: Outcome,
+        feedback: Feedback | None = None,
+        record: Record | None = None,
+    ) -> Settled:
+        """Remember a decision as settled, and return the event."""
+        reward = self.assumed_reward if outcome is Outcome.EXPIRED else None
+        if feedback is not None:
+            reward = feedback.reward
+        correctable = pending if outcome in self._correctable else None
+        self.settled.append(event_id, make(Retained, (outcome, reward, pending.action, correctable)), self.stream_ms)
+        if len(self.retained) > self._settings.retained_max:
+            self._evict_settled()
+        return make(Settled, (event_id, pending, outcome, feedback, record))
 
-    def _end_oldest(self, collection: _Collection) -> Sequence[Event]:
-        """Apply the deadline rule to a collection's oldest entry."""
-        is_settled = collection.state is State.MATCHED
-        event_id = self.settled.oldest_id() if is_settled else next(iter(collection.entries))
-        state, kept = self._find(event_id)
-        return self._follow(state, Input.DEADLINE, event_id, kept, None, None)
+    def _forget(self) -> None:
+        """Forget the oldest settled id."""
+        self._follow(self.settled.oldest().state, Input.DEADLINE)
+        self.settled.popleft()
 
-    def _follow(
-        self, state: State, happened: Input, event_id: str, kept: Any, feedback: Any, record: Record | None
-    ) -> Sequence[Event]:
-        """Apply the rule for an input: update the counts, collect events, and move the id to its next state.
+    def _evict_settled(self) -> None:
+        self._counts["retained_evicted"] += 1
+        self._forget()
 
-        The state and the input determine which of the last three arguments are not None. `check_table` ensures that
-        those arguments are sufficient for the rule.
+    def _keep_orphan(self, event_id: str, feedback: Feedback | None, record: Record) -> Sequence[Event]:
+        """Add an orphan, which replaces any orphan with this id."""
+        self.orphans.pop(event_id, None)
+        self.orphans[event_id] = make(Orphan, (feedback, record, self.stream_ms))
+        return (self._evict_orphan(),) if len(self.orphans) > self._settings.orphans_max else ()
 
-        Args:
-            state: the id's state.
-            happened: the input.
-            event_id: the id.
-            kept: the id's entry or, if the decision for the context is made now, that decision.
-            feedback: the new feedback or, for a context, the feedback that was waiting for it.
-            record: the feedback's record, or the shown record.
-        """
-        move, after, counted = TRANSITIONS[state, happened]
-        for name in counted:
-            self._counts[name] += 1
-        events: Sequence[Event] = ()
-        outcome, reward = move.settles, None
-        if outcome is not None:
-            if outcome is Outcome.MATCHED:
-                reward = feedback.reward
-            elif outcome is Outcome.EXPIRED:
-                reward = self.assumed_reward
-            else:
-                feedback = None
-            events = (make(Settled, (event_id, kept, outcome, feedback, record)),)
-        elif move in _REFUSALS:
-            events = (make(Mismatched, (feedback, record, kept.action)),)
-        elif move is Move.DROP_ORPHAN:
-            events = (DroppedOrphan(event_id, kept),)
-        if after is state:
-            if move is Move.TAKE_LATE:
-                rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # corrected only once
-                return (Late(feedback, kept if self._correctable else rest),)
-            if move is Move.IGNORE_FEEDBACK or move is Move.REPLACE:
-                first = kept.feedback if state is State.ORPHAN else kept
-                if feedback.reward != first.reward:
-                    self._counts["conflicts"] += 1
-                    if move is Move.REPLACE:
-                        return self._replace(event_id, kept, feedback, record)
-            return events
+    def _drop_orphan(self) -> DroppedOrphan:
+        """Drop the oldest orphan."""
+        event_id, orphan = next(iter(self.orphans.items()))
+        self._follow(orphan.state, Input.DEADLINE)
+        del self.orphans[event_id]
+        return DroppedOrphan(event_id, orphan)
 
-        if state is not State.UNSEEN:
-            collection = self._collection_of[state]
-            del collection.entries[event_id]
-            if collection.state is State.MATCHED and self.settled.popleft():
-                # A dict does not reuse the space that removed ids occupied. Without a copy, the dict would grow to
-                # twice its size.
-                self.retained = collection.entries = dict(self.retained)
-        if after is State.UNSEEN:
-            return events
-        collection = self._collection_of[after]
-        if move is Move.SHOW:
-            collection.entries[event_id] = kept._replace(time=DecisionTime(0, self.stream_ms))
-        elif after in _UNSETTLED:
-            collection.entries[event_id] = kept
-        elif after in _UNDECIDED:
-            collection.entries[event_id] = make(Orphan, (feedback, record, self.stream_ms))
-        else:
-            corrected = kept if after in self._correctable else None
-            entry = make(Retained, (outcome, reward, kept.action, corrected))
-            collection.entries[event_id] = self._shared(entry)
-            self.settled.append(event_id, self.stream_ms)
-        return (*events, *self._evict(collection)) if collection.is_full else events
+    def _evict_orphan(self) -> DroppedOrphan:
+        self._counts["orphans_evicted"] += 1
+        return self._drop_orphan()
 
-    def _replace(self, event_id: str, kept: Orphan | Retained, feedback: Feedback, record: Any) -> Sequence[Event]:
-        """Replace the first bit for an id. The id remains in its state."""
-        if isinstance(kept, Orphan):
-            self.orphans[event_id] = kept._replace(feedback=feedback, record=record)
-            return ()
-        self.retained[event_id] = kept._replace(reward=feedback.reward)
-        return (Late(feedback, kept),)
 
-    def _shared(self, entry: Retained) -> Retained:
-        """Return the object that is shared by all entries with these values. An entry with a decision is not shared."""
-        return entry if entry.pending is not None else self._equal.setdefault(entry, entry)
+def _input_of(feedback: Feedback, action: int) -> Input:
+    """Return the input that feedback represents for an id with a decision for this action."""
+    return Input.FEEDBACK if feedback.action is None or feedback.action == action else Input.MISMATCH

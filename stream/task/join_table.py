@@ -24,11 +24,10 @@ class State(Enum):
     SHOWN_ORPHAN = ("no decision", "a waiting record", "a deadline")  # a shown record waits for its context
     DEFERRED = ("a decision", "an unsettled decision", "a deferred decision", "a deadline")
     PENDING = ("a decision", "an unsettled decision", "a deadline")
-    SHOWN = ("a decision", "an unsettled decision", "a shown decision", "a deadline")
     MATCHED = ("a decision", "a settled decision", "a first bit", "a deadline")
     EXPIRED = ("a decision", "a settled decision", "an expired decision", "a deadline")
-    UNMATCHED = ("a decision", "a settled decision", "a decision set aside", "a deadline")
-    UNSHOWN = ("a decision", "a settled decision", "a decision set aside", "never shown", "a deadline")
+    UNMATCHED = ("a decision", "a settled decision", "a decision without a bit", "a deadline")
+    UNSHOWN = ("a decision", "a settled decision", "a decision without a bit", "never shown", "a deadline")
 
     def __init__(self, *has: str) -> None:
         self.has = frozenset(has)
@@ -42,7 +41,7 @@ class Input(Enum):
 
     CONTEXT = ("a context",), ()
     CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the feedback names a different action
-    ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the logged action differs from the chosen one
+    UNMATCHED = ("a context", "no bit in the log"), ("no decision",)  # the logged action differs from the chosen one
     DEFERRED = ("a context", "a deferral"), ("no decision",)  # the decision waits to be shown
     DEFERRED_MISMATCH = ("a context", "a deferral", "another action"), ("waiting feedback",)
     FEEDBACK = ("new feedback",), ()
@@ -69,21 +68,23 @@ class Move(Enum):
         "predict, refuse feedback, and wait until the decision is shown",
         ("a context", "a deferral", "waiting feedback", "another action"), State.DEFERRED,
     )  # fmt: skip
-    SET_ASIDE = "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED
+    DECIDE_UNMATCHED = (
+        "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED,
+    )  # fmt: skip
     IGNORE_CONTEXT = "ignore the context for an id with a decision", ("a context", "a decision")
     KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
     KEEP_SHOWN = "the shown record waits for its context", ("a shown record", "nothing waits"), State.SHOWN_ORPHAN
-    SHOW = "the window begins", ("a shown record", "a deferred decision"), State.SHOWN
+    SHOW = "the window begins", ("a shown record", "a deferred decision"), State.PENDING
     IGNORE_SHOWN = "only the first shown record for a deferred decision is used", ("a shown record",)
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "only the first bit is used; a differing bit is a conflict", ("new feedback", "a first bit")
     REPLACE = (
-        "a differing bit is a conflict and replaces the first bit (after settlement, only if late=correct)",
+        "a differing bit is a conflict and replaces the first bit; a retractable learner corrects its model",
         ("new feedback", "a first bit"),
     )
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
-    PASS_OVER = "the feedback is for a decision that was set aside", ("new feedback", "a decision set aside")
+    IGNORE_UNUSED = "the decision is unmatched or unshown, and has no bit", ("new feedback", "a decision without a bit")
     EXPIRE = "settle without feedback", ("no record", "an unsettled decision"), State.EXPIRED, Outcome.EXPIRED
     LEAVE_UNSHOWN = "settle and learn nothing", ("no record", "a deferred decision"), State.UNSHOWN, Outcome.UNSHOWN
     DROP_ORPHAN = "the context did not arrive in time", ("no record", "a waiting record"), State.UNSEEN
@@ -109,44 +110,43 @@ Table = Mapping[tuple[State, Input], Rule]
 
 _DECIDED = ("decided",)
 _DUPLICATE = ("feedback_duplicates",)
-_PASS = ("feedback_unmatched",)
+_UNMATCHED = ("feedback_unmatched",)
 _SHOWN = ("shown",)
 
 TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.UNSEEN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, _DECIDED),
     (State.UNSEEN, Input.DEFERRED): Rule(Move.DEFER, State.DEFERRED, _DECIDED),
-    (State.UNSEEN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched")),
+    (State.UNSEEN, Input.UNMATCHED): Rule(Move.DECIDE_UNMATCHED, State.UNMATCHED, (*_DECIDED, "unmatched")),
     (State.UNSEEN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN),
     (State.UNSEEN, Input.SHOWN): Rule(Move.KEEP_SHOWN, State.SHOWN_ORPHAN),
     (State.ORPHAN, Input.CONTEXT): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched")),
     (State.ORPHAN, Input.CONTEXT_MISMATCH): Rule(Move.DECIDE_AND_REFUSE, State.PENDING, ("decided", "mismatched")),
     (State.ORPHAN, Input.DEFERRED): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched")),
     (State.ORPHAN, Input.DEFERRED_MISMATCH): Rule(Move.DEFER_AND_REFUSE, State.DEFERRED, ("decided", "mismatched")),
-    (State.ORPHAN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS)),
+    (State.ORPHAN, Input.UNMATCHED): Rule(
+        Move.DECIDE_UNMATCHED, State.UNMATCHED, (*_DECIDED, "unmatched", *_UNMATCHED)
+    ),
     (State.ORPHAN, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.ORPHAN, _DUPLICATE),
     (State.ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.ORPHAN, _DUPLICATE),
     (State.ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
     (State.SHOWN_ORPHAN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, (*_DECIDED, *_DUPLICATE)),
     (State.SHOWN_ORPHAN, Input.DEFERRED): Rule(Move.DECIDE, State.PENDING, (*_DECIDED, *_SHOWN)),
-    (State.SHOWN_ORPHAN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS)),
+    (State.SHOWN_ORPHAN, Input.UNMATCHED): Rule(
+        Move.DECIDE_UNMATCHED, State.UNMATCHED, (*_DECIDED, "unmatched", *_UNMATCHED)
+    ),
     (State.SHOWN_ORPHAN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN, _SHOWN),
     (State.SHOWN_ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.SHOWN_ORPHAN, _DUPLICATE),
     (State.SHOWN_ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
     (State.DEFERRED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.DEFERRED, ("context_duplicates",)),
     (State.DEFERRED, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",)),
     (State.DEFERRED, Input.MISMATCH): Rule(Move.REFUSE, State.DEFERRED, ("mismatched",)),
-    (State.DEFERRED, Input.SHOWN): Rule(Move.SHOW, State.SHOWN, _SHOWN),
+    (State.DEFERRED, Input.SHOWN): Rule(Move.SHOW, State.PENDING, _SHOWN),
     (State.DEFERRED, Input.DEADLINE): Rule(Move.LEAVE_UNSHOWN, State.UNSHOWN, ("unshown",)),
     (State.PENDING, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.PENDING, ("context_duplicates",)),
     (State.PENDING, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",)),
     (State.PENDING, Input.MISMATCH): Rule(Move.REFUSE, State.PENDING, ("mismatched",)),
     (State.PENDING, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.PENDING, _DUPLICATE),
     (State.PENDING, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",)),
-    (State.SHOWN, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.SHOWN, ("context_duplicates",)),
-    (State.SHOWN, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",)),
-    (State.SHOWN, Input.MISMATCH): Rule(Move.REFUSE, State.SHOWN, ("mismatched",)),
-    (State.SHOWN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.SHOWN, _DUPLICATE),
-    (State.SHOWN, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",)),
     (State.MATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.MATCHED, ("context_duplicates",)),
     (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE),
     (State.MATCHED, Input.MISMATCH): Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
@@ -158,12 +158,12 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.EXPIRED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.EXPIRED, _DUPLICATE),
     (State.EXPIRED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
     (State.UNMATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.UNMATCHED, ("context_duplicates",)),
-    (State.UNMATCHED, Input.FEEDBACK): Rule(Move.PASS_OVER, State.UNMATCHED, _PASS),
-    (State.UNMATCHED, Input.MISMATCH): Rule(Move.PASS_OVER, State.UNMATCHED, _PASS),
-    (State.UNMATCHED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.UNMATCHED, _PASS),
+    (State.UNMATCHED, Input.FEEDBACK): Rule(Move.IGNORE_UNUSED, State.UNMATCHED, _UNMATCHED),
+    (State.UNMATCHED, Input.MISMATCH): Rule(Move.IGNORE_UNUSED, State.UNMATCHED, _UNMATCHED),
+    (State.UNMATCHED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.UNMATCHED, _UNMATCHED),
     (State.UNMATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
     (State.UNSHOWN, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.UNSHOWN, ("context_duplicates",)),
-    (State.UNSHOWN, Input.FEEDBACK): Rule(Move.PASS_OVER, State.UNSHOWN, ("late",)),
+    (State.UNSHOWN, Input.FEEDBACK): Rule(Move.IGNORE_UNUSED, State.UNSHOWN, ("late",)),
     (State.UNSHOWN, Input.MISMATCH): Rule(Move.REFUSE, State.UNSHOWN, ("mismatched",)),
     (State.UNSHOWN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.UNSHOWN, ("late",)),
     (State.UNSHOWN, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
@@ -175,13 +175,12 @@ settles nor corrects the decision, and is not counted as a duplicate. If feedbac
 context, the first record counts, regardless of the action in the second record. If a decision is unmatched, the action
 in its feedback is not checked, because such feedback refers to the log's action and is not used for learning.
 
-A deferred decision becomes pending when it is shown. PENDING and SHOWN differ only in when the window begins: at the
-time of the decision in PENDING, and at the time of the shown record in SHOWN. Feedback implies that the decision was
-shown.
+A deferred decision becomes pending when it is shown, and its window begins at the time of the shown record. Feedback
+implies that the decision was shown.
 """
 
 _LEVELS = {
-    "pending": {State.PENDING, State.SHOWN},
+    "pending": {State.PENDING},
     "deferred": {State.DEFERRED},
     "orphans_waiting": {State.ORPHAN, State.SHOWN_ORPHAN},
 }  # fields of `Ledger` that count the ids in these states

@@ -46,6 +46,7 @@ from stream.wire.records import (
     Outcome,
     Prediction,
     Record,
+    Shown,
     Target,
     make,
 )
@@ -320,16 +321,21 @@ class Task:
     def _apply_context(self, record: Record, effects: Effects) -> str:
         """Apply a context and return its id."""
         context = self._decoded.pop(record.offset, None) or self._decode_context(record)
-        answer = partial(self._answer, context, record, effects)
-        events = self.join.receive_context(context.id, answer, context.is_deferred)
+        event_id, join = context.id, self.join
+        if join.has_decision(event_id):
+            join.receive_duplicate(event_id)
+            return event_id
+        pending, has_bit = self._decide(context, record, effects)
+        events = join.receive_context(event_id, pending, is_unmatched=not has_bit, is_deferred=context.is_deferred)
         if events:
             self._act_on(events, effects)
-        return context.id
+        return event_id
 
-    def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
+    def _decide(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Make a decision for a context and publish the prediction.
 
-        Returns the pending decision, and whether it can receive feedback.
+        Returns the pending decision, and whether it can receive feedback. In a replay, a decision for a different
+        action than the log's cannot receive feedback.
         """
         event_id, x, logged, unknown, eligible, _ = context
         effects.unknown.extend(unknown)
@@ -339,7 +345,7 @@ class Task:
             target = Target(decision.action, decision.propensity)
             decision, has_bit = self._play(context, logged, decision)
         if has_bit:
-            self.model.observe(x, decision if logged is None else self._taught(decision))
+            self.model.observe(x, decision if logged is None else self._floored(decision))
         if self.settings.dated_by == "context":
             self._time = DecisionTime(self._time.step, record.append_ms)
         name = self.classes.name_of(decision.action)
@@ -368,7 +374,7 @@ class Task:
             return own, is_matched(own, logged, propensity_min, self._draw_log(context.id))
         return play_logged(self.learner, context.x, own, logged), True
 
-    def _taught(self, decision: Decision) -> Decision:
+    def _floored(self, decision: Decision) -> Decision:
         """Return the decision for the learner's update, with a logged propensity raised to the minimum if it is lower.
 
         The minimum is 0 for a learner that does not use propensities to compute weights. For such a learner, 1 is used
@@ -382,7 +388,11 @@ class Task:
     def _apply_feedback(self, record: Record, effects: Effects) -> str:
         """Apply a feedback record or a shown record and return its id."""
         feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
-        self._act_on(self.join.receive_feedback(feedback, record), effects)
+        if isinstance(feedback, Shown):
+            events = self.join.receive_shown(feedback.id, record)
+        else:
+            events = self.join.receive_feedback(feedback, record)
+        self._act_on(events, effects)
         return feedback.id
 
     def _act_on(self, events: Iterable[Event], effects: Effects) -> None:
@@ -407,8 +417,8 @@ class Task:
             decided_ms = pending.time.ms  # None if the feedback was appended before the step's tick
             delay_ms = 0 if decided_ms is None else max(0, record.append_ms - decided_ms)
         if reward is not None:
-            taught = decision if self._log is None else self._taught(decision)
-            drift = self.model.settle(pending.x, taught, reward, self._update_draw(event_id), label)
+            learned = decision if self._log is None else self._floored(decision)
+            drift = self.model.settle(pending.x, learned, reward, self._update_draw(event_id), label)
         arm = self.settings.arm_of(self._draw_action(event_id)) if self.settings.holdout else None
         example = Example(
             event_id, outcome, decision.action, decision.known_propensity, reward, delay_ms, self.join.stream_ms,
@@ -419,9 +429,9 @@ class Task:
     def _correct(self, late: Late) -> None:
         """Replace a learned or assumed reward with a later reward."""
         feedback, (_, learned, _, pending) = late
-        if pending is not None and learned is not None:
+        if pending is not None and learned is not None and self.learner.retractable:
             v = self._update_draw(feedback.id)  # the same draw as in the first update
-            self.model.correct(pending.x, self._taught(pending.decision), learned, feedback.reward, v)
+            self.model.correct(pending.x, self._floored(pending.decision), learned, feedback.reward, v)
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
         feedback, record, action = mismatched
@@ -432,7 +442,7 @@ class Task:
         return self._draw_update(event_id) if self.learner.randomised_update else 0.0
 
     def _drop(self, dropped: DroppedOrphan, effects: Effects) -> None:
-        waited_ms, limits = self.join.stream_ms - dropped.orphan.kept_at_ms, self.settings.join
+        waited_ms, limits = self.join.stream_ms - dropped.orphan.since_ms, self.settings.join
         reason = f"feedback for {dropped.id!r}: expected its context within {limits.orphan_window_ms} ms; got none"
         if waited_ms <= limits.orphan_window_ms:
             reason = f"feedback for {dropped.id!r}: the limit of {limits.orphans_max} orphans was exceeded"

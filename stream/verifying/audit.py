@@ -305,8 +305,8 @@ class _Audit:
             oracle.malformed(record, "context")
             return
         published, prediction = predictions.pop(record.offset, (None, None))
-        is_aside = prediction is not None and _is_aside(settings, context, prediction.decision.action)
-        if wrong := oracle.context(context, record, prediction, date, is_aside=is_aside):
+        is_unmatched = prediction is not None and _is_unmatched(settings, context, prediction.decision.action)
+        if wrong := oracle.context(context, record, prediction, date, is_unmatched=is_unmatched):
             self._fault(f"{place_of(record)}: {wrong}")
         elif published is not None and prediction is not None:
             self._latencies.add(published.append_ms - record.append_ms)
@@ -526,7 +526,7 @@ class _Audit:
             self._foreign.append(f"{place_of(record)} is not from a learner: {reason}")
 
 
-def _is_aside(settings: TaskSettings, context: Context, action: int) -> bool:
+def _is_unmatched(settings: TaskSettings, context: Context, action: int) -> bool:
     """Return whether a decision in a replay is unmatched because the log has no bit for its action."""
     logged, least = context.logged, settings.propensity_min
     if settings.play != "match" or logged is None:

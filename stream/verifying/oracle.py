@@ -1,15 +1,14 @@
 """The expected outcome for every record, computed by an independent implementation of the join's rules.
 
-`onebit verify` and the simulation compare the learner with this oracle. The oracle shares only the names of states and
-inputs with `stream.task.join`. The join's limits also apply to the oracle, so its memory use does not grow with the
-topics.
+`onebit verify` and the simulation compare the learner with this oracle. The oracle shares the settings and the record
+types with `stream.task.join`, but none of its code. The join's limits also apply to the oracle, so its memory use does
+not grow with the topics.
 """
 
 from collections import Counter, OrderedDict
 from math import inf
 from typing import Any, NamedTuple
 
-from stream.task.join_table import Input, State
 from stream.task.settings import TaskSettings
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.ledger import Ledger
@@ -22,7 +21,7 @@ class Decided(NamedTuple):
     context: Context
     offset: int
     prediction: Prediction
-    is_aside: bool  # True if the log has no bit for this action
+    is_unmatched: bool  # True if the log has no bit for this action
 
 
 class Corrected(NamedTuple):
@@ -70,7 +69,7 @@ class _Orphan(NamedTuple):
 class _Known(NamedTuple):
     """A settled decision whose id has not been forgotten yet."""
 
-    state: State
+    outcome: Outcome
     reward: int | None
     action: int
     settled_ms: int
@@ -85,16 +84,14 @@ class Oracle:
         self.champion = settings.learner  # name of the current champion, if each task has its own model
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()  # counts by ledger field
-        self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each rule in the join table
+        self.rows: Counter[tuple[str, str]] = Counter()  # number of times that each input occurred in each state
         self.undated: dict[int, list[int]] = {}  # decision times of steps whose ticks have not been applied yet
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
         self._dated_ms = 0
-        # Decisions in the state DEFERRED have not been shown yet. In the state SHOWN, a decision's window begins at the
-        # append time of its shown record.
-        self._unsettled: dict[State, OrderedDict[str, _Pending]] = {
-            state: OrderedDict() for state in (State.PENDING, State.DEFERRED, State.SHOWN)
-        }
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._deferred: OrderedDict[str, _Pending] = OrderedDict()
+        self._shown: OrderedDict[str, _Pending] = OrderedDict()  # the window begins at the shown record's append time
         self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
@@ -106,18 +103,21 @@ class Oracle:
 
     def ledger(self) -> Ledger:
         """Return the expected counts."""
-        pending, deferred, shown = map(len, self._unsettled.values())
-        levels = {"pending": pending + shown, "deferred": deferred, "orphans_waiting": len(self._orphans)}
+        levels = {
+            "pending": len(self._pending) + len(self._shown),
+            "deferred": len(self._deferred),
+            "orphans_waiting": len(self._orphans),
+        }
         return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
 
     def malformed(self, record: Record, name: str) -> None:
         """Apply a malformed record; `name` is "context" or "feedback"."""
         self.counts["contexts" if name == "context" else name] += 1
         self.counts[f"{name}_malformed"] += 1
-        self._write_off(record, DEAD_LETTER_MALFORMED)
+        self._reject(record, DEAD_LETTER_MALFORMED)
 
     def context(
-        self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
+        self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_unmatched: bool
     ) -> str:
         """Apply a context. Return a description of the error in its prediction, or "" if the prediction is correct.
 
@@ -126,31 +126,31 @@ class Oracle:
             record: the context's record.
             prediction: the prediction for the record's offset, or None.
             date: a list for the time of the step's decisions. It is empty until the step's tick is applied.
-            is_aside: whether the log has no bit for the decision's action.
+            is_unmatched: whether the log has no bit for the decision's action.
         """
         event_id, state = context.id, self._state(context.id)
         self.counts["contexts"] += 1
-        if state not in (State.UNSEEN, State.ORPHAN, State.SHOWN_ORPHAN):
-            self.rows[state, Input.CONTEXT] += 1
+        if state not in ("unseen", "orphan", "shown_orphan"):
+            self.rows[state, "context"] += 1
             self.counts["context_duplicates"] += 1
-            return f"{event_id!r} is already {state.name.lower()}, but has another prediction" if prediction else ""
+            return f"{event_id!r} is already {state}, but has another prediction" if prediction else ""
         if prediction is None:
             return f"{event_id!r} has no prediction"
         if prediction.id != event_id:
             return f"expected a prediction for {event_id!r}; got one for {prediction.id!r}"
         self.counts["decided"] += 1
-        self.events.append(Decided(context, record.offset, prediction, is_aside))
+        self.events.append(Decided(context, record.offset, prediction, is_unmatched))
         if self.settings.dated_by == "context":
             self._dated_ms = max(self._dated_ms, record.append_ms)
             date = [self._dated_ms]
         action, propensity = prediction.decision.action, prediction.decision.known_propensity
         pending, orphan = _Pending(event_id, action, propensity, date), self._orphans.pop(event_id, None)
-        if is_aside:
-            self.rows[state, Input.ASIDE] += 1
+        if is_unmatched:
+            self.rows[state, "unmatched"] += 1
             self.counts["feedback_unmatched"] += orphan is not None
             self._settle(pending, Outcome.UNMATCHED, None, None, None if orphan is None else orphan.record.offset)
             return ""
-        happened = Input.DEFERRED if context.is_deferred else Input.CONTEXT
+        happened = "deferred" if context.is_deferred else "context"
         if orphan is not None:
             first = orphan.feedback
             if first is None:
@@ -160,38 +160,38 @@ class Oracle:
                 self._match(pending, first, orphan.record)
                 return ""
             else:
-                happened = Input.DEFERRED_MISMATCH if context.is_deferred else Input.CONTEXT_MISMATCH
+                happened += "_mismatch"
                 self.counts["mismatched"] += 1
-                self._write_off(orphan.record, DEAD_LETTER_MISMATCHED)
+                self._reject(orphan.record, DEAD_LETTER_MISMATCHED)
         self.rows[state, happened] += 1
-        waits = context.is_deferred and state is not State.SHOWN_ORPHAN
-        self._unsettled[State.DEFERRED if waits else State.PENDING][event_id] = pending
+        is_deferred = context.is_deferred and state != "shown_orphan"
+        (self._deferred if is_deferred else self._pending)[event_id] = pending
         self._enforce_limits()
         return ""
 
     def feedback(self, feedback: Feedback, record: Record) -> None:
         """Apply feedback. Stream time must have advanced to its append time."""
         event_id, state = feedback.id, self._state(feedback.id)
-        waiting, known = self._unsettled.get(state), self._known.get(event_id)
+        waiting, known = self._waiting(event_id), self._known.get(event_id)
         decision = known if waiting is None else waiting[event_id]
         is_mismatch = decision is not None and feedback.action not in (None, decision.action)
-        self.rows[state, Input.MISMATCH if is_mismatch else Input.FEEDBACK] += 1
+        self.rows[state, "mismatch" if is_mismatch else "feedback"] += 1
         self.counts["feedback"] += 1
-        if state is State.UNMATCHED:
+        if state == "unmatched":
             self.counts["feedback_unmatched"] += 1
         elif is_mismatch:
             self.counts["mismatched"] += 1
-            self._write_off(record, DEAD_LETTER_MISMATCHED)
+            self._reject(record, DEAD_LETTER_MISMATCHED)
         elif waiting is not None:
             self._match(waiting.pop(event_id), feedback, record)
-        elif state is State.UNSHOWN:
+        elif state == "unshown":
             self.counts["late"] += 1
-        elif known is not None and state is State.EXPIRED:
+        elif known is not None and state == "expired":
             self.counts["late"] += 1
             if not known.is_corrected:
                 self.events.append(Corrected(event_id, feedback.reward))
                 self._known[event_id] = known._replace(is_corrected=True)
-        elif state in (State.UNSEEN, State.SHOWN_ORPHAN):
+        elif state in ("unseen", "shown_orphan"):
             self.counts["shown"] += self._orphans.pop(event_id, None) is not None
             self._keep(event_id, feedback, record)
         else:
@@ -203,18 +203,17 @@ class Oracle:
     def shown(self, event_id: str, record: Record) -> None:
         """Apply a shown record. Stream time must have advanced to its append time."""
         state = self._state(event_id)
-        self.rows[state, Input.SHOWN] += 1
+        self.rows[state, "shown"] += 1
         self.counts["feedback"] += 1
-        if state is State.DEFERRED:
+        if state == "deferred":
             self.counts["shown"] += 1
-            deferred = self._unsettled[state].pop(event_id)
-            self._unsettled[State.SHOWN][event_id] = deferred._replace(date=[self._stream_ms])
-        elif state is State.UNSEEN:
+            self._shown[event_id] = self._deferred.pop(event_id)._replace(date=[self._stream_ms])
+        elif state == "unseen":
             self._keep(event_id, None, record)
-        elif state is State.UNSHOWN:
+        elif state == "unshown":
             self.counts["late"] += 1
         else:
-            self.counts["feedback_unmatched" if state is State.UNMATCHED else "feedback_duplicates"] += 1
+            self.counts["feedback_unmatched" if state == "unmatched" else "feedback_duplicates"] += 1
 
     def _keep(self, event_id: str, feedback: Feedback | None, record: Record) -> None:
         self._orphans[event_id] = _Orphan(feedback, record, self._stream_ms)
@@ -242,38 +241,42 @@ class Oracle:
 
     def _settle_due(self) -> None:
         now_ms, limits = self._stream_ms, self.settings.join
-        for state, waiting in self._unsettled.items():
-            window_ms = limits.activation_limit_ms if state is State.DEFERRED else limits.window_ms
+        for waiting in (self._pending, self._deferred, self._shown):
+            window_ms = limits.activation_limit_ms if waiting is self._deferred else limits.window_ms
             while _first_date(waiting) + window_ms < now_ms:
-                self.rows[state, Input.DEADLINE] += 1
-                self._expire(state)
+                self.rows["deferred" if waiting is self._deferred else "pending", "deadline"] += 1
+                self._expire(waiting)
         while (
             self._orphans and (first := next(iter(self._orphans.values()))).kept_ms + limits.orphan_window_ms < now_ms
         ):
-            self.rows[State.SHOWN_ORPHAN if first.feedback is None else State.ORPHAN, Input.DEADLINE] += 1
+            self.rows["shown_orphan" if first.feedback is None else "orphan", "deadline"] += 1
             self._drop_oldest()
         while self._known and (oldest := next(iter(self._known.values()))).settled_ms + limits.retain_ms < now_ms:
-            self.rows[oldest.state, Input.DEADLINE] += 1
+            self.rows[oldest.outcome, "deadline"] += 1
             self._known.popitem(last=False)
 
-    def _state(self, event_id: str) -> State:
-        for state, waiting in self._unsettled.items():
-            if event_id in waiting:
-                return state
-        known, orphan = self._known.get(event_id), self._orphans.get(event_id)
+    def _waiting(self, event_id: str) -> OrderedDict[str, _Pending] | None:
+        """Return the unsettled decisions that contain an id's decision, or None if the id has no such decision."""
+        unsettled = self._pending, self._deferred, self._shown
+        return next((waiting for waiting in unsettled if event_id in waiting), None)
+
+    def _state(self, event_id: str) -> str:
+        """Return an id's state: "unseen", "orphan", "shown_orphan", "deferred", "pending" or the decision's outcome."""
+        waiting, known, orphan = self._waiting(event_id), self._known.get(event_id), self._orphans.get(event_id)
+        if waiting is not None:
+            return "deferred" if waiting is self._deferred else "pending"
         if known is not None:
-            return known.state
+            return known.outcome
         if orphan is None:
-            return State.UNSEEN
-        return State.SHOWN_ORPHAN if orphan.feedback is None else State.ORPHAN
+            return "unseen"
+        return "shown_orphan" if orphan.feedback is None else "orphan"
 
     def _enforce_limits(self) -> None:
         """Settle or drop the oldest entries until no limit is exceeded. Deferred decisions are settled first."""
-        limits, unsettled = self.settings.join, self._unsettled
-        while sum(map(len, unsettled.values())) > limits.pending_max:
-            first = min(State.PENDING, State.SHOWN, key=lambda state: _first_date(unsettled[state]))
-            self.counts["deferred_evicted" if unsettled[State.DEFERRED] else "pending_evicted"] += 1
-            self._expire(State.DEFERRED if unsettled[State.DEFERRED] else first)
+        limits = self.settings.join
+        while len(self._pending) + len(self._deferred) + len(self._shown) > limits.pending_max:
+            self.counts["deferred_evicted" if self._deferred else "pending_evicted"] += 1
+            self._expire(self._deferred or min(self._pending, self._shown, key=_first_date))
         while len(self._orphans) > limits.orphans_max:
             self.counts["orphans_evicted"] += 1
             self._drop_oldest()
@@ -285,11 +288,11 @@ class Oracle:
         delay_ms = max(0, record.append_ms - pending.date[0]) if pending.date else 0
         self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, record.offset)
 
-    def _expire(self, state: State) -> None:
-        """Settle the oldest decision in a given state as one that received no feedback."""
-        outcome = Outcome.UNSHOWN if state is State.DEFERRED else Outcome.EXPIRED
+    def _expire(self, waiting: OrderedDict[str, _Pending]) -> None:
+        """Settle the oldest of these decisions as one that received no feedback."""
+        outcome = Outcome.UNSHOWN if waiting is self._deferred else Outcome.EXPIRED
         assumed = 0 if outcome is Outcome.EXPIRED and self.settings.on_expiry == "negative" else None
-        self._settle(self._unsettled[state].popitem(last=False)[1], outcome, assumed, None, None)
+        self._settle(waiting.popitem(last=False)[1], outcome, assumed, None, None)
 
     def _settle(
         self, pending: _Pending, outcome: Outcome, reward: int | None, delay_ms: int | None, offset: int | None
@@ -297,7 +300,7 @@ class Oracle:
         event_id, action, propensity, _ = pending
         self.counts[outcome] += 1
         self.events.append(Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset))
-        self._known[event_id] = _Known(State[outcome.name], reward, action, self._stream_ms)
+        self._known[event_id] = _Known(outcome, reward, action, self._stream_ms)
         if len(self._known) > self.settings.join.retained_max:
             self.counts["retained_evicted"] += 1
             self._known.popitem(last=False)
@@ -305,9 +308,9 @@ class Oracle:
     def _drop_oldest(self) -> None:
         _, orphan = self._orphans.popitem(last=False)
         self.counts["orphans_dropped"] += 1
-        self._write_off(orphan.record, DEAD_LETTER_ORPHAN)
+        self._reject(orphan.record, DEAD_LETTER_ORPHAN)
 
-    def _write_off(self, record: Record, kind: str) -> None:
+    def _reject(self, record: Record, kind: str) -> None:
         self.events.append(Letter(record.topic, record.partition, record.offset, kind))
 
 

@@ -65,7 +65,7 @@ class JoinOracle:
     shown_later: int = 0
 
     def context(
-        self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False, deferred: bool = False
+        self, event_id: str, decided_at_ms: int, action: int = 0, *, unmatched: bool = False, deferred: bool = False
     ) -> list[str]:
         """Process a context and its decision.
 
@@ -73,7 +73,7 @@ class JoinOracle:
             event_id: the context's id.
             decided_at_ms: the time of the decision.
             action: the decided action.
-            aside: whether the log has no bit for this decision.
+            unmatched: whether the log has no bit for this decision.
             deferred: whether the decision waits for its shown record.
         """
         self.contexts += 1
@@ -83,7 +83,7 @@ class JoinOracle:
         decision = Decided(event_id, decided_at_ms, action, deferred)
         self.decisions.append(decision)
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
-        if aside:
+        if unmatched:
             self.passed_over += len(waiting)
             self.orphans = [orphan for orphan in self.orphans if orphan.id != event_id]
             return self._settle(decision, "unmatched", None)

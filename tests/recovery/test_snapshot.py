@@ -254,10 +254,9 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
     }, "add new task state to the snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "assumed_reward", "_correctable", "stream_ms", "dated_ms", "_counts",
-        "pending", "deferred", "shown", "orphans", "retained", "settled",
-        "_pending", "_deferred", "_shown", "_orphans", "_retained", "_waiting",  # derived from other fields
-        "_quiet_until_ms", "_collections", "_collection_of",
-        "_equal",
+        "pending", "deferred", "shown", "orphans", "settled",
+        "_unsettled", "_quiet_until_ms",  # derived from other fields
+        "_settings", "_corrects",
         "_is_changed",  # never set between steps
     }, "add new join state to the snapshot"  # fmt: skip
 

@@ -138,25 +138,25 @@ def ignores_actions(record: Any, *arguments: Any, **named: Any) -> Any:
     return found._replace(action=None) if isinstance(found, Feedback) else found
 
 
-def counts_duplicates_twice(self: Join, event_id: str, *rest: Any, original: Any = Join.receive_context) -> Any:
-    self._counts["context_duplicates"] += "a decision" in self._find(event_id)[0].has
-    return original(self, event_id, *rest)
+def counts_duplicates_twice(self: Join, event_id: str, original: Any = Join.receive_duplicate) -> Any:
+    self.count("context_duplicates")
+    return original(self, event_id)
 
 
-def decides_again(self: Join, event_id: str, *rest: Any, original: Any = Join.receive_context) -> Any:
+def decides_again(self: Join, event_id: str, original: Any = Join.has_decision) -> Any:
     self.pending.pop(event_id, None)
-    return original(self, event_id, *rest)
+    return original(self, event_id)
 
 
-def never_defers(self: Join, event_id: str, decide: Any, *rest: Any, original: Any = Join.receive_context) -> Any:
-    return original(self, event_id, decide)
+def never_defers(self: Join, event_id: str, pending: Any, original: Any = Join.receive_context, **named: Any) -> Any:
+    return original(self, event_id, pending, **(named | {"is_deferred": False}))
 
 
-def starts_window_at_decision(self: Join, *arguments: Any, original: Any = Join._follow) -> Any:
-    events = original(self, *arguments)
-    _, happened, event_id, kept, *_ = arguments
-    if happened is Input.SHOWN and event_id in self.shown:
-        self.shown[event_id] = kept
+def starts_window_at_decision(self: Join, event_id: str, record: Any, original: Any = Join.receive_shown) -> Any:
+    deferred = self.deferred.get(event_id)
+    events = original(self, event_id, record)
+    if deferred is not None:
+        self.shown[event_id] = deferred
     return events
 
 
@@ -193,7 +193,7 @@ def advances_time_at_contexts(self: Task, record: Record, effects: Any) -> str |
     return _apply_context(self, record, effects)
 
 
-def dates_by_the_context(self: Task, context: Any, record: Record, effects: Any, original: Any = Task._answer) -> Any:
+def dates_by_the_context(self: Task, context: Any, record: Record, effects: Any, original: Any = Task._decide) -> Any:
     self._time = DecisionTime(self._time.step, record.append_ms)
     return original(self, context, record, effects)
 
@@ -351,10 +351,10 @@ MUTATIONS = [
     replaced("idle ticks not written", Join, "waits", property(lambda self: False)),
     replaced("ticks counted as feedback", Task, "_apply_tick", counts_ticks),
     replaced("ticks do not date decisions", Task, "_apply_tick", lambda self, record: None),
-    replaced("decisions dated by the time of their context", Task, "_answer", dates_by_the_context),
+    replaced("decisions dated by the time of their context", Task, "_decide", dates_by_the_context),
     replaced("offsets sent before the records", learner_module, "commit", sends_offsets_first),
     replaced("predictions written outside the transaction", learner_module, "commit", predictions_outside),
-    replaced("contexts not deduplicated", Join, "receive_context", decides_again),
+    replaced("contexts not deduplicated", Join, "has_decision", decides_again),
     table(
         "feedback for another action matched",
         (State.PENDING, Input.MISMATCH),
@@ -365,7 +365,11 @@ MUTATIONS = [
         (State.ORPHAN, Input.CONTEXT_MISMATCH),
         TRANSITIONS[State.ORPHAN, Input.CONTEXT],
     ),
-    table("unmatched decisions stay pending", (State.UNSEEN, Input.ASIDE), TRANSITIONS[State.UNSEEN, Input.CONTEXT]),
+    table(
+        "unmatched decisions stay pending",
+        (State.UNSEEN, Input.UNMATCHED),
+        TRANSITIONS[State.UNSEEN, Input.CONTEXT],
+    ),
     table(
         "feedback on unmatched decisions rejected",
         (State.UNMATCHED, Input.MISMATCH),
@@ -373,12 +377,12 @@ MUTATIONS = [
     ),
     replaced("logged actions not played", task_module, "play_logged", plays_its_own),
     replaced("nonuniform logs treated as uniform", task_module, "is_matched", accepts_every_propensity),
-    replaced("propensity floor not applied", Task, "_taught", lambda self, decision: decision),
+    replaced("propensity floor not applied", Task, "_floored", lambda self, decision: decision),
     replaced("actions in feedback ignored", task_module, "decode_feedback", ignores_actions),
     replaced("no decision deferred", Join, "receive_context", never_defers),
-    replaced("window of a shown decision begins early", Join, "_follow", starts_window_at_decision),
+    replaced("window of a shown decision begins early", Join, "receive_shown", starts_window_at_decision),
     table("unshown decisions expire", (State.DEFERRED, Input.DEADLINE), TRANSITIONS[State.PENDING, Input.DEADLINE]),
-    replaced("duplicate contexts counted twice", Join, "receive_context", counts_duplicates_twice),
+    replaced("duplicate contexts counted twice", Join, "receive_duplicate", counts_duplicates_twice),
     replaced("feedback applied twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
     replaced("promotions not applied", OwnModel, "promote", lambda self, number: None),

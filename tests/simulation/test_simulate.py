@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
 import pytest
@@ -29,7 +28,7 @@ from onebit.simulation.schedule import (
     draw_schedule,
 )
 from stream.randomness.draws import Luck
-from stream.task.join import Event, Join, Pending
+from stream.task.join import Join
 from stream.task.join_table import State
 from stream.task.settings import Sharing
 
@@ -94,19 +93,17 @@ def test_trace_contains_timed_inputs_and_faults() -> None:
     assert any(line.what.startswith("FAULT crash") for line in lines)
 
 
-receive_context = Join.receive_context
+receive_duplicate = Join.receive_duplicate
 
 
-def counts_duplicates_twice(
-    join: Join, event_id: str, decide: Callable[[], tuple[Pending, bool]], *rest: bool
-) -> Sequence[Event]:
-    if join._find(event_id)[0] in (State.PENDING, State.MATCHED, State.EXPIRED):
-        receive_context(join, event_id, decide, *rest)
-    return receive_context(join, event_id, decide, *rest)
+def counts_duplicates_twice(join: Join, event_id: str) -> None:
+    receive_duplicate(join, event_id)
+    if join.state_of(event_id) in (State.PENDING, State.MATCHED, State.EXPIRED):
+        receive_duplicate(join, event_id)
 
 
 def test_failing_schedule_is_reduced_to_the_necessary_items() -> None:
-    with patch.object(Join, "receive_context", counts_duplicates_twice):
+    with patch.object(Join, "receive_duplicate", counts_duplicates_twice):
         seed = next(seed for seed in range(100) if run_seed(seed).wrong)
         schedule = draw_schedule(seed)
         kept = shrink(schedule)

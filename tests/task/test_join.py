@@ -12,7 +12,7 @@ from stream.settings.task_fields import JoinSettings
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Retained
 from stream.task.join_table import TRANSITIONS, Input, State
 from stream.wire.ledger import Ledger
-from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record, Shown
+from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record
 from tests.oracles.join_oracle import JoinOracle
 
 LIMITS = JoinSettings(
@@ -36,14 +36,15 @@ class Driver:
         self.join = Join(limits, assumes_negative=negative, corrects=corrects)
 
     def context(
-        self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False, deferred: bool = False
+        self, event_id: str, decided_at_ms: int, action: int = 0, *, unmatched: bool = False, deferred: bool = False
     ) -> list[str]:
-        """Pass a context to the join. `aside` means that the log has no bit for the decision."""
-        before = self.join.ledger()
+        """Pass a context to the join. `unmatched` means that the log has no bit for the decision."""
+        if self.join.has_decision(event_id):
+            self.join.receive_duplicate(event_id)
+            return ["context duplicate"]
         pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
-        events = self.join.receive_context(event_id, lambda: (pending, not aside), deferred)
-        duplicate = self.join.ledger().context_duplicates > before.context_duplicates
-        return ["context duplicate"] * duplicate + [self._describe(event) for event in events]
+        events = self.join.receive_context(event_id, pending, is_unmatched=unmatched, is_deferred=deferred)
+        return [self._describe(event) for event in events]
 
     def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
         happened = self.time(append_ms)
@@ -54,7 +55,7 @@ class Driver:
     def show(self, event_id: str, append_ms: int) -> list[str]:
         happened = self.time(append_ms)
         before = self.join.ledger()
-        events = self.join.receive_feedback(Shown(event_id), RECORD)
+        events = self.join.receive_shown(event_id, RECORD)
         return happened + self._compared(before) + [self._describe(event) for event in events]
 
     def _compared(self, before: Ledger) -> list[str]:
@@ -79,10 +80,10 @@ class Driver:
         return f"{event.outcome} {event.id} {reward}"
 
     def run(self, script: str) -> list[str]:
-        """Apply inputs such as `context a@0`, `aside a@0`, `deferred a@0`, `shown a@5`, `right 2 a@5`, `time@9`.
+        """Apply inputs such as `context a@0`, `unmatched a@0`, `deferred a@0`, `shown a@5`, `right 2 a@5`, `time@9`.
 
-        The optional number after `context`, `aside` or `deferred` is the decided action (0 by default). The optional
-        number after `right` or `wrong` is the `action` field of the feedback.
+        The optional number after `context`, `unmatched` or `deferred` is the decided action (0 by default). The
+        optional number after `right` or `wrong` is the `action` field of the feedback.
         """
         happened: list[str] = []
         for line in script.split(","):
@@ -91,8 +92,8 @@ class Driver:
             action = int(numbers[0]) if numbers else None
             if kind == "context":
                 happened += self.context(event_id, int(at), action or 0)
-            elif kind == "aside":
-                happened += self.context(event_id, int(at), action or 0, aside=True)
+            elif kind == "unmatched":
+                happened += self.context(event_id, int(at), action or 0, unmatched=True)
             elif kind == "deferred":
                 happened += self.context(event_id, int(at), action or 0, deferred=True)
             elif kind == "shown":
@@ -252,37 +253,37 @@ ROWS = [
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, expired=1, feedback=1, late=1),
     ),
     Row(
-        "unseen, context set aside: settled immediately, never pending", "aside a@0, time@101", ["unmatched a None"],
-        Ledger(contexts=1, decided=1, unmatched=1),
+        "unseen, unmatched context: settled immediately, never pending", "unmatched a@0, time@101",
+        ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1),
     ),
     Row(
-        "orphan, context set aside: feedback is ignored", "wrong a@0, aside a@10, right a@11",
+        "orphan, unmatched context: feedback is ignored", "wrong a@0, unmatched a@10, right a@11",
         ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2),
     ),
     Row(
-        "orphan for another action, context set aside: orphan is ignored, not rejected",
-        "right 2 a@0, aside a@10", ["unmatched a None"],
+        "orphan for another action, unmatched context: orphan is ignored, not rejected",
+        "right 2 a@0, unmatched a@10", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
     ),
     Row(
-        "unmatched, feedback for any action: ignored", "aside a@0, right a@1, wrong 2 a@2, right 0 a@3",
+        "unmatched, feedback for any action: ignored", "unmatched a@0, right a@1, wrong 2 a@2, right 0 a@3",
         ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=3, feedback_unmatched=3),
     ),
     Row(
-        "unmatched, context: duplicate", "aside a@0, context a@1, aside a@2",
+        "unmatched, context: duplicate", "unmatched a@0, context a@1, unmatched a@2",
         ["unmatched a None", "context duplicate", "context duplicate"],
         Ledger(contexts=3, decided=1, context_duplicates=2, unmatched=1),
     ),
     Row(
-        "unmatched, in the last millisecond of retention: ignored", "aside a@0, right a@1000", ["unmatched a None"],
+        "unmatched, in the last millisecond of retention: ignored", "unmatched a@0, right a@1000", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
     ),
     Row(
-        "unmatched, after retention: forgotten", "aside a@0, right a@1001", ["unmatched a None"],
+        "unmatched, after retention: forgotten", "unmatched a@0, right a@1001", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1, feedback=1, orphans_waiting=1),
     ),
     Row(
-        "pending, context set aside: duplicate, and the first decision counts", "context a@0, aside a@1, right a@2",
+        "pending, unmatched context: duplicate, and the first decision counts", "context a@0, unmatched a@1, right a@2",
         ["context duplicate", "matched a 1"],
         Ledger(contexts=2, decided=1, context_duplicates=1, matched=1, feedback=1),
     ),
@@ -356,7 +357,7 @@ ROWS = [
         [], Ledger(contexts=1, decided=1, pending=1, feedback=1, feedback_duplicates=1),
     ),
     Row(
-        "shown orphan, context set aside: ignored", "shown a@0, aside a@10, shown a@11",
+        "shown orphan, unmatched context: ignored", "shown a@0, unmatched a@10, shown a@11",
         ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2),
     ),
     Row(
@@ -417,17 +418,16 @@ REACH = {
     State.PENDING: "context a@1",
     State.MATCHED: "context a@1, right a@1",
     State.EXPIRED: "context a@1, time@102",
-    State.UNMATCHED: "aside a@1",
+    State.UNMATCHED: "unmatched a@1",
     State.SHOWN_ORPHAN: "shown a@1",
     State.DEFERRED: "deferred a@1",
-    State.SHOWN: "deferred a@1, shown a@2",
     State.UNSHOWN: "deferred a@1, time@72",
 }
 
 
 GIVE = {
     Input.CONTEXT: "context a@20", Input.FEEDBACK: "wrong a@20", Input.MISMATCH: "wrong 1 a@20",
-    Input.DEADLINE: "time@5000", Input.ASIDE: "aside a@20", Input.CONTEXT_MISMATCH: "context 1 a@20",
+    Input.DEADLINE: "time@5000", Input.UNMATCHED: "unmatched a@20", Input.CONTEXT_MISMATCH: "context 1 a@20",
     Input.DEFERRED: "deferred a@20", Input.DEFERRED_MISMATCH: "deferred 1 a@20", Input.SHOWN: "shown a@20",
 }  # fmt: skip
 
@@ -436,9 +436,9 @@ GIVE = {
 def test_each_transition_leads_to_the_state_in_the_table(state: State, happened: Input) -> None:
     driver = Driver(LIMITS)
     driver.run(REACH[state])
-    assert driver.join._find("a")[0] is state
+    assert driver.join.state_of("a") is state
     driver.run(GIVE[happened])
-    assert driver.join._find("a")[0] is TRANSITIONS[state, happened].after
+    assert driver.join.state_of("a") is TRANSITIONS[state, happened].after
     assert driver.join.ledger().balances
 
 
@@ -593,10 +593,10 @@ class JoinMachine(RuleBasedStateMachine):
         self.oracle = JoinOracle(limits, 0 if negative else None)
         self.now_ms = 0
 
-    @rule(event_id=IDS, action=ACTIONS, aside=st.booleans(), deferred=st.booleans())
-    def context(self, event_id: str, action: int, aside: bool, deferred: bool) -> None:
-        reported = self.driver.context(event_id, self.now_ms, action, aside=aside, deferred=deferred)
-        assert reported == self.oracle.context(event_id, self.now_ms, action, aside=aside, deferred=deferred)
+    @rule(event_id=IDS, action=ACTIONS, unmatched=st.booleans(), deferred=st.booleans())
+    def context(self, event_id: str, action: int, unmatched: bool, deferred: bool) -> None:
+        reported = self.driver.context(event_id, self.now_ms, action, unmatched=unmatched, deferred=deferred)
+        assert reported == self.oracle.context(event_id, self.now_ms, action, unmatched=unmatched, deferred=deferred)
 
     @rule(event_id=IDS, reward=st.integers(0, 1), action=st.none() | ACTIONS)
     def feedback(self, event_id: str, reward: int, action: int | None) -> None:

@@ -66,9 +66,9 @@ def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
         event_id, action = rng.choice("abcdef"), rng.randrange(2)
         match rng.randrange(6):
             case 0 | 1:
-                aside, deferred = rng.randrange(4) == 0, rng.randrange(2) == 0
-                reported = driver.context(event_id, now_ms, action, aside=aside, deferred=deferred)
-                assert reported == oracle.context(event_id, now_ms, action, aside=aside, deferred=deferred)
+                unmatched, deferred = rng.randrange(4) == 0, rng.randrange(2) == 0
+                reported = driver.context(event_id, now_ms, action, unmatched=unmatched, deferred=deferred)
+                assert reported == oracle.context(event_id, now_ms, action, unmatched=unmatched, deferred=deferred)
             case 2 | 3:
                 bit, named = rng.randrange(2), rng.choice((None, action))
                 reported = driver.feedback(event_id, bit, now_ms, named)
@@ -163,17 +163,11 @@ def test_changed_table_can_replace_the_reward_of_an_orphan() -> None:
 
 
 def test_changed_table_can_replace_the_reward_of_a_matched_decision() -> None:
-    driver = Driver(LIMITS)
     with replacing(State.MATCHED):
-        driver.join = Join(LIMITS, assumes_negative=True, corrects=True)
+        driver = Driver(LIMITS)
         driver.run("context a@0, right a@5")
         first = driver.join.retained["a"]
         assert first.pending is not None
         assert driver.join.receive_feedback(Feedback("a", 0), RECORD) == (Late(Feedback("a", 0), first),)
     assert driver.join.retained["a"] == first._replace(reward=0)
     assert driver.join.ledger().balances
-
-
-def test_table_that_replaces_matched_rewards_requires_corrections() -> None:
-    with replacing(State.MATCHED), pytest.raises(TableError):
-        Join(LIMITS)

@@ -16,7 +16,7 @@ X = Features(np.zeros(1, np.int32), np.ones(1))
 Line = tuple[Any, ...]
 """An input to the oracle. Each context has its own step; the first step is step 1. Possible inputs:
 
-- `("context", id, at_ms)`, optionally with an action, "deferred" or "aside"
+- `("context", id, at_ms)`, optionally with an action, "deferred" or "unmatched"
 - `("feedback", id, at_ms)`, optionally with a reward and an action
 - `("shown", id, at_ms)`
 - `("tick", step, at_ms)`
@@ -46,7 +46,7 @@ def played(*lines: Line, **changes: Any) -> Oracle:
             decides = oracle.events
             before = len(decides)
             context = Context(name, X, is_deferred="deferred" in more)
-            oracle.context(context, record, made, date, is_aside="aside" in more)
+            oracle.context(context, record, made, date, is_unmatched="unmatched" in more)
             if any(isinstance(event, Decided) for event in decides[before:]):
                 oracle.undated[steps] = date
         else:
@@ -71,7 +71,7 @@ def counts(oracle: Oracle) -> dict[str, int]:
 DECIDED: tuple[Line, ...] = (("context", "a", 900), ("tick", 1, 1_000))
 MATCHED: tuple[Line, ...] = (*DECIDED, ("feedback", "a", 1_000))
 DEFERRED: tuple[Line, ...] = (("context", "a", 900, "deferred"), ("tick", 1, 1_000))
-ASIDE: tuple[Line, ...] = (("context", "a", 900, "aside"),)
+UNMATCHED: tuple[Line, ...] = (("context", "a", 900, "unmatched"),)
 ONE = JoinSettings(
     window_ms=1_000, orphan_window_ms=500, retain_ms=10_000, pending_max=1, orphans_max=1, retained_max=1
 )
@@ -163,12 +163,12 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     "deferred decision evicted at the limit": (
         (("limits", ONE), *DEFERRED, ("context", "b", 1_000)), {"pending": 1, "unshown": 1, "deferred_evicted": 1},
     ),
-    "shown when aside": ((*ASIDE, ("shown", "a", 1_000)), {"unmatched": 1, "feedback_unmatched": 1}),
-    "aside after shown": ((("shown", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
-    "aside": ((*ASIDE, ("tick", 0, 9_000)), {"unmatched": 1}),
-    "aside after an orphan": ((("feedback", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
-    "aside, then feedback for any action": (
-        (*ASIDE, ("feedback", "a", 1_000, 1, 2)), {"unmatched": 1, "feedback_unmatched": 1},
+    "shown when unmatched": ((*UNMATCHED, ("shown", "a", 1_000)), {"unmatched": 1, "feedback_unmatched": 1}),
+    "unmatched after shown": ((("shown", "a", 800), *UNMATCHED), {"unmatched": 1, "feedback_unmatched": 1}),
+    "unmatched": ((*UNMATCHED, ("tick", 0, 9_000)), {"unmatched": 1}),
+    "unmatched after an orphan": ((("feedback", "a", 800), *UNMATCHED), {"unmatched": 1, "feedback_unmatched": 1}),
+    "unmatched, then feedback for any action": (
+        (*UNMATCHED, ("feedback", "a", 1_000, 1, 2)), {"unmatched": 1, "feedback_unmatched": 1},
     ),
 }  # fmt: skip
 
@@ -197,7 +197,7 @@ def outcomes(oracle: Oracle) -> list[Any]:
         ((*DECIDED, ("feedback", "a", 990)), [example(Outcome.MATCHED, 1, 0, 1_000, 2)]),  # another leader's clock
         ((("feedback", "a", 800), *DECIDED), [example(Outcome.MATCHED, 1, 0, 800, 0)]),
         ((*DECIDED, ("tick", 0, 3_000)), [example(Outcome.EXPIRED, None, None, 3_000, None)]),
-        ((("feedback", "a", 800), *ASIDE), [example(Outcome.UNMATCHED, None, None, 800, 0)]),
+        ((("feedback", "a", 800), *UNMATCHED), [example(Outcome.UNMATCHED, None, None, 800, 0)]),
         ((("feedback", "a", 800), ("tick", 0, 1_301)), [Letter(TOPICS.feedback, 0, 0, "orphan")]),
         ((("feedback", "a", 800, 1, 2), *DECIDED), [Letter(TOPICS.feedback, 0, 0, "mismatched")]),
         ((*DEFERRED, ("tick", 0, 1_701)), [example(Outcome.UNSHOWN, None, None, 1_701, None)]),
@@ -241,5 +241,5 @@ def test_wrong_prediction_for_a_context_is_reported(before: tuple[Line, ...], pu
     oracle = played(*before)
     decided = oracle.counts["decided"]
     record = Record(TOPICS.contexts, 0, 9, 1_100, None, b"", ())
-    assert oracle.context(Context("a", X), record, published, [], is_aside=False) != ""
+    assert oracle.context(Context("a", X), record, published, [], is_unmatched=False) != ""
     assert oracle.counts["decided"] == decided
