@@ -153,6 +153,7 @@ class Learner(ABC):
     needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
     randomised_update: ClassVar[bool] = False  # `update` uses `v`
     retractable: bool = False  # an update can be reversed with `retract`
+    reversible_rewards: tuple[int, ...] = (0, 1)  # rewards whose updates a retractable learner can reverse
     from_logs: FromLogs = FromLogs.UNSOUND  # requirements for learning from logged decisions
     supports_eligible: ClassVar[bool] = False  # can decide among a subset of the classes
     one_right_class: bool = True  # assumes that all other classes are wrong if the action is right

@@ -33,6 +33,7 @@ SOUND = frozenset((FromLogs.NOTHING, FromLogs.PROPENSITY))
 _COMBINED: dict[str, Callable[[Any], Any]] = {
     "randomised_update": any,
     "retractable": all,
+    "reversible_rewards": min,  # (0,) if one of the learners cannot reverse a 1
     "supports_eligible": all,
     "one_right_class": any,
     "from_logs": lambda both: FromLogs.PROPENSITY if FromLogs.PROPENSITY in both else FromLogs.NOTHING,

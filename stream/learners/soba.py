@@ -40,6 +40,7 @@ class SobaLearner(KernelLearner):
     """Base class for the SOBA variants, which do not learn from wrong actions."""
 
     retractable: bool = True
+    reversible_rewards: tuple[int, ...] = (0,)
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0

@@ -12,7 +12,7 @@ from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
 
 DECLARATIONS = (
     "name", "summary", "best_for", "paper", "parameters", "needs_label", "randomised_update", "retractable",
-    "from_logs", "supports_eligible", "one_right_class", "instead",
+    "reversible_rewards", "from_logs", "supports_eligible", "one_right_class", "instead",
 )  # fmt: skip
 """The attributes that a wrapper copies from its inner learner."""
 

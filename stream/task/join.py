@@ -215,13 +215,13 @@ class Join:
         Args:
             settings: the windows and limits.
             assumes_negative: whether an expired decision is learned as if its action were wrong.
-            corrects: whether the first late bit for an expired decision corrects the assumed bit.
+            corrects: whether a later bit corrects the bit that the model has learned.
         """
         self._settings = settings
         self.assumed_reward = 0 if assumes_negative else None
-        self._corrects = corrects
         replaces = TRANSITIONS[State.MATCHED, Input.FEEDBACK].move is Move.REPLACE
-        self._correctable = (Outcome.EXPIRED,) * corrects + (Outcome.MATCHED,) * replaces
+        correctable = (Outcome.EXPIRED, Outcome.MATCHED) if replaces else (Outcome.EXPIRED,)
+        self._correctable = correctable if corrects else ()
         self.pending.limit_ms = self.shown.limit_ms = settings.window_ms
         self.deferred.limit_ms = settings.activation_limit_ms
         self.orphans.limit_ms = settings.orphan_window_ms
@@ -357,7 +357,7 @@ class Join:
         if move is Move.TAKE_LATE:
             rest = retained._replace(pending=None)  # corrected only once
             self.settled.replace(feedback.id, rest)
-            return (Late(feedback, retained if self._corrects else rest),)
+            return (Late(feedback, retained if self._correctable else rest),)
         if (move is Move.IGNORE_FEEDBACK or move is Move.REPLACE) and feedback.reward != retained.reward:
             self._counts["conflicts"] += 1
             if move is Move.REPLACE:

@@ -79,7 +79,7 @@ class Move(Enum):
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "only the first bit is used; a differing bit is a conflict", ("new feedback", "a first bit")
     REPLACE = (
-        "a differing bit is a conflict and replaces the first bit; a retractable learner corrects its model",
+        "a differing bit is a conflict and replaces the first bit; with late=correct, it also corrects the model",
         ("new feedback", "a first bit"),
     )
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")

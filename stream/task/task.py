@@ -427,9 +427,9 @@ class Task:
         effects.examples.append((example, pending.trace))
 
     def _correct(self, late: Late) -> None:
-        """Replace a learned or assumed reward with a later reward."""
+        """Replace a learned or assumed reward with a later reward, if the learner can reverse the first update."""
         feedback, (_, learned, _, pending) = late
-        if pending is not None and learned is not None and self.learner.retractable:
+        if pending is not None and learned is not None and learned in self.learner.reversible_rewards:
             v = self._update_draw(feedback.id)  # the same draw as in the first update
             self.model.correct(pending.x, self._floored(pending.decision), learned, feedback.reward, v)
 

@@ -256,7 +256,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
         "assumed_reward", "_correctable", "stream_ms", "dated_ms", "_counts",
         "pending", "deferred", "shown", "orphans", "settled",
         "_unsettled", "_quiet_until_ms",  # derived from other fields
-        "_settings", "_corrects",
+        "_settings",
         "_is_changed",  # never set between steps
     }, "add new join state to the snapshot"  # fmt: skip
 

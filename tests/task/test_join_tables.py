@@ -4,13 +4,16 @@ from random import Random
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from stream.settings.task_fields import JoinSettings
 from stream.task.join import Join, Late
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, TableError, check_table
+from stream.task.task import Task
 from stream.wire.records import Feedback
 from tests.oracles.join_oracle import JoinOracle
+from tests.pipeline import TOPICS, Inputs, small_task
 from tests.task.test_join import LIMITS, RECORD, ROWS, Driver
 
 OFTEN, TIGHT = 1_000, 2
@@ -162,12 +165,29 @@ def test_changed_table_can_replace_the_reward_of_an_orphan() -> None:
         assert Driver(LIMITS).run("right a@0, wrong a@5, context a@10") == ["feedback conflict", "matched a 0"]
 
 
-def test_changed_table_can_replace_the_reward_of_a_matched_decision() -> None:
+@pytest.mark.parametrize("corrects", [True, False])
+def test_changed_table_can_replace_the_reward_of_a_matched_decision(corrects: bool) -> None:
     with replacing(State.MATCHED):
-        driver = Driver(LIMITS)
+        driver = Driver(LIMITS, corrects=corrects)
         driver.run("context a@0, right a@5")
         first = driver.join.retained["a"]
-        assert first.pending is not None
+        assert (first.pending is not None) is corrects
         assert driver.join.receive_feedback(Feedback("a", 0), RECORD) == (Late(Feedback("a", 0), first),)
     assert driver.join.retained["a"] == first._replace(reward=0)
     assert driver.join.ledger().balances
+
+
+def weights_after(*bits: int, learner: str) -> Any:
+    """Return the weights of a task that has received these bits for one decision, with `late=correct`."""
+    settings = small_task(learner, dated_by="context", on_expiry="negative", late="correct")
+    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10), *(inputs.feedback("a", bit, 20) for bit in bits)], 1)
+    return task.learner.weights()
+
+
+@pytest.mark.parametrize(("learner", "learned"), [("banditron", 0), ("soba-diag", 1)])
+def test_replaced_reward_corrects_the_model_if_the_learner_can_reverse_the_first(learner: str, learned: int) -> None:
+    with replacing(State.MATCHED):
+        found = weights_after(1, 0, learner=learner)
+    np.testing.assert_allclose(found, weights_after(learned, learner=learner), atol=1e-12)
+    assert not np.allclose(found, weights_after(1 - learned, learner=learner))
