@@ -65,11 +65,11 @@ def run_learner(
             if asked_to_stop():
                 raise RecoveryStoppedError("stopped while reading the pipeline's settings")
 
-        begun = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
-        has_no_log = not begun and lacks_log(broker, settings, topics, partitions)
+        stored = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
+        has_no_log = not stored and lacks_log(broker, settings, topics, partitions)
         model = "own" if has_no_log else settings.model_of(partitions)
         task, nnz, given = settings_for(
-            settings, begun, topics.journal, model, sizes_of=sizes_of, change=change_settings
+            settings, stored, topics.journal, model, sizes_of=sizes_of, change=change_settings
         )
         shares_model = task.model == "shared"
         require_topics(broker, settings, shares_model=shares_model)

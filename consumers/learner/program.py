@@ -367,7 +367,7 @@ class LearnerProgram:
     def _commit(self, commits: Sequence[Commit]) -> bool:
         """Commit the steps. If a rebalance or an imported model prevents this, stop all tasks and return False."""
         begin = [self._running[part.partition] for part in commits if part.step.number == 1]
-        if any(map(self._recoveries.is_overtaken, begin)):
+        if any(map(self._recoveries.misses_import, begin)):
             self._announce("a model was imported before the first step; recovering the tasks from this model")
             self._park(set(self._running))
             self._recoveries.drop_shared()

@@ -126,7 +126,7 @@ class Recoveries:
         self.parked = Parked()
         self._running.clear()
 
-    def is_overtaken(self, running: Partition) -> bool:
+    def misses_import(self, running: Partition) -> bool:
         """Return whether a model was imported after this task was recovered. Called before the task's first commit."""
         partition = None if running.settings.model == "shared" else running.partition
         imported = read_snapshots(self.broker, self.topics, partition).imported

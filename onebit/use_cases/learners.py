@@ -60,9 +60,9 @@ def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] =
 
 
 def _part_s(learner: Learner, events: list[Event], start: int, size: int, clock: Callable[[], float]) -> float:
-    begun = clock()
+    started_s = clock()
     _learn(learner, events, start, size)
-    return clock() - begun
+    return clock() - started_s
 
 
 def _learn(learner: Learner, events: list[Event], start: int, size: int) -> None:

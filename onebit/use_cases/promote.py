@@ -69,7 +69,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
     """Return the names of the champion and the challengers. If `waits` is True, wait for the pipeline's first step."""
     broker, topics, partitions = connection
     is_announced = False
-    while "seed" not in (begun := pipeline_settings(broker, topics, partitions)):  # none before the first step
+    while "seed" not in (stored := pipeline_settings(broker, topics, partitions)):  # none before the first step
         if not waits:
             raise SettingsError(f"{topics.journal}: expected a pipeline that has made a decision; found no decisions")
         if stop():
@@ -78,7 +78,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
             announce(f"waiting for the first decision: {topics.journal} has no step yet")
             is_announced = True
         time.sleep(READ_INTERVAL_S)
-    members = restored_settings(begun).members
+    members = restored_settings(stored).members
     if not members:
         raise SettingsError(f"{topics.journal}: expected a pipeline with challengers; start one with --challenger")
     return members

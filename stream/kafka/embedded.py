@@ -481,7 +481,7 @@ class EmbeddedMember(EmbeddedConsumer):
         if current is not None and current is not self:
             raise self.subscription.replaced()
         if current is None and not self.subscription.rejoins:
-            raise self.subscription.thrown_out()
+            raise self.subscription.removed()
 
     def close(self) -> None:
         """See Consumer."""

@@ -114,7 +114,7 @@ class Subscription(NamedTuple):
         """Return the error for a member that another process has replaced."""
         return FencedError(f"member {self.member} of group {self.group} was replaced by a newer process")
 
-    def thrown_out(self) -> FencedError:
+    def removed(self) -> FencedError:
         """Return the error for a member that must not join again after its session has ended."""
         return FencedError(
             f"member {self.member} was removed from group {self.group}: it sent no heartbeat within its session "

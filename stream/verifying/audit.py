@@ -398,7 +398,7 @@ class _Audit:
             of_others = [record for record in records if codec.step_of(record) != step.number]
             records = [record for record in records if codec.step_of(record) == step.number]
             for record in (*of_others, *records[log.predictions :]):
-                self._pass_over(record, "according to the journal, no step wrote it")
+                self._count_foreign(record, "according to the journal, no step wrote it")
             del records[log.predictions :]
             if predictions_digest(record.value or b"" for record in records) != log.sha256:
                 self._fault(f"step {step.number}: {topic}/{self._partition} does not match the journal's digest")
@@ -445,12 +445,12 @@ class _Audit:
     ) -> None:
         """Report the first difference between a step's expected records and its published records."""
         expected = [event for event in events if isinstance(event, kind)]
-        for wanted, got in zip_longest(expected, published):
+        for event, got in zip_longest(expected, published):
             record, found = got or (None, None)
-            if wanted != found:
+            if event != found:
                 place = f"{topic}/{self._partition}" if record is None else place_of(record)
-                one, other = str(wanted or "nothing"), str(found or "nothing")
-                difference = f"{one}; got {other}" if one != other else differing(wanted, found)
+                one, other = str(event or "nothing"), str(found or "nothing")
+                difference = f"{one}; got {other}" if one != other else differing(event, found)
                 self._fault(f"{place}, step {step.number}: expected {difference}")
                 return
 
@@ -459,7 +459,7 @@ class _Audit:
         topics = self._topics
         if topic == topics.predictions and self._last.log is not None:
             for record in records:
-                self._pass_over(record, "according to the journal, no step wrote it")
+                self._count_foreign(record, "according to the journal, no step wrote it")
             return
         decoders = {topics.predictions: codec.decode_prediction, topics.examples: codec.decode_example}
         for record, found in self._decoded(records, decoders.get(topic, decode_dead_letter)):
@@ -473,7 +473,7 @@ class _Audit:
                 yield record, decode(record)
             except MalformedError as error:
                 if codec.step_of(record) == 0:  # the record is not from a learner's step
-                    self._pass_over(record, str(error))
+                    self._count_foreign(record, str(error))
                 else:
                     self._fault(f"{place_of(record)} cannot be read: {error}")
 
@@ -490,7 +490,7 @@ class _Audit:
         for record in self._records(topic, OPEN_MS):
             step = codec.step_of(record)
             if step is None:
-                self._pass_over(record, "the record has no step number")
+                self._count_foreign(record, "the record has no step number")
                 continue
             self._published_by = max(self._published_by, step)
             if step <= self._end:
@@ -519,7 +519,7 @@ class _Audit:
         if len(self._faults) < FAULTS_SHOWN_MAX:
             self._faults.append(message)
 
-    def _pass_over(self, record: Record, reason: str) -> None:
+    def _count_foreign(self, record: Record, reason: str) -> None:
         """Count a record from another program."""
         self._foreign_count += 1
         if len(self._foreign) < FAULTS_SHOWN_MAX:

@@ -82,22 +82,22 @@ def test_run_and_data_show_report_the_same_data_problems(tmp_path: Path, onebit:
 
 
 def test_scale_is_a_task_setting_only_without_a_data_set(tmp_path: Path) -> None:
-    def wanted(begun: Mapping[str, Any] | None = None, **given: object) -> TaskSettings:
+    def requested(stored: Mapping[str, Any] | None = None, **given: object) -> TaskSettings:
         return settings_for(
-            given_settings({"scale": "standard", **given}), begun or {}, "journal", sizes_of=data_sizes
+            given_settings({"scale": "standard", **given}), stored or {}, "journal", sizes_of=data_sizes
         ).task
 
     (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(build({"price": (Kind.NUMERIC, None)}, None))))
     service: dict[str, Any] = {"n_classes": 3, "n_features": 4}
-    assert wanted(**service).scale == "standard"
-    assert wanted(n_classes=3, features=tmp_path / "own.json").scale == "standard"
-    assert wanted().scale == "none"
-    begun = stored_settings(wanted(**service))
-    assert wanted(begun).scale == "standard"
+    assert requested(**service).scale == "standard"
+    assert requested(n_classes=3, features=tmp_path / "own.json").scale == "standard"
+    assert requested().scale == "none"
+    stored = stored_settings(requested(**service))
+    assert requested(stored).scale == "standard"
     with pytest.raises(SettingsDifferError, match="scale = 'standard'; got 'none'"):
-        wanted(begun, **service | {"scale": "none"})
-    of_data = stored_settings(wanted())
-    assert wanted(of_data).scale == "none"
+        requested(stored, **service | {"scale": "none"})
+    of_data = stored_settings(requested())
+    assert requested(of_data).scale == "none"
 
 
 def test_scale_standard_is_rejected_for_an_encoder_with_scales(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ INITIAL = TaskSettings(
 PLACE = "own.journal"
 
 
-def wanted(begun: TaskSettings | None, *, change: bool = False, **given: Any) -> TaskSettings:
+def requested(stored: TaskSettings | None, *, change: bool = False, **given: Any) -> TaskSettings:
     return settings_for(
-        load_settings(given), stored_settings(begun) if begun else {}, PLACE, change=change, sizes_of=data_sizes
+        load_settings(given), stored_settings(stored) if stored else {}, PLACE, change=change, sizes_of=data_sizes
     ).task
 
 
@@ -46,35 +46,35 @@ def test_learner_without_flags_uses_the_settings_of_the_pipeline() -> None:
 
 
 def test_new_pipeline_uses_default_data_set_and_auto_learner() -> None:
-    made = wanted(None)
+    made = requested(None)
     assert (made.learner, made.n_classes, made.n_features) == ("late-ucb", 10, 64)
     assert made.parameters == parameters_of(load_settings({"learner": ["late-ucb"]}), "late-ucb")
-    assert wanted(None, n_classes=5, n_features=6).n_features == 6
-    assert (wanted(None, data="synsep").n_features, wanted(None, data="synsep").learner) == (400, "stack-igw")
-    assert wanted(None, n_classes=5, n_features=600).learner == "stack-igw"
-    assert wanted(None, n_classes=5, n_features=400).learner == "late-ucb"
+    assert requested(None, n_classes=5, n_features=6).n_features == 6
+    assert (requested(None, data="synsep").n_features, requested(None, data="synsep").learner) == (400, "stack-igw")
+    assert requested(None, n_classes=5, n_features=600).learner == "stack-igw"
+    assert requested(None, n_classes=5, n_features=400).learner == "late-ucb"
 
 
 def test_auto_keeps_the_learner_of_the_pipeline() -> None:
-    assert wanted(INITIAL, learner=["auto"]) == INITIAL
+    assert requested(INITIAL, learner=["auto"]) == INITIAL
     with pytest.raises(SettingsDifferError, match="learner = 'banditron'; got 'late-ucb'"):
-        wanted(INITIAL, learner=["late-ucb"])
+        requested(INITIAL, learner=["late-ucb"])
 
 
 def test_auto_selects_a_retractable_learner_if_late_feedback_corrects() -> None:
     correcting: dict[str, Any] = {"on_expiry": "negative", "late": "correct"}
-    made = wanted(None, n_classes=5, n_features=400, **correcting)
+    made = requested(None, n_classes=5, n_features=400, **correcting)
     assert (made.learner, made.parameters["drift"]) == ("late-ucb", "off")
-    assert (wanted(None, data="synsep").learner, wanted(None, data="synsep", **correcting).learner) == (
+    assert (requested(None, data="synsep").learner, requested(None, data="synsep", **correcting).learner) == (
         "stack-igw",
         "late-ucb",
     )
     with pytest.raises(ParameterError, match="use banditron or soba-diag, late-ucb with project=256"):
-        wanted(None, n_classes=5, n_features=5_000, **correcting)
+        requested(None, n_classes=5, n_features=5_000, **correcting)
 
 
 def test_learner_chosen_by_auto_is_stored_with_name_and_parameters() -> None:
-    pipeline = Pipeline(wanted(None, n_classes=N_CLASSES, n_features=N_FEATURES))
+    pipeline = Pipeline(requested(None, n_classes=N_CLASSES, n_features=N_FEATURES))
     pipeline.context("a")
     program = pipeline.learner()
     run_until_idle(program)
@@ -86,8 +86,8 @@ def test_learner_chosen_by_auto_is_stored_with_name_and_parameters() -> None:
 
 
 def test_given_parameters_override_those_of_auto() -> None:
-    assert wanted(None, param=["lam=0.5"]).parameters["lam"] == 0.5
-    assert wanted(None, param=["auto.lam=0.5"]).parameters["lam"] == 0.5
+    assert requested(None, param=["lam=0.5"]).parameters["lam"] == 0.5
+    assert requested(None, param=["auto.lam=0.5"]).parameters["lam"] == 0.5
 
 
 def test_users_determine_every_stored_setting() -> None:
@@ -113,19 +113,19 @@ def test_setting_from_any_source_counts_as_given(source: str, monkeypatch: pytes
 def test_data_set_determines_the_numbers_of_features_and_classes() -> None:
     assert given_names(load_settings({"data": "synsep"}), {}) == {"n_classes", "n_features", "class_names"}
     with pytest.raises(SettingsDifferError, match="n_classes = 3; got 9, n_features = 4; got 400"):
-        wanted(INITIAL, data="synsep")
+        requested(INITIAL, data="synsep")
 
 
 @pytest.mark.parametrize(("name", "value"), [("n_classes", 12), ("n_features", 5), ("seed", 8), ("learner", ["soba"])])
 def test_only_the_given_setting_is_compared(name: str, value: Any) -> None:
     with pytest.raises(SettingsDifferError) as raised:
-        wanted(INITIAL, **{name: value})
+        requested(INITIAL, **{name: value})
     assert [difference.name for difference in raised.value.differences] == [name]
     assert "--change-settings" not in str(with_hint(raised.value, change=False))
 
 
 @pytest.mark.parametrize(
-    ("begun", "name", "value", "differing"),
+    ("stored", "name", "value", "differing"),
     [
         ({"open_classes": True}, "n_classes", N_CLASSES, "open_classes"),
         ({}, "classes_max", N_CLASSES, "open_classes"),
@@ -133,32 +133,32 @@ def test_only_the_given_setting_is_compared(name: str, value: Any) -> None:
     ],
 )
 def test_fixed_setting_is_compared_even_if_no_size_is_given(
-    begun: dict[str, Any], name: str, value: Any, differing: str
+    stored: dict[str, Any], name: str, value: Any, differing: str
 ) -> None:
     with pytest.raises(SettingsDifferError) as raised:
-        wanted(replace(INITIAL, **begun), **{"n_features": N_FEATURES, name: value})
+        requested(replace(INITIAL, **stored), **{"n_features": N_FEATURES, name: value})
     assert [difference.name for difference in raised.value.differences] == [differing]
 
 
 def test_parameters_are_checked_against_the_learner_of_the_pipeline() -> None:
-    assert wanted(INITIAL, param=["gamma=0.25"]) == INITIAL
-    assert wanted(INITIAL, param=["banditron.gamma=0.25"]) == INITIAL
+    assert requested(INITIAL, param=["gamma=0.25"]) == INITIAL
+    assert requested(INITIAL, param=["banditron.gamma=0.25"]) == INITIAL
     with pytest.raises(SettingsDifferError, match=r"parameters.gamma = 0.25; got 0.5"):
-        wanted(INITIAL, param=["gamma=0.5"])
+        requested(INITIAL, param=["gamma=0.5"])
     with pytest.raises(ParameterError, match="banditron: unknown parameter 'eta'"):
-        wanted(INITIAL, param=["eta=0.5"])
+        requested(INITIAL, param=["eta=0.5"])
 
 
 def test_hint_contains_the_flags_to_change() -> None:
     with pytest.raises(SettingsDifferError) as raised:
-        wanted(INITIAL, window="5s", orphan_window="1s")
+        requested(INITIAL, window="5s", orphan_window="1s")
     assert str(with_hint(raised.value, change=False)).endswith(
         "; or use --change-settings to change --window, --orphan-window from the next step on"
     )
-    changed = wanted(INITIAL, change=True, window="5s", orphan_window="1s")
+    changed = requested(INITIAL, change=True, window="5s", orphan_window="1s")
     assert changed == replace(INITIAL, join=replace(INITIAL.join, window_ms=5_000, orphan_window_ms=1_000))
     with pytest.raises(SettingsDifferError) as raised:
-        wanted(INITIAL, change=True, seed=5, window="5s")
+        requested(INITIAL, change=True, seed=5, window="5s")
     assert str(with_hint(raised.value, change=True)) == str(raised.value)
 
 
@@ -178,17 +178,17 @@ def test_new_pipeline_of_several_partitions_shares_a_model(given: Any, partition
     assert load_settings(given).model_of(partitions) == model
 
 
-@pytest.mark.parametrize("begun", ["own", "shared"])
-def test_pipeline_keeps_its_kind_of_model_and_rejects_another(begun: Any) -> None:
-    has = replace(INITIAL, model=begun)
-    for given in ({}, {"model": "auto"}, {"model": begun}):
+@pytest.mark.parametrize("stored", ["own", "shared"])
+def test_pipeline_keeps_its_kind_of_model_and_rejects_another(stored: Any) -> None:
+    has = replace(INITIAL, model=stored)
+    for given in ({}, {"model": "auto"}, {"model": stored}):
         for model in ("own", "shared"):
             assert (
                 settings_for(load_settings(given), stored_settings(has), PLACE, model, sizes_of=data_sizes).task.model
-                == begun
+                == stored
             )
-    with pytest.raises(SettingsDifferError, match=f"model = '{begun}'; got "):
-        wanted(has, model="own" if begun == "shared" else "shared")
+    with pytest.raises(SettingsDifferError, match=f"model = '{stored}'; got "):
+        requested(has, model="own" if stored == "shared" else "shared")
 
 
 def test_imported_model_determines_the_learner() -> None:

@@ -273,8 +273,8 @@ def pipeline_of(settings: TaskSettings) -> Pipeline:
     """A pipeline that has decisions in every state, orphans, a settings change, and snapshots."""
     pipeline = Pipeline(settings)
     changed = replace(settings, join=replace(settings.join, window_ms=settings.join.window_ms + 1))
-    for first, wanted in enumerate((settings, changed)):
-        program = pipeline.learner(settings=wanted, change_settings=True, snapshot_interval_ms=1)
+    for first, requested in enumerate((settings, changed)):
+        program = pipeline.learner(settings=requested, change_settings=True, snapshot_interval_ms=1)
         for number in range(20 * first, 20 * first + 20):
             pipeline.clock.advance_to(pipeline.now_ms() + 100)
             pipeline.context(f"event-{number}", number % 4)
@@ -303,8 +303,8 @@ def test_reader_agrees_with_onebit_on_a_journal(present: Pipeline) -> None:
     assert [(step.number, *(getattr(step, name) for name in same), step.ledger) for step in found.steps] == [
         (step.number, *(getattr(step, name) for name in same), step.ledger._asdict()) for step in steps
     ]
-    begun, changed = (step.settings for step in steps if step.settings is not None)
-    assert [found.steps[place].settings for place in (0, -1)] == [stored_settings(begun), stored_settings(changed)]
+    initial, changed = (step.settings for step in steps if step.settings is not None)
+    assert [found.steps[place].settings for place in (0, -1)] == [stored_settings(initial), stored_settings(changed)]
 
 
 def test_reader_agrees_with_onebit_on_a_snapshot(present: Pipeline) -> None:

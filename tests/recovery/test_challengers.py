@@ -83,7 +83,7 @@ def test_confidit_with_projection_cannot_be_a_challenger_or_have_challengers() -
 
 
 def test_challengers_of_a_running_pipeline_cannot_change() -> None:
-    begun = small_task("banditron", challengers={"late-ucb": {}})
+    stored = small_task("banditron", challengers={"late-ucb": {}})
     other = small_task("banditron", challengers={"late-ucb": {"m": 2}})
     with pytest.raises(SettingsDifferError):
-        resolve(stored_settings(begun), other, {"challengers"}, change=True, place="the journal")
+        resolve(stored_settings(stored), other, {"challengers"}, change=True, place="the journal")

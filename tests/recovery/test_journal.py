@@ -237,8 +237,8 @@ INITIAL = TaskSettings(
 CURRENT = TaskSettings("soba-diag", 10, 64)
 
 
-def resolved(wanted: TaskSettings, given: Given, *, change: bool = False) -> TaskSettings:
-    return resolve(stored_settings(INITIAL), wanted, given, change=change, place=PLACE)
+def resolved(requested: TaskSettings, given: Given, *, change: bool = False) -> TaskSettings:
+    return resolve(stored_settings(INITIAL), requested, given, change=change, place=PLACE)
 
 
 def test_new_pipeline_uses_given_settings_and_defaults() -> None:
@@ -295,22 +295,22 @@ def with_other(name: str) -> TaskSettings:
 @pytest.mark.parametrize("name", [*OTHERS, "parameters.gamma"])
 @pytest.mark.parametrize("all_given", [True, False])
 def test_error_for_a_different_setting_names_the_setting(name: str, all_given: bool) -> None:
-    begun = stored_settings(INITIAL)
-    wanted = with_other(name)
+    stored = stored_settings(INITIAL)
+    requested = with_other(name)
     with pytest.raises(
         SettingsDifferError, match=rf"^{PLACE} has {name} = .*; got .*: use the earlier settings"
     ) as raised:
-        resolved(wanted, None if all_given else (name,))
-    assert raised.value.differences == (SettingDifference(name, begun[name], OTHERS.get(name, 0.5)),)
+        resolved(requested, None if all_given else (name,))
+    assert raised.value.differences == (SettingDifference(name, stored[name], OTHERS.get(name, 0.5)),)
     assert raised.value.can_change == (name in CHANGEABLE and name != "late")
     others = [other for other in OTHERS if other != name]
-    assert resolved(wanted, others if name != "learner" else ("seed",)) == INITIAL
+    assert resolved(requested, others if name != "learner" else ("seed",)) == INITIAL
 
 
 @pytest.mark.parametrize("name", sorted(CHANGEABLE - {"late"}))
 def test_changeable_setting_changes_on_request(name: str) -> None:
-    wanted = with_other(name)
-    assert resolved(wanted, (name,), change=True) == resolved(wanted, None, change=True) == wanted != INITIAL
+    requested = with_other(name)
+    assert resolved(requested, (name,), change=True) == resolved(requested, None, change=True) == requested != INITIAL
 
 
 @pytest.mark.parametrize("name", [name for name in [*OTHERS, "parameters.gamma"] if name not in CHANGEABLE] + ["late"])
@@ -332,9 +332,9 @@ def test_corrections_can_be_disabled_but_not_enabled() -> None:
 
 
 def test_several_differences_are_listed_unless_the_learner_differs() -> None:
-    wanted = replace(INITIAL, seed=8, join=replace(INITIAL.join, window_ms=5))
+    requested = replace(INITIAL, seed=8, join=replace(INITIAL.join, window_ms=5))
     with pytest.raises(SettingsDifferError, match="has seed = 7; got 8, window_ms = 1000; got 5: ") as raised:
-        resolved(wanted, None)
+        resolved(requested, None)
     assert not raised.value.can_change
     with pytest.raises(SettingsDifferError) as raised:
         resolved(CURRENT, None)

@@ -296,13 +296,13 @@ def log_entries(pipeline: Pipeline) -> list[Entry]:
     return [Entry(DECIDED, x, learner.predict(x, 0.5))]
 
 
-@pytest.mark.parametrize(("begun", "given"), [("own", "shared"), ("shared", "own")])
-def test_pipeline_keeps_its_kind_of_model(begun: Any, given: Any) -> None:
-    pipeline = decided(begun)
+@pytest.mark.parametrize(("stored", "given"), [("own", "shared"), ("shared", "own")])
+def test_pipeline_keeps_its_kind_of_model(stored: Any, given: Any) -> None:
+    pipeline = decided(stored)
     other = replace(pipeline.settings, model=given)
-    with pytest.raises(SettingsDifferError, match=f"model = '{begun}'; got '{given}'"):
+    with pytest.raises(SettingsDifferError, match=f"model = '{stored}'; got '{given}'"):
         recover(pipeline.broker, TOPICS, 0, other)
-    assert recover(pipeline.broker, TOPICS, 0, other, given=("seed",)).settings.model == begun
+    assert recover(pipeline.broker, TOPICS, 0, other, given=("seed",)).settings.model == stored
 
 
 def test_shared_model_rejects_play_logged() -> None:
@@ -334,9 +334,9 @@ def test_replica_started_from_a_snapshot_equals_one_that_read_the_whole_log(lear
     assert {key.split("/")[2] for key in snapshots_of_the_model(pipeline)} == {"a", "b"}
     newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     following = Process(pipeline.broker, TOPICS, pipeline.settings, newest, host_ms=pipeline.now_ms)
-    begun = following.replica.version
+    before = following.replica.version
     assert all(following.read_on())
-    assert 0 < begun <= following.replica.version
+    assert 0 < before <= following.replica.version
     whole = Replica(kernel_learner(pipeline))
     whole.read(pipeline.records(TOPICS.updates))
     assert following.replica.places == whole.places

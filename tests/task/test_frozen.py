@@ -91,12 +91,12 @@ def test_restart_with_another_holdout_model_is_rejected(tmp_path: Path) -> None:
     sizes = {"n_classes": N_CLASSES, "n_features": N_FEATURES, "learner": ["banditron"], "holdout": 0.5}
     one, other = (write_frozen(tmp_path / f"{seed}.npz", small_task(), seed) for seed in (1, 2))
     first = settings_for(load_settings({**sizes, "holdout_policy": one}), {}, "journal", sizes_of=data_sizes).task
-    begun = stored_settings(first)
-    again = settings_for(load_settings({**sizes, "holdout_policy": one}), begun, "journal", sizes_of=data_sizes).task
-    assert stored_settings(again) == begun
-    assert stored_settings(settings_for(load_settings({}), begun, "journal", sizes_of=data_sizes).task) == begun
+    stored = stored_settings(first)
+    again = settings_for(load_settings({**sizes, "holdout_policy": one}), stored, "journal", sizes_of=data_sizes).task
+    assert stored_settings(again) == stored
+    assert stored_settings(settings_for(load_settings({}), stored, "journal", sizes_of=data_sizes).task) == stored
     with pytest.raises(SettingsDifferError) as caught:
-        settings_for(load_settings({**sizes, "holdout_policy": other}), begun, "journal", sizes_of=data_sizes)
+        settings_for(load_settings({**sizes, "holdout_policy": other}), stored, "journal", sizes_of=data_sizes)
     assert [difference.name for difference in caught.value.differences] == ["holdout_policy"]
     with pytest.raises(SettingsError):
         settings_for(

@@ -81,12 +81,12 @@ def test_stored_settings_contain_the_encoder_if_there_is_one() -> None:
 
 def test_encoder_cannot_be_added_to_or_removed_from_a_running_pipeline() -> None:
     plain = replace(settings(), features=None)
-    for begun, wanted in ((plain, settings()), (settings(), plain)):
+    for stored, requested in ((plain, settings()), (settings(), plain)):
         with pytest.raises(SettingsDifferError, match="features = "):
-            resolve(stored_settings(begun), wanted, ("features",), place="journal 0")
+            resolve(stored_settings(stored), requested, ("features",), place="journal 0")
         with pytest.raises(SettingsDifferError, match="this cannot be changed while"):
-            resolve(stored_settings(begun), wanted, ("features",), change=True, place="journal 0")
-        assert resolve(stored_settings(begun), wanted, (), place="journal 0").features == begun.features
+            resolve(stored_settings(stored), requested, ("features",), change=True, place="journal 0")
+        assert resolve(stored_settings(stored), requested, (), place="journal 0").features == stored.features
 
 
 def test_audit_and_restarted_learner_decode_the_same_names() -> None:

@@ -74,8 +74,8 @@ def test_all_tasks_begin_with_the_imported_model_and_record_its_name(model: Mode
 
 
 def test_imported_shared_model_determines_settings(model: Model) -> None:
-    begun = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS)
-    assert (begun["learner"], begun["model"], begun["parameters.project"]) == ("late-ucb", "shared", 8)
+    stored = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS)
+    assert (stored["learner"], stored["model"], stored["parameters.project"]) == ("late-ucb", "shared", 8)
     other = imported(model)
     with pytest.raises(JournalError, match="snapshot at version 0: expected"):
         run_until_idle(other.learner(settings=replace(TASK, parameters={"project": 4})))

@@ -113,7 +113,7 @@ class GroupConsumer(Reader):
             # The group removed this member while it had no partitions, so no loss was reported. The client then
             # rejoined automatically.
             self._admin.leave(self.subscription, joined_as)
-            self._out = self.subscription.thrown_out()
+            self._out = self.subscription.removed()
             self._raise_if_out()
         self._member_id = joined_as
         self._generation = _generation_of(self._client.consumer_group_metadata())
@@ -191,7 +191,7 @@ class GroupConsumer(Reader):
             if self._member_id != member_id:  # the client has rejoined
                 place = self._member_id
             elif not self._was_cut_off():
-                self._out = self.subscription.thrown_out()
+                self._out = self.subscription.removed()
         self._raise_if_out()
         return place is not None
 
@@ -270,7 +270,7 @@ class GroupConsumer(Reader):
     def on_unknown_member(self) -> None:
         """Record that the broker has reported an unknown member id."""
         if not (self.subscription.rejoins or self._was_cut_off()):
-            self._out = self.subscription.thrown_out()
+            self._out = self.subscription.removed()
         self._raise_if_out()
 
     def close(self) -> None:

@@ -207,7 +207,7 @@ class GroupConsumer(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
             self._fenced = True
             raise self._subscription.replaced()
         if self._joins.is_out:
-            raise self._subscription.thrown_out()
+            raise self._subscription.removed()
 
     def _take_over(self) -> None:
         """On the user's thread, pass the new assignment to the user's listener and start reading these partitions."""
