@@ -6,6 +6,7 @@ tasks, and depend only on the records.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 
 from consumers.learner.partition import Partition
@@ -20,7 +21,7 @@ from stream.shared.view import View
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import Given
 from stream.task.task import Task
-from stream.wire.records import TopicPartition
+from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
 
@@ -70,6 +71,17 @@ class Portion:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
             self.records = min(self._records_max, 2 * self.records)
+
+
+class StepReason(Enum):
+    """The reason for a step."""
+
+    RECORDS = auto()  # records to apply
+    NEW_CLASSES = auto()  # open classes to add to the shared model's log, or added to it since the last step
+    TICK = auto()  # decisions or orphans wait, and no feedback arrives
+    SETTINGS = auto()  # the settings change
+    REPORT = auto()  # the replica's digest is due in the journal of a task that has started
+    SNAPSHOT = auto()  # a snapshot is due or in progress
 
 
 class LearnerProgram:
@@ -341,17 +353,41 @@ class LearnerProgram:
         silent_ms = self._host_ms() - running.applied_at_ms
         ticks = running.needs_tick(records, self._host_ms(), self._idle_ms)
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
-        has_begun = running.newest_step.number > 0
-        if not (records or adds or running.new_names or ticks or running.settings_change or (reports and has_begun)):
-            stream_ms = running.task.join.stream_ms
-            if not self._snapshots.needs_step(running.partition, running.sources(shared), stream_ms, silent_ms):
-                return None
+        if self._step_reason(running, shared, silent_ms, records, adds, ticks=ticks, reports=reports) is None:
+            return None
         records = records or running.idle_ticks(self._consumer)
         result = running.step(records, shared, ticks=ticks, reports=reports, adds=adds)
         stream_ms = running.task.join.stream_ms
         portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)
         running.uncommitted = result = result._replace(snapshot=portion)
         return result
+
+    def _step_reason(
+        self,
+        running: Partition,
+        shared: SharedModel | None,
+        silent_ms: int,
+        records: Sequence[Record],
+        adds: Sequence[str],
+        *,
+        ticks: bool,
+        reports: bool,
+    ) -> StepReason | None:
+        """Return the first reason for a task's next step, or None if no step is due."""
+        if records:
+            return StepReason.RECORDS
+        if adds or running.new_names:
+            return StepReason.NEW_CLASSES
+        if ticks:
+            return StepReason.TICK
+        if running.settings_change:
+            return StepReason.SETTINGS
+        if reports and running.newest_step.number > 0:
+            return StepReason.REPORT
+        sources, stream_ms = running.sources(shared), running.task.join.stream_ms
+        # The first query for a task starts the interval of its snapshots, so this comes last.
+        is_due = self._snapshots.needs_step(running.partition, sources, stream_ms, silent_ms)
+        return StepReason.SNAPSHOT if is_due else None
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
         """Return whether to record the replica's digest in a task's journal.
