@@ -124,6 +124,14 @@ class Queue(OrderedDict[str, Waiting]):
         return inf
 
 
+class Decisions(Queue[Pending]):
+    """Unsettled decisions in one state."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state = state
+
+
 class SettledIds:
     """The settled ids with their entries, oldest first. Only the oldest id can be removed.
 
@@ -147,13 +155,17 @@ class SettledIds:
 
     def append(self, event_id: str, entry: Retained, settled_ms: int) -> None:
         """Add the newest id."""
-        self.replace(event_id, entry)
+        self.entries[event_id] = self._shared(entry)
         self._ids.append(event_id)
         self._times_ms.append(settled_ms)
 
     def replace(self, event_id: str, entry: Retained) -> None:
-        """Replace an id's entry. Equal entries are stored once, unless they contain decisions."""
-        self.entries[event_id] = entry if entry.pending is not None else self._equal.setdefault(entry, entry)
+        """Replace an id's entry."""
+        self.entries[event_id] = self._shared(entry)
+
+    def _shared(self, entry: Retained) -> Retained:
+        """Return the object that is shared by all entries with these values. An entry with a decision is not shared."""
+        return entry if entry.pending is not None else self._equal.setdefault(entry, entry)
 
     def oldest(self) -> Retained:
         """Return the oldest id's entry."""
@@ -197,11 +209,9 @@ class Join:
         self.stream_ms = 0
         self.dated_ms = 0  # latest decision time so far
         self._quiet_until_ms: float = -1  # no entry is due before stream time exceeds this value
-        self.pending: Queue[Pending] = Queue()  # in the order in which they were decided
-        self.deferred: Queue[Pending] = Queue()
-        self.shown: Queue[Pending] = (
-            Queue()
-        )  # pending decisions that were deferred, in the order of their shown records
+        self.pending = Decisions(State.PENDING)  # in the order in which they were decided
+        self.deferred = Decisions(State.DEFERRED)
+        self.shown = Decisions(State.PENDING)  # decisions that were deferred, in the order of their shown records
         self.orphans: Queue[Orphan] = Queue()
         self.settled = SettledIds()
         self._unsettled = (self.pending, self.deferred, self.shown)
@@ -279,13 +289,13 @@ class Join:
     def state_of(self, event_id: str) -> State:
         """Return an id's state."""
         if (queue := self._queue_of(event_id)) is not None:
-            return self._state_in(queue)
+            return queue.state
         entry = self.retained.get(event_id) or self.orphans.get(event_id)
         return State.UNSEEN if entry is None else entry.state
 
     def has_decision(self, event_id: str) -> bool:
         """Return whether an id has a decision. If so, its context is a duplicate."""
-        return event_id in self.pending or event_id in self.retained or self._queue_of(event_id) is not None
+        return event_id in self.settled.entries or self._queue_of(event_id) is not None
 
     def receive_duplicate(self, event_id: str) -> None:
         """Apply a context whose id has a decision."""
@@ -342,9 +352,9 @@ class Join:
             return self._feedback_for_settled(retained, feedback, record)
         return self._feedback_without_decision(feedback, record)
 
-    def _feedback_for_unsettled(self, queue: Queue[Pending], feedback: Feedback, record: Record) -> Sequence[Event]:
+    def _feedback_for_unsettled(self, queue: Decisions, feedback: Feedback, record: Record) -> Sequence[Event]:
         event_id, pending = feedback.id, queue[feedback.id]
-        move = self._follow(self._state_in(queue), _input_of(feedback, pending.action))
+        move = self._follow(queue.state, _input_of(feedback, pending.action))
         if move is Move.REFUSE:
             return (make(Mismatched, (feedback, record, pending.action)),)
         del queue[event_id]
@@ -424,15 +434,12 @@ class Join:
             self._counts[name] += 1
         return move
 
-    def _queue_of(self, event_id: str) -> Queue[Pending] | None:
+    def _queue_of(self, event_id: str) -> Decisions | None:
         """Return the queue that contains an id's unsettled decision, or None if there is no such decision."""
         for queue in self._unsettled:
             if event_id in queue:
                 return queue
         return None
-
-    def _state_in(self, queue: Queue[Pending]) -> State:
-        return State.DEFERRED if queue is self.deferred else State.PENDING
 
     @property
     def _unsettled_count(self) -> int:
@@ -452,10 +459,10 @@ class Join:
         self._quiet_until_ms = min(min(queue.due_ms, self.stream_ms + queue.limit_ms) for queue in queues)
         return events
 
-    def _end_decision(self, queue: Queue[Pending]) -> Settled:
+    def _end_decision(self, queue: Decisions) -> Settled:
         """Settle the oldest decision in a queue without feedback."""
         event_id, pending = next(iter(queue.items()))
-        outcome = self._follow(self._state_in(queue), Input.DEADLINE).settles
+        outcome = self._follow(queue.state, Input.DEADLINE).settles
         assert outcome is not None
         del queue[event_id]
         return self._settle(event_id, pending, outcome)
@@ -480,7 +487,7 @@ class Join:
             reward = feedback.reward
         correctable = pending if outcome in self._correctable else None
         self.settled.append(event_id, make(Retained, (outcome, reward, pending.action, correctable)), self.stream_ms)
-        if len(self.retained) > self._settings.retained_max:
+        if len(self.settled.entries) > self._settings.retained_max:
             self._evict_settled()
         return make(Settled, (event_id, pending, outcome, feedback, record))
 
