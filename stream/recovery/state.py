@@ -140,7 +140,8 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     join.orphans.update(zip(*snapshot.orphans, strict=True))
     retained = zip(*snapshot.retained, strict=True)
     while block := list(islice(retained, RESTORED_ENTRIES)):
-        join.restore_retained(block)
+        for event_id, entry, settled_ms in block:
+            join.settled.append(event_id, entry, settled_ms)
         yield True
     join.restore_counts(snapshot.step.ledger)
     return task

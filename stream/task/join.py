@@ -13,7 +13,7 @@ resulting events. Only the table defines the next states and the counts in the l
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -247,23 +247,15 @@ class Join:
         while self._unsettled_count > self._settings.pending_max:
             events.append(self._evict_decision())
         while len(self.orphans) > self._settings.orphans_max:
-            events.append(self._evict_orphan())
+            events.append(self._drop_orphan("orphans_evicted"))
         while len(self.retained) > self._settings.retained_max:
-            self._evict_settled()
+            self._forget("retained_evicted")
         return events
 
     @property
     def retained(self) -> dict[str, Retained]:
         """The settled ids' entries, oldest first."""
         return self.settled.entries
-
-    def restore_retained(self, retained: Iterable[tuple[str, Retained, int]]) -> None:
-        """Add the settled ids from a stored state, oldest first, with their entries and times.
-
-        The times are the stream times at which the ids were settled.
-        """
-        for event_id, entry, settled_ms in retained:
-            self.settled.append(event_id, entry, settled_ms)
 
     def ledger(self) -> Ledger:
         """Return the current counts."""
@@ -303,7 +295,7 @@ class Join:
         self._follow(self.state_of(event_id), Input.CONTEXT)
 
     def receive_context(
-        self, event_id: str, pending: Pending, *, is_unmatched: bool = False, is_deferred: bool = False
+        self, event_id: str, pending: Pending, is_unmatched: bool = False, is_deferred: bool = False
     ) -> Sequence[Event]:
         """Apply a context whose id had no decision, and return the resulting events for the task, in order.
 
@@ -322,16 +314,14 @@ class Join:
             state, feedback, record = orphan.state, orphan.feedback, orphan.record
         is_mismatch = feedback is not None and feedback.action not in (None, pending.action)
         if is_unmatched:
-            happened = Input.UNMATCHED
+            happened, feedback = Input.UNMATCHED, None
         elif is_deferred:
             happened = Input.DEFERRED_MISMATCH if is_mismatch else Input.DEFERRED
         else:
             happened = Input.CONTEXT_MISMATCH if is_mismatch else Input.CONTEXT
         move = self._follow(state, happened)
-        if move is Move.DECIDE_AND_MATCH:
-            return (self._settle(event_id, pending, Outcome.MATCHED, feedback, record),)
-        if move is Move.DECIDE_UNMATCHED:
-            return (self._settle(event_id, pending, Outcome.UNMATCHED, None, record),)
+        if move.settles is not None:
+            return (self._settle(event_id, pending, move.settles, feedback, record),)
         events: list[Event] = []
         if move is Move.DECIDE_AND_REFUSE or move is Move.DEFER_AND_REFUSE:
             events.append(make(Mismatched, (feedback, record, pending.action)))
@@ -465,7 +455,7 @@ class Join:
         outcome = self._follow(queue.state, Input.DEADLINE).settles
         assert outcome is not None
         del queue[event_id]
-        return self._settle(event_id, pending, outcome)
+        return self._settle(event_id, pending, outcome, None, None)
 
     def _evict_decision(self) -> Settled:
         """Settle the oldest deferred decision or, if there is none, the decision that is due first."""
@@ -474,12 +464,7 @@ class Join:
         return self._end_decision(queue)
 
     def _settle(
-        self,
-        event_id: str,
-        pending: Pending,
-        outcome: Outcome,
-        feedback: Feedback | None = None,
-        record: Record | None = None,
+        self, event_id: str, pending: Pending, outcome: Outcome, feedback: Feedback | None, record: Record | None
     ) -> Settled:
         """Remember a decision as settled, and return the event."""
         reward = self.assumed_reward if outcome is Outcome.EXPIRED else None
@@ -488,34 +473,28 @@ class Join:
         correctable = pending if outcome in self._correctable else None
         self.settled.append(event_id, make(Retained, (outcome, reward, pending.action, correctable)), self.stream_ms)
         if len(self.settled.entries) > self._settings.retained_max:
-            self._evict_settled()
+            self._forget("retained_evicted")
         return make(Settled, (event_id, pending, outcome, feedback, record))
 
-    def _forget(self) -> None:
-        """Forget the oldest settled id."""
+    def _forget(self, *counted: str) -> None:
+        """Forget the oldest settled id, and increment these counts."""
+        self.count(*counted)
         self._follow(self.settled.oldest().state, Input.DEADLINE)
         self.settled.popleft()
-
-    def _evict_settled(self) -> None:
-        self._counts["retained_evicted"] += 1
-        self._forget()
 
     def _keep_orphan(self, event_id: str, feedback: Feedback | None, record: Record) -> Sequence[Event]:
         """Add an orphan, which replaces any orphan with this id."""
         self.orphans.pop(event_id, None)
         self.orphans[event_id] = make(Orphan, (feedback, record, self.stream_ms))
-        return (self._evict_orphan(),) if len(self.orphans) > self._settings.orphans_max else ()
+        return (self._drop_orphan("orphans_evicted"),) if len(self.orphans) > self._settings.orphans_max else ()
 
-    def _drop_orphan(self) -> DroppedOrphan:
-        """Drop the oldest orphan."""
+    def _drop_orphan(self, *counted: str) -> DroppedOrphan:
+        """Drop the oldest orphan, and increment these counts."""
+        self.count(*counted)
         event_id, orphan = next(iter(self.orphans.items()))
         self._follow(orphan.state, Input.DEADLINE)
         del self.orphans[event_id]
         return DroppedOrphan(event_id, orphan)
-
-    def _evict_orphan(self) -> DroppedOrphan:
-        self._counts["orphans_evicted"] += 1
-        return self._drop_orphan()
 
 
 def _input_of(feedback: Feedback, action: int) -> Input:

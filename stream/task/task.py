@@ -324,11 +324,9 @@ class Task:
         event_id, join = context.id, self.join
         if join.has_decision(event_id):
             join.receive_duplicate(event_id)
-            return event_id
-        pending, has_bit = self._decide(context, record, effects)
-        events = join.receive_context(event_id, pending, is_unmatched=not has_bit, is_deferred=context.is_deferred)
-        if events:
-            self._act_on(events, effects)
+        else:
+            pending, has_bit = self._decide(context, record, effects)
+            self._act_on(join.receive_context(event_id, pending, not has_bit, context.is_deferred), effects)
         return event_id
 
     def _decide(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
@@ -389,10 +387,9 @@ class Task:
         """Apply a feedback record or a shown record and return its id."""
         feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
         if isinstance(feedback, Shown):
-            events = self.join.receive_shown(feedback.id, record)
+            self._act_on(self.join.receive_shown(feedback.id, record), effects)
         else:
-            events = self.join.receive_feedback(feedback, record)
-        self._act_on(events, effects)
+            self._act_on(self.join.receive_feedback(feedback, record), effects)
         return feedback.id
 
     def _act_on(self, events: Iterable[Event], effects: Effects) -> None:

@@ -148,8 +148,8 @@ def decides_again(self: Join, event_id: str, original: Any = Join.has_decision) 
     return original(self, event_id)
 
 
-def never_defers(self: Join, event_id: str, pending: Any, original: Any = Join.receive_context, **named: Any) -> Any:
-    return original(self, event_id, pending, **(named | {"is_deferred": False}))
+def never_defers(self: Join, *arguments: Any, original: Any = Join.receive_context) -> Any:
+    return original(self, *arguments[:3], is_deferred=False)
 
 
 def starts_window_at_decision(self: Join, event_id: str, record: Any, original: Any = Join.receive_shown) -> Any:

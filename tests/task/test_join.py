@@ -43,7 +43,7 @@ class Driver:
             self.join.receive_duplicate(event_id)
             return ["context duplicate"]
         pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
-        events = self.join.receive_context(event_id, pending, is_unmatched=unmatched, is_deferred=deferred)
+        events = self.join.receive_context(event_id, pending, unmatched, deferred)
         return [self._describe(event) for event in events]
 
     def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
