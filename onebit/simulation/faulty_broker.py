@@ -162,10 +162,10 @@ class FaultyTransactionalProducer:
         self._id = transactional_id
         self._queue: list[tuple[TopicPartition, bytes | None, bytes | None, Headers]] = []
 
-    def begin(self) -> None:
+    def begin(self, check_place: Callable[[], None] = lambda: None) -> None:
         """See TransactionalProducer."""
         self._broker.consult("begin")
-        self._inner.begin()
+        self._inner.begin(check_place)
         self._broker.transaction = Transaction(self._id, self._broker.process, self._finish)
         self._broker.transactions.append(self._broker.transaction)
 

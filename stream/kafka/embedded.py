@@ -5,6 +5,7 @@ they use the embedded broker. No program sleeps, and the order of all events dep
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
@@ -168,10 +169,13 @@ class EmbeddedBroker:
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
+        return TransactionProducer(partial(self._take_over, transactional_id), clients=WeakSet())
+
+    def _take_over(self, transactional_id: str) -> "_TransactionSink":
         if transactional_id in self._sinks:
             self._sinks[transactional_id].fence()
         sink = self._sinks[transactional_id] = _TransactionSink(self, transactional_id)
-        return TransactionProducer(sink, clients=WeakSet())
+        return sink
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
@@ -332,6 +336,7 @@ class _TransactionSink(EmbeddedSink):
     def __init__(self, broker: EmbeddedBroker, transactional_id: str) -> None:
         super().__init__(broker)
         self.failure: BrokerError | None = None
+        self.is_exposed = False
         self._id = transactional_id
         self._written: dict[_Log, list[int]] = {}  # offsets written to each partition
         self._offsets: list[tuple[_Group, Mapping[TopicPartition, int]]] = []

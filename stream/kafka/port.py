@@ -3,7 +3,7 @@
 The embedded broker and the adapters for Kafka clients pass the same contract tests (`tests/contract`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from stream.errors import ExitCode, OnebitError
@@ -99,8 +99,12 @@ class TransactionalProducer(Producer, Protocol):
     a failed flush, abort the transaction. `close` aborts an open transaction.
     """
 
-    def begin(self) -> None:
-        """Open a transaction. This may take a few milliseconds, until the previous one's markers are written."""
+    def begin(self, check_place: Callable[[], None] = lambda: None) -> None:
+        """Open a transaction. This may take a few milliseconds, until the previous one's markers are written.
+
+        If a request of the previous commit or abort was repeated, the producer first gets a new epoch. This would fence
+        a process that has taken this one's place; `check_place` raises FencedError if there is one.
+        """
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: "Member") -> None:
         """Add the member's next offsets to the transaction.

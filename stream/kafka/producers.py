@@ -1,10 +1,10 @@
 """The Broker interface's producers. They check the order of calls and pass records to an adapter's `Sink`."""
 
-from collections.abc import Callable, Mapping, MutableSet
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, MutableSet
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from stream.kafka.port import BrokerError, Member, Producer, TransactionalProducer
+from stream.kafka.port import BrokerError, Member, Producer
 from stream.wire.records import Headers, TopicPartition
 
 QUEUED_RECORDS_MAX = 20_000
@@ -16,10 +16,19 @@ class Sink(Producer, Protocol):
     """A client's producer. `close` does not wait for queued records."""
 
 
-class TransactionSink(TransactionalProducer, Protocol):
-    """A client's transactional producer. `commit` does not flush; all records must have been acknowledged."""
+class TransactionSink(Sink, Protocol):
+    """A client's transactional producer; see TransactionalProducer.
+
+    `commit` does not flush; all records must have been acknowledged.
+    """
 
     failure: BrokerError | None  # error for all later calls, set by fencing or by a commit with an unknown outcome
+    is_exposed: bool  # whether an earlier EndTxn request, whose response was lost, may still reach the broker
+
+    def begin(self) -> None: ...  # noqa: D102
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Member) -> None: ...  # noqa: D102
+    def commit(self) -> None: ...  # noqa: D102
+    def abort(self) -> None: ...  # noqa: D102
 
 
 class PlainProducer:
@@ -61,22 +70,37 @@ class PlainProducer:
 
 
 class TransactionProducer:
-    """See TransactionalProducer."""
+    """See TransactionalProducer.
 
-    def __init__(self, sink: TransactionSink, clients: MutableSet[Any]) -> None:
+    If a connection is lost during a commit or abort, the client repeats its EndTxn request. The first request can still
+    reach the broker. If it arrives during the next transaction of the same epoch, it ends this transaction halfway
+    (KIP-890, librdkafka issue 5423). The next transaction therefore begins with a new producer and a new epoch.
+    """
+
+    def __init__(self, make: Callable[[], TransactionSink], clients: MutableSet[Any]) -> None:
         """Create a producer. The connection lists it as an open client until it is closed."""
-        self._sink = sink
+        self._make = make
+        self._sink = make()
         self._clients = clients
         self._in_transaction = False
         clients.add(self)
 
-    def begin(self) -> None:
+    def begin(self, check_place: Callable[[], None] = lambda: None) -> None:
         """See TransactionalProducer."""
         self._check_usable()
         if self._in_transaction:
             raise BrokerError("a transaction is already open: commit or abort it first")
+        if self._sink.is_exposed:
+            check_place()
+            self._renew()
         self._sink.begin()
         self._in_transaction = True
+
+    def _renew(self) -> None:
+        """Get a new epoch, so that the broker rejects all earlier requests."""
+        fresh = self._make()
+        self._sink.close()
+        self._sink = fresh
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
@@ -97,7 +121,8 @@ class TransactionProducer:
     def commit(self) -> None:
         """See TransactionalProducer."""
         self.flush()
-        self._sink.commit()
+        with self._ending():
+            self._sink.commit()
         self._in_transaction = False
 
     def abort(self) -> None:
@@ -105,7 +130,16 @@ class TransactionProducer:
         if self._in_transaction:
             self._in_transaction = False
             self._check_usable()
-            self._sink.abort()
+            with self._ending():
+                self._sink.abort()
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokerError:
+            self._sink.is_exposed = True
+            raise
 
     def close(self) -> None:
         """See TransactionalProducer."""

@@ -45,7 +45,7 @@ def commit(
     only a current member of the group can send offsets. A process that recovers a task waits until no transaction is
     open in the task's journal. After that, no earlier process can commit.
     """
-    producer.begin()
+    producer.begin(consumer.check_place)
     after(1)
     for part in commits:
         _send_effects(producer, topics, part)

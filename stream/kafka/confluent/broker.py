@@ -9,6 +9,7 @@ kafka-python, which every installation includes, handles topics, offsets and gro
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from stream.kafka.confluent.connection import ConfluentConnection
 from stream.kafka.confluent.consumers import Reader, make_consumer
@@ -40,8 +41,8 @@ class ConfluentBroker(Admin):
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        sink = ConfluentTransactionSink(self._librdkafka, self, transactional_id)
-        return TransactionProducer(sink, self._librdkafka.clients)
+        make = partial(ConfluentTransactionSink, self._librdkafka, self, transactional_id)
+        return TransactionProducer(make, self._librdkafka.clients)
 
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._librdkafka, self, subscription)

@@ -91,12 +91,16 @@ class ConfluentConnection(Connection):
         self._refusal: Any = None  # the last error that denied access
         self._refused_s = -math.inf  # monotonic time of the last error that denied access
 
-    def properties(self, **own: Any) -> dict[str, Any]:
-        """Return a client's librdkafka properties: the common ones and `own`, with dots written as `_` in `own`."""
+    def properties(self, logger: Any = None, **own: Any) -> dict[str, Any]:
+        """Return a client's librdkafka properties: the common ones and `own`, with dots written as `_` in `own`.
+
+        A logger receives the log, down to debug lines, whenever the client is polled.
+        """
         return {
             "bootstrap.servers": ",".join(self.servers),
-            # librdkafka logs errors that it retries; final errors are raised. Nothing reads its queue of log lines.
-            "log_level": 0,
+            # librdkafka logs errors that it retries; final errors are raised. Without a logger, nothing reads its queue
+            # of log lines.
+            **({"log_level": 0} if logger is None else {"log_level": 7, "logger": logger}),
             "log.queue": True,
             "error_cb": self._on_error,
             "socket.timeout.ms": self.request_timeout_ms,

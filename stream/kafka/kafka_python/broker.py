@@ -1,6 +1,7 @@
 """The Broker implemented with kafka-python; see the other modules in this package."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
@@ -26,8 +27,8 @@ class KafkaBroker(Admin):
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        sink = KafkaTransactionSink(self._connection, transactional_id)
-        return TransactionProducer(sink, self._connection.clients)
+        make = partial(KafkaTransactionSink, self._connection, transactional_id)
+        return TransactionProducer(make, self._connection.clients)
 
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._connection, self, subscription)

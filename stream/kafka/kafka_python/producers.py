@@ -15,6 +15,7 @@ Workarounds for kafka-python:
 - When the broker fences a zombie by reporting that its epoch is not the newest, the client requests a new epoch, as it
   does after losing its sequence numbers. A client that receives a new epoch fences its successor. Here, the client does
   not request a new epoch.
+- The client repeats a commit or abort whose connection is lost, and does not report this (`watching`).
 - For a topic with CreateTime, the client returns the sender's timestamp as a record's append time (`flush`).
 - The producer's queue has no limit. If records remain unacknowledged, `close` raises an error and leaves the producer's
   thread running.
@@ -27,7 +28,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 from kafka import errors as kafka_errors
-from kafka.producer.transaction_manager import TransactionState
+from kafka.producer.transaction_manager import EndTxnHandler, TransactionState
 from kafka.serializer import SerializeWrapper
 
 from stream.kafka.kafka_python.connection import CLOSE_S, KafkaConnection, kind_of
@@ -132,9 +133,17 @@ class KafkaTransactionSink(KafkaSink):
             retry_backoff_ms=5,
         )
         self.failure: BrokerError | None = None
+        self.is_exposed = False
         self._id = transactional_id
         manager = self._manager = self._client._transaction_manager
         manager._NEEDS_EPOCH_BUMP_ERRORS = manager._NEEDS_EPOCH_BUMP_ERRORS - {kafka_errors.InvalidProducerEpochError}
+        enqueue = manager._enqueue_request
+
+        def watching(handler: Any) -> None:
+            self.is_exposed |= isinstance(handler, EndTxnHandler) and handler.is_retry
+            enqueue(handler)
+
+        manager._enqueue_request = watching
         try:
             with self._translating("take over the transactional id"):
                 self._client.init_transactions()
