@@ -18,8 +18,8 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import HOST
-from stream.testing.processes import wait_for
 
 END_TXN = 26
 

@@ -10,6 +10,7 @@ from stream.recovery.chunks import MODEL_PARTITION, Generation, read_snapshots, 
 from stream.recovery.recover import Progress, Recovered, Recovery, recovery
 from stream.recovery.slices import Parts
 from stream.recovery.steps import UnrecoverableError, last_steps
+from stream.recovery.torn import IN_PART, check_whole
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import Given, stored_settings
@@ -98,6 +99,9 @@ class Recoveries:
         """Remove these partitions' parked tasks. Return those that can continue from the ends of their journals."""
         journals = {each: TopicPartition(self.topics.journal, each) for each in partitions}
         last = last_steps(self.broker, list(journals.values()))
+        for each, tp in journals.items():
+            if self.parked.partitions[each].uncommitted is not None:
+                check_whole(self.broker, self.topics, each, last.get(tp))
         checked = [(self.parked.partitions.pop(each), last.get(tp)) for each, tp in journals.items()]
         return [running for running, step in checked if running.resume(step)]
 
@@ -192,6 +196,11 @@ class Recoveries:
                 )
             is_announced = True
             yield False
+        if (later := shared.replica.place_of(partition).step) > wrote:
+            raise UnrecoverableError(
+                f"{self.topics.updates} contains updates of step {later} of partition {partition}; "
+                f"{self.topics.journal}/{partition} ends with step {recovered.step.number}. {IN_PART}"
+            )
         known, names = recovered.task.classes.names or [], shared.replica.names
         if recovered.settings.open_classes and names[: len(known)] != known:
             raise UnrecoverableError(

@@ -15,6 +15,7 @@ from onebit.simulation.schedule import (
     EVENTS,
     IN_COMMIT,
     LEARNERS,
+    OTHER_FAULTS,
     SHARED_FAULTS,
     TIMED_FAULTS,
     Kind,
@@ -77,7 +78,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []
-    for kind in dict.fromkeys((*TIMED_FAULTS, *SHARED_FAULTS) if shares else TIMED_FAULTS):
+    for kind in dict.fromkeys((*TIMED_FAULTS, *OTHER_FAULTS, *(SHARED_FAULTS if shares else ()))):
         faults += [f"{kind} {step}" for step in COMMIT_STEPS] if kind in IN_COMMIT else [str(kind)]
     others = [
         "reordered feedback", "operation during an outage", "fenced", "removed and ends",

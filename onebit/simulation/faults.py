@@ -128,7 +128,9 @@ class Faults:
         for index, item in enumerate(armed):
             if not _is_for(item, call):
                 continue
-            if item.kind not in IN_COMMIT and item.number > 1:  # the fault occurs in the Nth matching call
+            if (
+                item.kind not in IN_COMMIT and item.number > 1 and not _begins(item)
+            ):  # the fault occurs in the Nth matching call
                 armed[index] = item._replace(number=item.number - 1)
                 continue
             del armed[index]
@@ -141,6 +143,12 @@ class Faults:
         kind = item.kind
         if kind is Kind.COMMIT_UNKNOWN:
             process.broker.transaction.commit()
+        if kind is Kind.COMMIT_REPEATED and _begins(item):
+            process.broker.repeat_commit()
+            self._armed.setdefault(process.name, []).append(item._replace(call=_IN_NEXT))
+            return
+        if kind is Kind.COMMIT_REPEATED:
+            process.broker.late_end(True)
         if kind in (Kind.REFUSED, Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST):
             raise BrokerUnavailableError(f"{call}: no answer")
         process.away_ms = item.for_ms
@@ -186,12 +194,25 @@ _CALLS = {
     Kind.COMMIT_UNKNOWN: ("commit",),
     Kind.COMMIT_LOST: ("commit",),
     Kind.COMMIT_HANGS: ("commit",),
+    Kind.COMMIT_REPEATED: ("commit",),
 }
 """The operations in which a fault of these kinds can occur. The item of any other fault names its operation."""
 
 
+_IN_NEXT = "in the next transaction"
+_WRITES = ("send record", SENDS_SNAPSHOT, SENDS_MODEL, "flush", "send_offsets", "commit")
+"""The operations in a transaction during which a delayed commit can arrive. The process then dies."""
+
+
+def _begins(item: Item) -> bool:
+    """Return whether a repeated commit has not happened yet. Later, its first request arrives."""
+    return item.kind is Kind.COMMIT_REPEATED and item.call != _IN_NEXT
+
+
 def _is_for(item: Item, call: str) -> bool:
     """Return whether an armed fault matches an operation."""
+    if item.call == _IN_NEXT:
+        return call in _WRITES
     if item.kind in IN_COMMIT:
         return call == f"{COMMIT_STEP}{item.number}"
     if item.kind is Kind.PAUSE:

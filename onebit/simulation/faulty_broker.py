@@ -84,6 +84,7 @@ class FaultyBroker:
     member: EmbeddedMember | None = None  # the process's member in the group
     # The process's last transaction.
     transaction: Transaction = field(default_factory=lambda: Transaction("", "", lambda: None, Fate.ABORTED))
+    late_end: Callable[[bool], None] = lambda commits: None  # delivers the first request of the last repeated commit
     _old_ends: dict[TopicPartition, list[Ends]] = field(default_factory=dict)  # ends to report instead of the true ones
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
@@ -127,6 +128,10 @@ class FaultyBroker:
     def end_lag(self) -> None:
         """Report the true ends of partitions from now on."""
         self._old_ends.clear()
+
+    def repeat_commit(self) -> None:
+        """Have the client repeat its current commit. `late_end` then delivers the first request."""
+        self.late_end = self.broker.repeat_end(self.transaction.transactional_id)
 
     def is_open_in(self, topic: str) -> bool:
         """Return whether the process has an open transaction with records in a topic."""

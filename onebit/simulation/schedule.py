@@ -65,6 +65,7 @@ class Kind(StrEnum):
     COMMIT_UNKNOWN = "commit outcome unknown: committed"
     COMMIT_LOST = "commit outcome unknown: not committed"
     COMMIT_HANGS = "commit outcome unknown: committed later"
+    COMMIT_REPEATED = "commit repeated, and its first request arrives later"
     SLEEP = "learner does not poll"
     SLOW = "broker slow for a while"
     PAUSE = "learner pauses before a broker call"
@@ -90,6 +91,8 @@ SHARED_FAULTS = (
     Kind.LAG, Kind.LAG, Kind.MOVE_IN_SNAPSHOT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.CRASH_IN_COMMIT,
 )  # fmt: skip
 """Additional faults in a run with a shared model."""
+OTHER_FAULTS = (Kind.COMMIT_REPEATED,)
+"""Faults that are drawn from their own random streams."""
 IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT)
 """Faults that occur between numbered steps in a commit."""
 
@@ -99,6 +102,7 @@ CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactio
 NUMBERS = {
     Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from when the fault is armed
     Kind.CRASH_IN_SNAPSHOT: (1, 4),
+    Kind.COMMIT_REPEATED: (1, 8),  # number of the write in the next transaction
     Kind.MOVE_IN_SNAPSHOT: (1, 4),
     Kind.PAUSE: (1, 30),  # 30 calls cover several steps, or most of a recovery
     Kind.SLOW: (1, 4),  # ms per operation
@@ -219,6 +223,7 @@ _DICE = {
     "logs": 0x5DEECE66D,
     "deferrals": 0x9E3779B97F4A7C15,
     "shared models": 0x2545F4914,
+    "repeated commits": 0x7F4A7C159E3779B9,
 }
 """Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
 
@@ -250,6 +255,11 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     if model == "shared":
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _DICE["shared models"]), max(item.at_ms for item in items), timeless=timeless)
+        items.sort(key=lambda item: item.at_ms)
+    repeated = Luck(seed ^ _DICE["repeated commits"])
+    if repeated.chance(25):
+        end_ms = max(item.at_ms for item in items)
+        items.append(_draw_fault(repeated, Kind.COMMIT_REPEATED, end_ms, timeless=timeless))
         items.sort(key=lambda item: item.at_ms)
     if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]

@@ -4,7 +4,7 @@ In virtual time, the clock jumps to the next time at which work is due. The prog
 they use the embedded broker. No program sleeps, and the order of all events depends only on the seed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 from weakref import WeakSet
@@ -225,6 +225,16 @@ class EmbeddedBroker:
         """Advance a held high watermark to the end of the log."""
         self.log(tp).open.pop(_HOLD, None)
 
+    def repeat_end(self, transactional_id: str) -> Callable[[bool], None]:
+        """Have a producer repeat the end of its transaction, as a client does after losing a connection.
+
+        Returns a function that delivers the first request, which commits or aborts. As on Kafka, it ends the part of a
+        later transaction that has been written, unless the producer has a new epoch.
+        """
+        sink = self._sinks[transactional_id]
+        sink.is_exposed = True
+        return sink.end_late
+
     def delete_records(self, tp: TopicPartition, before: int) -> None:
         """Delete the records below an offset, as retention does."""
         log = self.log(tp)
@@ -371,6 +381,11 @@ class _TransactionSink(EmbeddedSink):
         for group, offsets in self._offsets:
             group.committed.update(offsets)
         self._end()
+
+    def end_late(self, commits: bool) -> None:
+        """Receive a delayed request. It is rejected if a newer producer has fenced this one."""
+        if self.failure is None:
+            (self.commit if commits else self.abort)()
 
     def abort(self) -> None:
         """See TransactionSink."""

@@ -14,6 +14,7 @@ from stream.recovery.commit import predictions_digest
 from stream.recovery.slices import Parts, at_once
 from stream.recovery.state import decode_model, decoding, restoring
 from stream.recovery.steps import JournalError, JournalStep, UnrecoverableError, last_step, read_from_step, read_journal
+from stream.recovery.torn import REMEDY, check_whole
 from stream.shared.view import Recall, RecallError
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import Given, SettingsDifferError, resolve, restored_settings, stored_settings
@@ -110,6 +111,7 @@ def recovery(
         recovered = recovered._replace(settings=task_settings)
         for topic, (_, offset) in ((topics.contexts, step.contexts), (topics.feedback, step.feedback)):
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
+    check_whole(broker, topics, partition, step if step.number > 0 else None)
     recovered.settings.check_policies(recovered.task.learner)
     return recovered
 
@@ -443,8 +445,8 @@ class Published:
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
             f"{self._tp}: expected the {expected} predictions of step {step.number}, with the digest in "
-            f"{self._journal}; got {len(found)}{where}. Predictions were deleted, or another program wrote records "
-            "with this step's number"
+            f"{self._journal}; got {len(found)}{where}. Predictions were deleted, another program wrote records with "
+            f"this step's number, or the step's transaction was committed in part. {REMEDY}"
         )
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ contexts and feedback to an `Oracle`, and compares:
 Each topic is read once, and all topics are read in parallel. Memory use therefore does not grow with their size.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from math import inf
@@ -29,6 +30,7 @@ from stream.recovery.chunks import read_snapshots
 from stream.recovery.commit import predictions_digest
 from stream.recovery.state import decode
 from stream.recovery.steps import JournalError, JournalStep, last_step, read_journal
+from stream.recovery.torn import IN_PART, outputs_of
 from stream.shared.view import features_max
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingsDifferError, resolve, stored_settings
@@ -88,10 +90,6 @@ def latencies_of(findings: Iterable[Finding]) -> Sketch:
 
 FAULTS_SHOWN_MAX = 20
 """Limit on the number of reported faults, because one cause often affects thousands of records."""
-
-SETTLED_COUNTS = ("matched", "expired", "unmatched", "unshown")
-LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
-"""Ledger fields that count the examples and dead letters from a step."""
 
 STEPS_AHEAD_MAX = 100
 """Limit on the number of later steps whose records are buffered while the audit searches for a step's records."""
@@ -165,6 +163,8 @@ class _Audit:
         self._published_by = 0  # the last step with published records
         self._settings_from = 1
         self._oracle: Oracle | None = None  # None if the task has not started
+        self._read: Counter[str] = Counter()  # the number of records of the current step, by topic
+        self._is_torn = False  # True if an earlier step was committed in part
         self._differs = False  # True if the ledgers differed at an earlier step
         self._faults: list[str] = []
         self._foreign: list[str] = []
@@ -257,6 +257,7 @@ class _Audit:
             )
         if step.log is not None and step.log.names:
             self._classes.add(step.log.names)
+        self._read.clear()
         predictions = self._predictions(step, last)
         date: list[int] = []
         for record in self._records_of(step):
@@ -269,6 +270,7 @@ class _Audit:
         for offset, (record, _) in predictions.items():
             self._fault(f"{place_of(record)}: step {step.number} has no context at offset {offset}")
         self._compare_outputs(oracle, step, last)
+        self._check_whole(step, last, place)
         if not self._differs and (expected := oracle.ledger()) != step.ledger:
             self._differs = True
             self._fault(f"{place}: step {step.number}: expected {differing(expected, step.ledger)}")
@@ -393,7 +395,7 @@ class _Audit:
         predictions are from other programs.
         """
         topic, log = self._topics.predictions, step.log
-        records = self._outputs[topic].take(step.number, step.ledger.decided - last.ledger.decided)
+        records = self._take(topic, step, last)
         if log is not None:
             of_others = [record for record in records if codec.step_of(record) != step.number]
             records = [record for record in records if codec.step_of(record) == step.number]
@@ -409,15 +411,25 @@ class _Audit:
             predictions[offset] = record, prediction
         return predictions
 
+    def _take(self, topic: str, step: JournalStep, last: JournalStep) -> list[Record]:
+        """Return a step's records in an output topic, and any records from earlier steps that lie between them."""
+        records = self._outputs[topic].take(step.number, outputs_of(step, last.ledger, self._topics)[topic])
+        self._read[topic] = sum(codec.step_of(record) == step.number for record in records)
+        return records
+
+    def _check_whole(self, step: JournalStep, last: JournalStep, place: str) -> None:
+        """Report the first step without any of its records in an output topic."""
+        lacks = [
+            topic for topic, n in outputs_of(step, last.ledger, self._topics).items() if n and not self._read[topic]
+        ]
+        if lacks and not self._is_torn:
+            self._is_torn = True
+            self._fault(f"{place}: none of the records of step {step.number} are in {', '.join(lacks)}. {IN_PART}")
+
     def _compare_outputs(self, oracle: Oracle, step: JournalStep, last: JournalStep) -> None:
         """Compare a step's examples and dead letters with the oracle's, and its drift alarms with the journal's."""
         topics = self._topics
-        examples, letters = (
-            self._outputs[topic].take(
-                step.number, sum(getattr(step.ledger, n) - getattr(last.ledger, n) for n in names)
-            )
-            for topic, names in ((topics.examples, SETTLED_COUNTS), (topics.dead_letter, LETTER_COUNTS))
-        )
+        examples, letters = (self._take(topic, step, last) for topic in (topics.examples, topics.dead_letter))
         settled: list[tuple[Record, Example]] = []
         shown = 0  # number of drift alarms
         for record, example in self._decoded(examples, codec.decode_example):
@@ -502,7 +514,9 @@ class _Audit:
             entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
             last = max((step.number for _, step in entries), default=0)
             if last < self._published_by:
-                self._fault(f"step {self._published_by} has published records, but the journal ends with step {last}")
+                self._fault(
+                    f"step {self._published_by} has published records, but the journal ends with step {last}. {IN_PART}"
+                )
 
     def _check_ticks(self, behind: set[int]) -> None:
         """Check that each step with decisions, up to the step that wrote the last tick, has a tick.

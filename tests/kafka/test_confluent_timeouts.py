@@ -44,7 +44,7 @@ def _producer(connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, 
     )  # fmt: skip
     admin: Any = None
     monkeypatch.setattr("confluent_kafka.Producer", lambda properties: client)
-    return TransactionProducer(ConfluentTransactionSink(connection, admin, "learner-1"), connection.clients)
+    return TransactionProducer(lambda: ConfluentTransactionSink(connection, admin, "learner-1"), connection.clients)
 
 
 def test_cleared_fatal_error_means_fenced_only_with_transactions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,13 @@ import pytest
 
 from stream.devkafka.local_kafka import local_kafka
 from stream.kafka.connection import ADAPTERS, ConnectionSettings, connect
-from stream.kafka.port import Broker, FencedError, TransactionalProducer
+from stream.kafka.port import Broker, BrokerUnavailableError, FencedError, TransactionalProducer
 from stream.kafka.producers import TransactionProducer
 from stream.wire.records import TopicPartition
 from tests.contract.records import read_to_end, settled, topic
 from tests.proxy import END_TXN, Fault, Proxy
 
-REQUEST_TIMEOUT_MS = 3_000
+REQUEST_TIMEOUT_MS = 2_000
 
 
 @pytest.fixture(scope="module")
@@ -146,4 +146,21 @@ def test_same_epoch_lets_a_delayed_abort_tear_the_next_transaction(proxied: Brok
         write_across(producer, *names, held.release)
         producer.commit()
     assert written(proxied, *names) == [[], ["second half"]]
+    producer.close()
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
+def test_producer_whose_request_gets_no_response_is_unusable(
+    proxied: Broker, proxy: Proxy, prefix: str, commits: bool
+) -> None:
+    name = topic(proxied, prefix)
+    producer = proxied.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"first half")
+    producer.flush()
+    proxy.hold(END_TXN)
+    with pytest.raises(BrokerUnavailableError):
+        producer.commit() if commits else producer.abort()
+    with pytest.raises(BrokerUnavailableError):
+        producer.begin()
     producer.close()

@@ -23,6 +23,7 @@ from consumers.learner.shared_model import SharedModel
 from onebit.simulation.campaign import run_seed
 from onebit.simulation.faulty_broker import FaultyBroker
 from stream.kafka.embedded import EmbeddedMember
+from stream.kafka.producers import TransactionProducer
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
 from stream.recovery import state as snapshot_module
@@ -385,6 +386,7 @@ MUTATIONS = [
     replaced("duplicate contexts counted twice", Join, "receive_duplicate", counts_duplicates_twice),
     replaced("feedback applied twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
+    replaced("epoch kept after a repeated commit", TransactionProducer, "_renew", lambda self: None),
     replaced("promotions not applied", OwnModel, "promote", lambda self, number: None),
     replaced("recovery does not wait for open transactions", Recoveries, "_held_up", lambda self, partitions: set()),
     replaced("expiry by the contexts' clock", Task, "_apply_context", advances_time_at_contexts),
@@ -436,6 +438,7 @@ FIRST_SEEDS = {
     "window of a shown decision begins early": 9,
     "unshown decisions expire": 19,
     "fences dropped": 3,
+    "epoch kept after a repeated commit": 26,
     "promotions not applied": 111,
     "recovery does not wait for open transactions": 9,
     "inputs merged in order of arrival": 13,

@@ -21,6 +21,7 @@ from onebit.simulation.campaign import (
 )
 from onebit.simulation.schedule import (
     ENVIRONMENT,
+    OTHER_FAULTS,
     SHARED_FAULTS,
     TIMED_FAULTS,
     TIMELESS_FAULTS,
@@ -71,7 +72,7 @@ def test_seed_is_reproducible_in_another_process() -> None:
 
 
 def test_every_kind_of_scheduled_item_is_either_an_input_or_a_fault() -> None:
-    faults = {*TIMED_FAULTS, *SHARED_FAULTS}
+    faults = {*TIMED_FAULTS, *SHARED_FAULTS, *OTHER_FAULTS}
     assert ENVIRONMENT.isdisjoint(faults)
     assert ENVIRONMENT | faults == set(Kind)
     assert set(TIMELESS_FAULTS) < set(TIMED_FAULTS)

@@ -18,7 +18,8 @@ def test_partition_with_an_empty_journal_is_valid_only_without_output_records() 
     pipeline.send(TOPICS.feedback, feedback_value("a", 1))
     assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, Ledger(), Ledger(), (), 1, 1)
     finding = tampered(hand_made_run(), TOPICS.journal, lambda records: [])
-    assert finding.faults == ("step 5 has published records, but the journal ends with step 0",)
+    (fault,) = finding.faults
+    assert fault.startswith("step 5 ")
 
 
 def test_journal_without_its_first_record_cannot_be_audited(good: Pipeline) -> None:
