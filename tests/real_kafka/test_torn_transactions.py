@@ -1,5 +1,6 @@
 """A delayed EndTxn request must not end a later transaction of the same producer."""
 
+import time
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
@@ -10,7 +11,7 @@ from stream.kafka.connection import ADAPTERS, ConnectionSettings, connect
 from stream.kafka.port import Broker, BrokerUnavailableError, FencedError, TransactionalProducer
 from stream.kafka.producers import TransactionProducer
 from stream.wire.records import TopicPartition
-from tests.contract.records import read_to_end, settled, topic
+from tests.contract.records import RebalanceLog, joined, read_to_end, settled, topic
 from tests.proxy import END_TXN, Fault, Proxy
 
 REQUEST_TIMEOUT_MS = 2_000
@@ -164,3 +165,26 @@ def test_producer_whose_request_gets_no_response_is_unusable(
     with pytest.raises(BrokerUnavailableError):
         producer.begin()
     producer.close()
+
+
+def test_transaction_succeeds_after_the_broker_has_closed_all_connections(
+    proxied: Broker, proxy: Proxy, prefix: str
+) -> None:
+    name = topic(proxied, prefix)
+    tp = TopicPartition(name, 0)
+    member = proxied.group_consumer(prefix, "member", [name], RebalanceLog(), rejoins=False)
+    joined(member, partitions=1)
+    producer = proxied.transactional_producer(prefix)
+    for number in range(4):
+        until_quiet = time.monotonic() + 1.0
+        while time.monotonic() < until_quiet:  # the client notices the closed connections only between transactions
+            member.poll(50, 10)
+        producer.begin(member.check_place)
+        producer.send(name, 0, b"key", b"first half")
+        producer.flush()
+        producer.send_offsets({tp: number}, member)  # with an unlucky client, there is no response in time
+        producer.commit()
+        proxy.cut()
+    assert proxied.committed(prefix, [tp]) == {tp: 3}
+    producer.close()
+    member.close()
