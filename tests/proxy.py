@@ -21,7 +21,10 @@ from typing import NamedTuple, Self
 from onebit.testing.processes import wait_for
 from stream.devkafka.local_kafka import HOST
 
+INIT_PRODUCER_ID = 22
 END_TXN = 26
+_FLEXIBLE = {INIT_PRODUCER_ID: 2, END_TXN: 3}
+"""The first version of a request whose headers and fields have tags."""
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")  # API key, API version, correlation id, length of the client id
@@ -48,7 +51,7 @@ class Request:
     def end_txn(self) -> EndTxn:
         """The fields of an EndTxn request."""
         assert self.api_key == END_TXN
-        if self.api_version >= 3:  # a flexible version: the header ends with tags, and strings are compact
+        if self.api_version >= _FLEXIBLE[END_TXN]:  # the header ends with tags, and strings are compact
             length, body = self.body[1] - 1, self.body[2:]
         else:
             length, body = struct.unpack(">h", self.body[:2])[0], self.body[2:]
@@ -61,6 +64,7 @@ class Action(Enum):
     HOLD = auto()  # not forwarded before `release`
     REPEAT = auto()  # forwarded, and again at `release`
     DROP = auto()  # never forwarded
+    REJECT = auto()  # not forwarded, but answered with an error
 
 
 @dataclass(eq=False)
@@ -69,7 +73,8 @@ class Fault:
 
     api_key: int
     action: Action
-    cuts: bool  # whether to close the client's connection
+    cuts: bool = False  # whether to close the client's connection
+    error: int = 0  # the error code of the response to a rejected request
     request: Request | None = None  # the request that met the fault
     send: Callable[[], None] = lambda: None  # sends the request to the broker
     responses: Callable[[], int] = lambda: 0  # the number of responses on the request's connection
@@ -121,6 +126,10 @@ class Proxy:
     def drop(self, api_key: int, *, cuts: bool = False) -> Fault:
         """Discard the next such request."""
         return self._arm(Fault(api_key, Action.DROP, cuts))
+
+    def reject(self, api_key: int, error: int) -> Fault:
+        """Respond to the next such request with an error code. Supports InitProducerId and EndTxn."""
+        return self._arm(Fault(api_key, Action.REJECT, error=error))
 
     def ends(self, transactional_id: str) -> list[EndTxn]:
         """Return the EndTxn requests with a transactional id so far."""
@@ -184,7 +193,9 @@ class Proxy:
                 if fault is None or fault.action is Action.REPEAT:
                     broker.sendall(data)
                 if fault is not None:
-                    keeps_broker |= fault.action is not Action.DROP
+                    keeps_broker |= fault.action in (Action.HOLD, Action.REPEAT)
+                    if fault.action is Action.REJECT:
+                        client.sendall(_rejection(data, fault.error))
                     if fault.cuts:
                         _close(client)
                     fault.send, fault.responses = partial(broker.sendall, data), lambda: connection.responses
@@ -217,6 +228,15 @@ class _Connection:
 def _request_of(frame: bytes) -> Request:
     api_key, api_version, _, client_length = _HEADER.unpack_from(frame, _SIZE.size)
     return Request(api_key, api_version, frame[_SIZE.size + _HEADER.size + max(0, client_length) :])
+
+
+def _rejection(frame: bytes, error: int) -> bytes:
+    """Return the response to a request, with an error code, and an invalid producer id and epoch if it has them."""
+    api_key, api_version, correlation_id, _ = _HEADER.unpack_from(frame, _SIZE.size)
+    tags = b"\0" if api_version >= _FLEXIBLE[api_key] else b""
+    body = struct.pack(">ih", 0, error) + (struct.pack(">qh", -1, -1) if api_key == INIT_PRODUCER_ID else b"")
+    response = struct.pack(">i", correlation_id) + tags + body + tags
+    return _SIZE.pack(len(response)) + response
 
 
 def _read_frame(source: socket.socket) -> bytes:

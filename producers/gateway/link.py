@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from producers.gateway.decisions import Answer, Decisions, PipelineFacts
 from stream.errors import StoppedError
-from stream.kafka.port import AccessError, Broker, BrokerError, BrokerUnavailableError, TopicSettingsError
+from stream.kafka.port import AccessError, Broker, BrokerError, BrokerUnavailableError, Producer, TopicSettingsError
 from stream.kafka.reading import offset_at
 from stream.telemetry.heartbeat import Heartbeat
 from stream.wire.codec import MalformedError, decode_prediction
@@ -185,17 +185,29 @@ class Link:
         producer = broker.producer()
         self._unready[WRITER] = ""
         for batch in self._batches():
-            try:
+            self._write_batch(producer, batch)
+
+    def _write_batch(self, producer: Producer, batch: Sequence[Outgoing]) -> None:
+        """Write records. If the broker refuses some of them, write each alone, so that only these are refused.
+
+        A record that is then written twice has no effect, because the learner ignores duplicates.
+        """
+        try:
+            for one in batch:
+                producer.send(one.topic, partition_for(one.key, self._partitions), one.key, one.value, one.headers)
+            producer.flush()
+        except BrokerError as error:
+            is_refusal = type(error) is BrokerError  # concerns only these records, not the connection
+            if is_refusal and len(batch) > 1:
                 for one in batch:
-                    producer.send(one.topic, partition_for(one.key, self._partitions), one.key, one.value, one.headers)
-                producer.flush()
-            except BrokerError as error:
-                self._loop.call_soon_threadsafe(_refuse, batch, error)
-                if type(error) is not BrokerError:  # a plain BrokerError concerns only these records
-                    raise
-            else:
-                if answered := [one for one in batch if one.is_answered]:
-                    self._loop.call_soon_threadsafe(_acknowledge, answered)
+                    self._write_batch(producer, [one])
+                return
+            self._loop.call_soon_threadsafe(_refuse, batch, error)
+            if not is_refusal:
+                raise
+        else:
+            if answered := [one for one in batch if one.is_answered]:
+                self._loop.call_soon_threadsafe(_acknowledge, answered)
 
     def _batches(self) -> Iterator[list[Outgoing]]:
         """Yield batches of queued records until the queue is closed, skipping records for requests that have ended."""

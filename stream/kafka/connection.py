@@ -21,6 +21,7 @@ from stream.kafka.port import (
     BrokerUnavailableError,
     FencedError,
     StaleMemberError,
+    TransactionTimeoutError,
 )
 
 RETRY_S = 0.1
@@ -31,6 +32,10 @@ REASONS = {
     FencedError: "another process has taken over",
     StaleMemberError: "the group has rebalanced without this member",
     BrokerUnavailableError: "no response in time; check that the broker is running and reachable",
+    TransactionTimeoutError: (
+        "the transaction timeout exceeds the brokers' limit, transaction.max.timeout.ms (15 minutes by default); "
+        "reduce --transaction-timeout, or raise the limit"
+    ),
     BrokerError: "the broker or the client refused the request",
 }
 
@@ -154,7 +159,12 @@ class Connection:
         if (refused := self.access_error(what, error, needs)) is not None:
             raise refused from error
         kind, text = self.classify(error)
-        raise kind(f"could not {what} at {self.bootstrap}: {REASONS[kind]} ({text})") from error
+        where = self.unreachable() if kind is BrokerUnavailableError else ""
+        raise kind(f"could not {what} at {self.bootstrap}: {REASONS[kind]} ({text}){where}") from error
+
+    def unreachable(self) -> str:
+        """Return the part of a message that names advertised addresses to which no connection is possible."""
+        return ""
 
     def unanswered(self, what: str) -> BrokerUnavailableError:
         """Return the error for a request that received no response."""

@@ -68,6 +68,10 @@ class AccessError(BrokerError):
         self.user = user
 
 
+class TransactionTimeoutError(BrokerError):
+    """The broker does not allow transactions that take as long as this client's transaction timeout."""
+
+
 class TopicSettingsError(BrokerError):
     """A topic exists with settings that Onebit does not support."""
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from stream.kafka.port import Acl, BrokerError, FencedError, RebalanceListener, StaleMemberError, TopicSettingsError
 from stream.wire.records import Record, TopicPartition
-from stream.wire.topics import TopicDescription, TopicSpec
+from stream.wire.topics import BATCH_BYTES_MAX, TopicDescription, TopicSpec
 
 _HEARTBEAT_MS_MAX = 3_000
 
@@ -19,8 +19,10 @@ def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescr
             wrong += [
                 f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"
                 for setting in TopicDescription._fields
-                if getattr(found, setting) != getattr(expected, setting)
+                if setting != "batch_bytes_max" and getattr(found, setting) != getattr(expected, setting)
             ]
+            if found.batch_bytes_max < BATCH_BYTES_MAX:
+                wrong.append(too_small(found))
     if wrong:
         raise TopicSettingsError(f"{'; '.join(wrong)}; alter or delete these topics, or use a different prefix")
 
@@ -31,6 +33,14 @@ def description_of_spec(spec: TopicSpec, topic_id: str) -> TopicDescription:
         spec.name, spec.partitions, append_time=True, compacted=spec.compacted, retention_ms=spec.retention_ms,
         replication=spec.replication, topic_id=topic_id,
     )  # fmt: skip
+
+
+def too_small(found: TopicDescription) -> str:
+    """Describe a topic whose limit on batches is too small for Onebit's producers."""
+    return (
+        f"topic {found.name}: expected max.message.bytes of at least {BATCH_BYTES_MAX}; got {found.batch_bytes_max}. "
+        f"Change it (kafka-configs --alter --add-config max.message.bytes={BATCH_BYTES_MAX})"
+    )
 
 
 def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[str, TopicDescription]) -> None:

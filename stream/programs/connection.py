@@ -21,19 +21,28 @@ from stream.kafka.port import (
     FencedError,
     StaleMemberError,
     TopicSettingsError,
+    TransactionTimeoutError,
 )
+from stream.kafka.refusals import too_small
 from stream.programs.process import announce, every, monotonic_ms, quantity
 from stream.programs.watching import Watched, watched
 from stream.settings.definitions import KafkaSettings, Settings, SettingsError
 from stream.settings.model import Program
 from stream.settings.sources import FIELDS, client_config_of
 from stream.settings.values import flag_of
-from stream.wire.topics import TopicDescription, Topics
+from stream.wire.topics import BATCH_BYTES_MAX, TopicDescription, Topics
 
 NEW_PIPELINE = "start a new pipeline with a different prefix and copy the model (onebit model export, import)"
 
 WATCH_INTERVAL_MS = 30_000
 """Interval between checks of a running program's topics."""
+
+WORKED_MS = 30_000
+"""A connection that fails earlier does not count as an available broker, because the first request can take this long
+to fail. After `--connect-timeout` with only such connections, the program ends."""
+
+PAUSE_S_MAX = 1.0
+"""Longest pause between two connections that fail."""
 
 REFUSALS_MAX = 5
 REFUSED_WITHIN_MS = 60_000
@@ -149,6 +158,9 @@ def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapp
             f"topic {compacted[0]}: expected cleanup.policy delete; got compact, which rejects records without a "
             "key and deletes records that the pipeline needs. Change it (kafka-configs --alter)"
         )
+    small = [name for name in names if descriptions[name].batch_bytes_max < BATCH_BYTES_MAX]
+    if small:
+        raise SettingsError(too_small(descriptions[small[0]]))
     return descriptions
 
 
@@ -240,6 +252,7 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
 def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watched_by: Watched) -> None:
     contexts = settings.topics.contexts
     refused = 0  # number of consecutive refused requests
+    failed, failing_since_ms = 0, 0  # number of consecutive connections that failed, and time of the first failure
     began: Mapping[str, TopicDescription] | None = None
     while True:
         watched_by.set_unready(f"waiting for Kafka at {settings.bootstrap}")
@@ -258,14 +271,21 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
                 "processes require different values for --instance"
             )
             raise
-        except AccessError:
+        except (AccessError, TransactionTimeoutError):
             raise
         except TopicSettingsError as error:
             raise _altered(error) from error
         except (BrokerUnavailableError, StaleMemberError) as error:
             if stop():
                 return
+            now_ms = monotonic_ms()
+            if failed == 0 or now_ms - began_ms >= WORKED_MS:
+                failed, failing_since_ms = 0, now_ms
+            failed += 1
+            if failed > 1 and now_ms - failing_since_ms >= settings.connect_timeout_ms:
+                raise
             announce(f"broker unavailable, reconnecting: {error}")
+            time.sleep(min(PAUSE_S_MAX, 0.1 * 2**failed))
             continue
         except BrokerError as error:
             refused = refused + 1 if monotonic_ms() - began_ms < REFUSED_WITHIN_MS else 1

@@ -41,6 +41,7 @@ from stream.settings.values import (
     PREFIX,
     Delay,
     Duration,
+    Line,
     Names,
     OnBadRow,
     Probability,
@@ -290,7 +291,7 @@ class AccessSettings(Group, frozen=True):
         str | None,
         Setting(CONNECTED, "SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", "NAME", unset="none"),
     ] = None
-    sasl_username: Annotated[str | None, Setting(CONNECTED, "User name", "NAME", unset="none")] = None
+    sasl_username: Annotated[Line | None, Setting(CONNECTED, "User name", "NAME", unset="none")] = None
     sasl_password: Annotated[Secret | None, Setting(NO_FLAG, "The user's password", unset="none", is_secret=True)] = (
         None
     )

@@ -182,8 +182,29 @@ Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
 
 HIDDEN = "(hidden)"
 
-Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
-"""A string that is never printed."""
+
+def of_one_line(value: object) -> object:
+    r"""Remove line breaks at the end, because a secret that was created from a file often ends with one.
+
+    >>> of_one_line("abc\n")
+    'abc'
+
+    Raises:
+        ValueError: the value contains another line break.
+    """
+    if not isinstance(value, str):
+        return value
+    line = value.rstrip("\r\n")
+    if "\n" in line or "\r" in line:
+        raise ValueError("expected one line; got several. Remove the line breaks")
+    return line
+
+
+Line = Annotated[str, BeforeValidator(of_one_line)]
+"""A string without line breaks."""
+
+Secret = Annotated[SecretStr, BeforeValidator(of_one_line), PlainSerializer(lambda _: HIDDEN)]
+"""A string without line breaks that is never printed."""
 
 
 def of_percent(value: object) -> object:

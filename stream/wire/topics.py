@@ -8,6 +8,10 @@ from stream.parsing import format_duration
 DEFAULT_PREFIX = "onebit."
 
 
+BATCH_BYTES_MAX = 1_048_588
+"""Kafka's default limit on the size of a batch. Onebit's producers write batches up to this size."""
+
+
 class TopicSpec(NamedTuple):
     """A topic's required settings."""
 
@@ -27,6 +31,7 @@ class TopicDescription(NamedTuple):
     compacted: bool
     retention_ms: int
     replication: int
+    batch_bytes_max: int = BATCH_BYTES_MAX  # the topic's or the broker's limit, max.message.bytes
     topic_id: str = ""  # changes if the topic is recreated; empty if the broker does not report it
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from stream.errors import ExitCode
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
-from stream.kafka.port import Broker, BrokerUnavailableError
+from stream.kafka.port import Broker, BrokerUnavailableError, TransactionTimeoutError
 from stream.programs import connection
-from stream.programs.connection import keep_running
+from stream.programs.connection import keep_running, require_topics
 from stream.programs.watching import Watched
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import load_settings
@@ -19,7 +19,7 @@ from tests.limits import within
 from tests.processes import free_port
 
 
-def kafka(partitions: int) -> Broker:
+def kafka(partitions: int) -> EmbeddedBroker:
     broker = EmbeddedBroker(VirtualClock(1_000))
     broker.create_topics(Topics.with_prefix().specs(partitions))
     return broker
@@ -78,3 +78,40 @@ def test_program_without_a_broker_waits_then_exits_with_4(program: str, onebit: 
     assert ended.code == ExitCode.UNAVAILABLE
     assert time.monotonic() - started_s >= 0.3
     assert f"onebit kafka up --port {port}" in " ".join(ended.err.split())
+
+
+def test_program_whose_requests_always_fail_ends_after_the_connection_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = 0
+
+    def connect(settings: Settings, stop: object) -> Broker:
+        nonlocal connections
+        connections += 1
+        return kafka(1)
+
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
+        raise BrokerUnavailableError("no answer")
+
+    monkeypatch.setattr(connection, "connect", connect)
+    started_s = time.monotonic()
+    with pytest.raises(BrokerUnavailableError, match="no answer"):
+        keep_running(load_settings({"connect_timeout": "1s"}), "program", lambda: False, work)
+    assert time.monotonic() - started_s >= 1.0
+    assert 2 <= connections <= 5  # it pauses between connections
+
+
+def test_program_with_a_refused_transaction_timeout_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
+        raise TransactionTimeoutError("too long")
+
+    monkeypatch.setattr(connection, "connect", lambda settings, stop: kafka(1))
+    with pytest.raises(TransactionTimeoutError) as refused:
+        keep_running(load_settings({}), "program", lambda: False, work)
+    assert refused.value.exit_code == ExitCode.USAGE
+
+
+def test_topic_with_a_small_batch_limit_is_rejected() -> None:
+    broker = kafka(1)
+    name = Topics.with_prefix().snapshots
+    broker._topics[name] = broker._topics[name]._replace(batch_bytes_max=100_000)
+    with pytest.raises(SettingsError, match=rf"{name}.*max\.message\.bytes"):
+        require_topics(broker, load_settings({}))

@@ -4,11 +4,23 @@ from contextlib import suppress
 
 import pytest
 
+from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import RECORD_BYTES_MAX, Broker, BrokerError, Ends, TopicSettingsError
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
-from tests.contract.records import RebalanceLog, joined, read, read_to_end, topic, until, values, write
+from tests.contract.records import (
+    RebalanceLog,
+    confluent,
+    joined,
+    read,
+    read_to_end,
+    set_config,
+    topic,
+    until,
+    values,
+    write,
+)
 
 # Topics
 
@@ -46,6 +58,16 @@ def test_existing_topic_with_different_settings_is_rejected(
     with pytest.raises(TopicSettingsError, match=f"topic {name}: {setting}"):
         broker.create_topics([TopicSpec(prefix + "other", 1), spec])
     assert broker.describe_topics([prefix + "other"]) == {}
+
+
+def test_topic_with_a_small_batch_limit_is_rejected(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
+    name = topic(adapted, prefix)
+    admin = confluent.AdminClient({"bootstrap.servers": kafka.bootstrap})
+    set_config(admin, name, "max.message.bytes", "2000000")
+    adapted.create_topics([TopicSpec(name, 1)])
+    set_config(admin, name, "max.message.bytes", "100000")
+    with pytest.raises(TopicSettingsError, match=rf"{name}.*max\.message\.bytes"):
+        adapted.create_topics([TopicSpec(name, 1)])
 
 
 def test_deleting_a_topic_deletes_its_records_and_offsets(broker: Broker, prefix: str) -> None:

@@ -12,9 +12,10 @@ from stream.kafka.port import Broker, BrokerUnavailableError, FencedError, Trans
 from stream.kafka.producers import TransactionProducer
 from stream.wire.records import TopicPartition
 from tests.contract.records import RebalanceLog, joined, read_to_end, settled, topic
-from tests.proxy import END_TXN, Fault, Proxy
+from tests.proxy import END_TXN, INIT_PRODUCER_ID, Fault, Proxy
 
 REQUEST_TIMEOUT_MS = 2_000
+NOT_COORDINATOR = 16
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +189,9 @@ def test_transaction_succeeds_after_the_broker_has_closed_all_connections(
     assert proxied.committed(prefix, [tp]) == {tp: 3}
     producer.close()
     member.close()
+
+
+def test_takeover_is_retried_while_the_coordinator_moves(proxied: Broker, proxy: Proxy, prefix: str) -> None:
+    rejected = proxy.reject(INIT_PRODUCER_ID, NOT_COORDINATOR)
+    proxied.transactional_producer(prefix).close()
+    assert rejected.request is not None

@@ -49,6 +49,7 @@ class LearningBroker:
         self.responds = Event()  # flushes wait for this event
         self.responds.set()
         self.refusal: BrokerError | None = None  # every flush raises this error
+        self.rejected = b""  # every flush of a record with this key raises BrokerError
         self.flushes = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -73,9 +74,12 @@ class _LearningProducer:
     def __init__(self, broker: LearningBroker, producer: Producer) -> None:
         self._broker = broker
         self._producer = producer
+        self._keys: set[bytes | None] = set()
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        self._producer.send(topic, partition, key, value, headers)
+        self._keys.add(key)
+        if key != self._broker.rejected:
+            self._producer.send(topic, partition, key, value, headers)
 
     def flush(self) -> Mapping[TopicPartition, int]:
         self._broker.flushes += 1
@@ -83,6 +87,9 @@ class _LearningProducer:
         self._broker.check()
         if self._broker.refusal is not None:
             raise self._broker.refusal
+        keys, self._keys = self._keys, set()
+        if self._broker.rejected in keys:
+            raise BrokerError("the broker rejects a record")
         flushed = self._producer.flush()
         if self._broker.learns:
             self._broker.pipeline.work()

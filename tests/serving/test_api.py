@@ -553,6 +553,18 @@ def test_record_that_the_broker_rejects_causes_a_503_and_does_not_affect_the_nex
         assert gateway.decide("visit-2").status == 200
 
 
+def test_rejected_record_does_not_affect_the_other_records_of_its_batch() -> None:
+    with served(a_pipeline()) as gateway, ThreadPoolExecutor(3) as pool:
+        gateway.broker.rejected = b"visit-2"
+        gateway.broker.responds.clear()
+        first = pool.submit(gateway.decide, "visit-0")
+        wait_for(lambda: gateway.broker.flushes == 1, "the first record is being written", WAIT_S)
+        batch = [pool.submit(gateway.decide, f"visit-{number}") for number in (1, 2)]
+        wait_for(lambda: gateway.link._queue.qsize() == 2, "the other records are queued", WAIT_S)
+        gateway.broker.responds.set()
+        assert [one.result().status for one in (first, *batch)] == [200, 200, 503]
+
+
 def test_gateway_is_not_ready_after_a_permanent_broker_failure() -> None:
     with served(a_pipeline()) as gateway:
         gateway.broker.refusal = AccessError("not allowed")

@@ -16,7 +16,15 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stream.kafka.client_config import BY_TOKEN, ClientConfig
 from stream.kafka.connection import Connection, ConnectionSettings
-from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.kafka.port import (
+    AccessError,
+    Acl,
+    BrokerError,
+    BrokerUnavailableError,
+    FencedError,
+    StaleMemberError,
+    TransactionTimeoutError,
+)
 from stream.kafka.token_command import TokenCommand
 
 _REFUSAL_S = 15.0  # maximum interval between a client's reports of denied access
@@ -140,6 +148,8 @@ class ConfluentConnection(Connection):
         code, text = found.code(), f"{found.name()}: {found.str()}"
         if code in _MISSING:
             return BrokerError, f"a topic or partition does not exist: {text}; create the topics first"
+        if code == _code.INVALID_TRANSACTION_TIMEOUT:
+            return TransactionTimeoutError, text
         for kind, codes in ((FencedError, FENCED), (StaleMemberError, _STALE)):
             if code in codes:
                 return kind, text

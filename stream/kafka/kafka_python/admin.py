@@ -24,7 +24,7 @@ from stream.kafka.kafka_python.connection import KafkaConnection
 from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError, Ends, Member, RebalanceListener
 from stream.kafka.refusals import Subscription, check_co_partitioned, check_settings
 from stream.wire.records import TopicPartition
-from stream.wire.topics import TopicDescription, TopicSpec
+from stream.wire.topics import BATCH_BYTES_MAX, TopicDescription, TopicSpec
 
 _ATTEMPT_MS = 2_000  # timeout for one connection attempt, and interval between progress lines
 
@@ -247,6 +247,7 @@ def settings_of(spec: TopicSpec) -> dict[str, str]:
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "compact" if spec.compacted else "delete",
         "retention.ms": str(spec.retention_ms),
+        "max.message.bytes": str(BATCH_BYTES_MAX),  # otherwise, the broker's own limit applies
         # With acks=all, an acknowledged record is on at least two brokers.
         "min.insync.replicas": str(max(1, spec.replication - 1)),
         **(_COMPACTION if spec.compacted else {}),
@@ -264,5 +265,6 @@ def _description_of(topic: Mapping[str, Any], configs: Mapping[str, Any]) -> Top
         compacted="compact" in configs["cleanup.policy"]["value"],
         retention_ms=int(configs["retention.ms"]["value"]),
         replication=min(len(partition["replica_nodes"]) for partition in topic["partitions"]),
+        batch_bytes_max=int(configs["max.message.bytes"]["value"]),
         topic_id=str(topic.get("topic_id") or ""),
     )

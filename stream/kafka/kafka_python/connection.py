@@ -17,6 +17,7 @@ Workarounds for kafka-python:
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakSet
 
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
@@ -36,6 +37,7 @@ from stream.kafka.port import (
     BrokerUnavailableError,
     FencedError,
     StaleMemberError,
+    TransactionTimeoutError,
 )
 from stream.kafka.tls import reason_of, tls_error_of
 
@@ -79,6 +81,7 @@ class KafkaConnection(Connection):
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
         self._security = settings_of(settings.config)
+        self._managers: WeakSet[Manager] = WeakSet()  # those of all open clients
         self._failure: BaseException | None = None  # error from the last client that failed to connect
         logger = logging.getLogger("kafka")
         if logger.level == logging.NOTSET:  # kafka-python logs errors that it retries; final errors are raised
@@ -92,6 +95,8 @@ class KafkaConnection(Connection):
             for kind, types in _KINDS.items():
                 if isinstance(reason, types):
                     return kind, f"{type(reason).__name__}: {reason}"
+        if kafka_errors.InvalidTransactionTimeoutError.__name__ in str(error):  # raised as text of another error
+            return TransactionTimeoutError, str(error)
         kind = BrokerUnavailableError if isinstance(error, TRANSIENT) else BrokerError
         return kind, f"{type(error).__name__}: {error}"
 
@@ -119,7 +124,9 @@ class KafkaConnection(Connection):
             configs["socket_connection_setup_timeout_ms"] = self.setup_timeout_ms
             configs["socket_connection_setup_timeout_max_ms"] = self.setup_timeout_ms
             net = NetworkSelector(**configs)
-            made.append(KafkaNetClient(net, Manager(net, **configs)))
+            manager = Manager(net, **configs)
+            self._managers.add(manager)
+            made.append(KafkaNetClient(net, manager))
             return made[-1]
 
         shared = {
@@ -158,6 +165,17 @@ class KafkaConnection(Connection):
         client._cluster.config["retry_backoff_ms"] = client.config["retry_backoff_ms"]
         client._fetcher.PartitionRecords = PartitionRecords
         return client
+
+    def unreachable(self) -> str:
+        """See Connection."""
+        failures = {address: why for manager in list(self._managers) for address, why in manager.unreachable().items()}
+        address = next((address for address in failures if address not in self.servers), None)
+        if address is None:
+            return ""
+        return (
+            f". The broker advertises the address {address}, to which no connection is possible ({failures[address]}). "
+            "Set advertised.listeners on the broker to an address that this machine can resolve and reach"
+        )
 
     def hint(self) -> str:
         """Return the likely cause of the last failed connection if the server closed it, or "" for other failures."""

@@ -34,10 +34,13 @@ from kafka.serializer import SerializeWrapper
 from stream.kafka.kafka_python.connection import CLOSE_S, KafkaConnection, kind_of
 from stream.kafka.kafka_python.foreign import NULL, headers_to_send
 from stream.kafka.kafka_python.membership import GroupConsumer, offsets_of
-from stream.kafka.port import Acl, BrokerError, FencedError, Member, StaleMemberError
+from stream.kafka.port import Acl, BrokerError, FencedError, Member, StaleMemberError, TransactionTimeoutError
 from stream.kafka.producers import QUEUED_BYTES_MAX, QUEUED_RECORDS_MAX
 from stream.kafka.refusals import without_append_time
 from stream.wire.records import Headers, TopicPartition
+
+_NO_RESPONSE = "for unknown reasons"
+"""Part of the client's error for a request that received no response. The client treats such an error as fatal."""
 
 
 class KafkaSink:
@@ -202,15 +205,19 @@ class KafkaTransactionSink(KafkaSink):
                     f"could not {what}: the broker has aborted the transaction, either because it was open for longer "
                     f"than its timeout or because another process has taken over"
                 ) from error
-            if self._manager.has_fatal_error():  # the client also treats a request without a response as fatal
+            if self._manager.has_fatal_error() and _NO_RESPONSE in str(error):
                 self.failure = self._connection.outcome_unknown(self._id, f"could not {what}: {error}")
                 raise self.failure from error
-            self._connection.refuse(what, error, needs)
+            try:
+                self._connection.refuse(what, error, needs)
+            except BrokerError as refused:
+                if self._manager.has_fatal_error():
+                    self.failure = refused
+                raise
 
     def _raise_if_final(self, what: str, needs: Sequence[Acl] = ()) -> None:
-        """Raise the transaction manager's error if another process has taken over or if an ACL is missing."""
+        """Raise the transaction manager's error if it explains the client's, for example if an ACL is missing."""
         error = self._manager.last_error
-        if error is not None and (
-            self._connection.classify(error)[0] in (FencedError, StaleMemberError) or kind_of(error) is not None
-        ):
+        kinds = (FencedError, StaleMemberError, TransactionTimeoutError)
+        if error is not None and (self._connection.classify(error)[0] in kinds or kind_of(error) is not None):
             self._connection.refuse(what, error, (Acl("transactional-id", self._id, "Write"), *needs, *self.needs()))

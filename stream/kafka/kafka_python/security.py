@@ -65,6 +65,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: Any, **configs: Any) -> None:
         super().__init__(net, **configs)
         self.last_failure: BaseException | None = None
+        self._failures: dict[Any, BaseException] = {}  # each node's last error
         self._refusals: dict[Any, BaseException] = {}  # errors by node; a retry would fail with the same error
         self._transports: WeakSet[Any] = WeakSet()
 
@@ -123,7 +124,18 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
             raise
         return transport
 
+    def unreachable(self) -> dict[str, BaseException]:
+        """Return the addresses in the cluster's metadata to which connections have failed, with the last error."""
+        nodes = {node.node_id: f"{node.host}:{node.port}" for node in self.cluster.brokers()}
+        connected = {node_id for node_id, connection in self._conns.items() if connection.connected}
+        return {
+            address: self._failures[node_id]
+            for node_id, address in nodes.items()
+            if node_id in self._failures and node_id not in connected
+        }
+
     def _on_failure(self, node_id: Any, error: BaseException) -> None:
+        self._failures[node_id] = error
         if not isinstance(error, _TIMEOUTS):
             self.last_failure = error
         if isinstance(error, (*NOT_LET_IN, AccessError)) or tls_error_of(error) is not None:
