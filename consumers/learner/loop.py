@@ -73,7 +73,9 @@ def run_learner(
         )
         shares_model = task.model == "shared"
         require_topics(broker, settings, shares_model=shares_model)
-        watch = watch_topics(broker, settings, partitions, shares_model=shares_model)
+        watch = watch_topics(
+            broker, settings, partitions, shares_model=shares_model, on_new_leader=lambda: program.check_inputs()
+        )
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := slow_warning(task, nnz):
             warn(slow)

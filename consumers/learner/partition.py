@@ -9,6 +9,7 @@ from consumers.learner.shared_model import SharedModel
 from stream.kafka.port import Consumer
 from stream.recovery.chunks import Stored
 from stream.recovery.commit import Commit, predictions_digest
+from stream.recovery.inputs import record_digest
 from stream.recovery.schedule import Source
 from stream.recovery.state import take
 from stream.recovery.steps import JournalStep, LogStep
@@ -199,7 +200,9 @@ class Partition:
         applied = task.join.records
         effects = task.step(records, number, self.partitions, adds)
         contexts_ms = []
+        last: dict[str, Record] = {}  # the last record of each input
         for record in records:
+            last[record.topic] = record
             if record.topic == self.contexts.tp.topic:
                 self.contexts.offset = record.offset + 1
                 contexts_ms.append(record.append_ms)
@@ -217,6 +220,8 @@ class Partition:
             self._log_step(effects, before, adds),
             shared.digest() if shared is not None and reports else None,
             task.settings if changes or number == 1 else None,
+            _digest(last.get(self.contexts.tp.topic), before.last_context),
+            _digest(last.get(self.feedback.tp.topic), before.last_feedback),
             self.imported if number == 1 else None,
         )
         if step.replica is not None:
@@ -271,3 +276,8 @@ class Partition:
 def _can_wait(record: Record) -> bool:
     """Return whether a record can wait in the buffer. All ticks except promotions can wait."""
     return is_tick(record) and promotion_of(record) is None  # a promotion changes later decisions
+
+
+def _digest(record: Record | None, before: str) -> str:
+    """Return the digest of an input's last applied record. If the step applied no record, `before` is unchanged."""
+    return before if record is None else record_digest(record)

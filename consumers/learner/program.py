@@ -15,6 +15,7 @@ from consumers.learner.shared_model import Hold, SharedModel
 from stream.kafka.port import AccessError, Broker, BrokerError, Member, StaleMemberError, TransactionalProducer
 from stream.recovery.chunks import CHUNK_BYTES
 from stream.recovery.commit import Commit, CrashPoint, commit
+from stream.recovery.inputs import check_unchanged
 from stream.recovery.schedule import SnapshotSchedule
 from stream.shared.replica import Replica
 from stream.shared.view import View
@@ -224,6 +225,17 @@ class LearnerProgram:
     def model_hold(self) -> Hold | None:
         """The open transaction that blocks the shared model's log, or None."""
         return None if self.shared is None else self.shared.hold
+
+    def check_inputs(self) -> None:
+        """Check that the inputs still contain the last records that this process's tasks have applied.
+
+        Call this method when a partition has a new leader, which may have lost records.
+
+        Raises:
+            UnrecoverableError: an input was truncated or recreated.
+        """
+        steps = {partition: running.last_step for partition, running in self._running.items()}
+        check_unchanged(self._broker, self._topics, steps)
 
     def read_log(self, for_ms: int | None = None) -> None:
         """Read the shared model's log to its current end, for at most `for_ms` milliseconds.

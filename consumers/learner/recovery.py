@@ -7,10 +7,11 @@ from consumers.learner.partition import Input, Partition
 from consumers.learner.shared_model import SharedModel
 from stream.kafka.port import Broker
 from stream.recovery.chunks import MODEL_PARTITION, Generation, read_snapshots, reading_snapshots
+from stream.recovery.inputs import check_unchanged
 from stream.recovery.recover import Progress, Recovered, Recovery, recovery
 from stream.recovery.slices import Parts
 from stream.recovery.steps import UnrecoverableError, last_steps
-from stream.recovery.torn import IN_PART, check_whole
+from stream.recovery.torn import check_log, check_whole
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import Given, stored_settings
@@ -99,6 +100,7 @@ class Recoveries:
         """Remove these partitions' parked tasks. Return those that can continue from the ends of their journals."""
         journals = {each: TopicPartition(self.topics.journal, each) for each in partitions}
         last = last_steps(self.broker, list(journals.values()))
+        check_unchanged(self.broker, self.topics, {tp.partition: step for tp, step in last.items()})
         for each, tp in journals.items():
             if self.parked.partitions[each].uncommitted is not None:
                 check_whole(self.broker, self.topics, each, last.get(tp))
@@ -196,11 +198,7 @@ class Recoveries:
                 )
             is_announced = True
             yield False
-        if (later := shared.replica.place_of(partition).step) > wrote:
-            raise UnrecoverableError(
-                f"{self.topics.updates} contains updates of step {later} of partition {partition}; "
-                f"{self.topics.journal}/{partition} ends with step {recovered.step.number}. {IN_PART}"
-            )
+        check_log(self.broker, self.topics, partition, recovered.step, shared.replica.place_of(partition).step)
         known, names = recovered.task.classes.names or [], shared.replica.names
         if recovered.settings.open_classes and names[: len(known)] != known:
             raise UnrecoverableError(

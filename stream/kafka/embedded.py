@@ -147,7 +147,8 @@ class EmbeddedBroker:
         for spec in specs:
             if spec.name not in self._topics:
                 self._topics_made += 1
-                self._topics[spec.name] = description_of_spec(spec, str(self._topics_made))
+                made = description_of_spec(spec, str(self._topics_made))
+                self._topics[spec.name] = made._replace(leader_epochs=(0,) * spec.partitions)
                 self._logs.update({TopicPartition(spec.name, number): _Log() for number in range(spec.partitions)})
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
@@ -243,6 +244,15 @@ class EmbeddedBroker:
             del log.records[:count]
             log.first += count
             log.aborted = {offset for offset in log.aborted if offset >= log.first}
+
+    def truncate(self, tp: TopicPartition, end: int) -> None:
+        """Delete the records from an offset on, as an unclean leader election does. The partition gets a new leader."""
+        log = self.log(tp)
+        del log.records[end - log.first :]
+        topic = self._topics[tp.topic]
+        epochs = list(topic.leader_epochs)
+        epochs[tp.partition] += 1
+        self._topics[tp.topic] = topic._replace(leader_epochs=tuple(epochs))
 
     def log(self, tp: tuple[str, int]) -> _Log:
         """Return a partition's log."""

@@ -10,6 +10,9 @@ from stream.wire.topics import BATCH_BYTES_MAX, TopicDescription, TopicSpec
 _HEARTBEAT_MS_MAX = 3_000
 
 
+_NOT_IN_SPECS = ("batch_bytes_max", "leader_epochs")
+
+
 def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescription]) -> None:
     """Raise TopicSettingsError if the settings of existing topics differ from their specifications."""
     wrong = []
@@ -19,7 +22,7 @@ def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescr
             wrong += [
                 f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"
                 for setting in TopicDescription._fields
-                if setting != "batch_bytes_max" and getattr(found, setting) != getattr(expected, setting)
+                if setting not in _NOT_IN_SPECS and getattr(found, setting) != getattr(expected, setting)
             ]
             if found.batch_bytes_max < BATCH_BYTES_MAX:
                 wrong.append(too_small(found))

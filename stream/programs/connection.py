@@ -165,19 +165,31 @@ def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapp
 
 
 def watch_topics(
-    broker: Broker, settings: Settings, partitions: int, *, shares_model: bool = False
+    broker: Broker,
+    settings: Settings,
+    partitions: int,
+    *,
+    shares_model: bool = False,
+    on_new_leader: Callable[[], None] = lambda: None,
 ) -> Callable[[], None]:
     """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if they have.
 
     If the number of partitions changes, an event's later records may be in a different partition. Without
     LogAppendTime, records are not ordered. Compaction deletes records that recovery and the audit need. A recreated
-    topic has different records at the stored offsets.
+    topic has different records at the stored offsets. `on_new_leader` is called after a partition of an input has got a
+    new leader, because this leader may have lost records.
     """
     began = _required(broker, settings, shares_model=shares_model)
+    inputs = (settings.topics.contexts, settings.topics.feedback)
+    epochs = [began[name].leader_epochs for name in inputs]
 
     def look() -> None:
+        nonlocal epochs
         with suppress(BrokerUnavailableError):  # the program's own requests report the error
-            _require_unchanged(broker, settings, partitions, began, shares_model=shares_model)
+            found = _require_unchanged(broker, settings, partitions, began, shares_model=shares_model)
+            if (now := [found[name].leader_epochs for name in inputs]) != epochs:
+                on_new_leader()
+                epochs = now
 
     return every(WATCH_INTERVAL_MS, look)
 
@@ -189,8 +201,8 @@ def _require_unchanged(
     began: Mapping[str, TopicDescription],
     *,
     shares_model: bool = False,
-) -> None:
-    """Check that the topics are valid and unchanged; `began` describes the topics at the start."""
+) -> Mapping[str, TopicDescription]:
+    """Check that the topics are valid and unchanged, and describe them; `began` describes the topics at the start."""
     try:
         found = _required(broker, settings, shares_model=shares_model)
     except SettingsError as error:
@@ -203,6 +215,7 @@ def _require_unchanged(
         )
     if anew := [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]:
         raise _altered(f"deleted and recreated: {', '.join(anew)}. Their records are lost. To continue, {NEW_PIPELINE}")
+    return found
 
 
 class Connected(NamedTuple):

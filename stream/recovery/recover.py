@@ -11,6 +11,7 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import Portions, offset_of_number, read_partition
 from stream.recovery.chunks import MODEL_PARTITION, Stored, reading_snapshots
 from stream.recovery.commit import predictions_digest
+from stream.recovery.inputs import check_kept, check_unchanged
 from stream.recovery.slices import Parts, at_once
 from stream.recovery.state import decode_model, decoding, restoring
 from stream.recovery.steps import JournalError, JournalStep, UnrecoverableError, last_step, read_from_step, read_journal
@@ -104,6 +105,8 @@ def recovery(
     def begin(stored: Mapping[str, Any], place: str) -> TaskSettings:
         return resolve(stored, settings, given, change=change_settings, place=place)
 
+    if (last := last_step(broker, TopicPartition(topics.journal, partition))) is not None:
+        check_unchanged(broker, topics, {partition: last})
     recovered = yield from rebuilding(broker, topics, partition, begin, callbacks=Callbacks(progress))
     step = recovered.step
     if step.number > 0:
@@ -293,7 +296,14 @@ def _from_beginning(
     imported = model and model.whole
     if first is None or record is None:
         tps = [TopicPartition(topic, partition) for topic in (topics.contexts, topics.feedback)]
-        contexts, feedback = broker.beginnings(tps).values()
+        for tp, beginning in broker.beginnings(tps).items():
+            if beginning > 0:
+                raise UnrecoverableError(
+                    f"{tp} begins at offset {beginning}: earlier records were deleted before the task's first step. "
+                    "Increase the topic's retention.ms, and create the topics again (onebit topics delete, create) or "
+                    "use a different prefix"
+                )
+        contexts = feedback = 0
     else:
         if imported != first.imported and (shared or first.imported is not None):
             raise UnrecoverableError(
@@ -377,25 +387,6 @@ class Inputs:
         """Release the connections."""
         self._contexts.close()
         self._feedback.close()
-
-
-def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
-    """Check that an input partition still contains the required records.
-
-    Raises:
-        UnrecoverableError: the input begins after `offset` or ends before `end`.
-    """
-    beginning = broker.beginnings([tp])[tp]
-    if beginning > offset:
-        raise UnrecoverableError(
-            f"recovery needs {tp} from offset {offset}; the partition begins at {beginning}. Increase the topic's "
-            "retention.ms"
-        )
-    kept_to = broker.ends([tp])[tp].stable
-    if kept_to < end:
-        raise UnrecoverableError(
-            f"recovery needs {tp} up to offset {end}; the partition ends at offset {kept_to}. The topic was recreated"
-        )
 
 
 class Published:

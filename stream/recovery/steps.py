@@ -78,6 +78,8 @@ class JournalStep(NamedTuple):
     log: LogStep | None = None  # None if the task has its own model
     replica: ReplicaDigest | None = None  # None if the step does not report the replica
     settings: TaskSettings | None = None  # None if unchanged since the previous step
+    last_context: str = ""  # digest of the last applied context; "" if no context has been applied
+    last_feedback: str = ""  # digest of the last applied record of the feedback topic
     imported: str | None = None  # digest of the imported model, in the first step; see `Generation.whole`
 
     @property

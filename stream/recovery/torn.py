@@ -73,6 +73,27 @@ def check_whole(broker: Broker, topics: Topics, partition: int, last: JournalSte
             )
 
 
+def check_log(broker: Broker, topics: Topics, partition: int, last: JournalStep, logged: int) -> None:
+    """Check that the shared model's log contains no later step of a task than the journal.
+
+    Args:
+        broker: the broker.
+        topics: the topics.
+        partition: the task's partition.
+        last: the task's last step.
+        logged: number of the task's last step in the log.
+
+    Raises:
+        UnrecoverableError: a step was committed in part.
+    """
+    journal = TopicPartition(topics.journal, partition)
+    if logged > last.number and not _has_moved(broker, journal, last.number):
+        raise UnrecoverableError(
+            f"{topics.updates} contains updates of step {logged} of partition {partition}; {journal} ends with step "
+            f"{last.number}. {IN_PART}"
+        )
+
+
 def _expected(broker: Broker, topics: Topics, journal: TopicPartition, last: JournalStep | None) -> Mapping[str, int]:
     """Return the number of records in the last step, by topic; 0 if they are unknown, because a step was deleted."""
     if last is not None:

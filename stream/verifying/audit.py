@@ -178,19 +178,15 @@ class _Audit:
         }
 
     def gone(self) -> tuple[str, ...]:
-        """Return a message for each topic whose first records were deleted although the ledger counts them."""
+        """Return a message for each topic whose first records were deleted, also if they were never applied."""
         topics = self._topics
-        needed = dict.fromkeys((topics.journal, topics.predictions, topics.examples, topics.dead_letter), 0)
-        if self._broker.beginnings([self._journal])[self._journal] == 0:
-            _, first = next(read_journal(self._broker, self._journal), (None, None))
-            if first is not None:
-                needed |= {topics.contexts: first.contexts[0], topics.feedback: first.feedback[0]}
-        beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
+        names = (topics.journal, topics.contexts, topics.feedback, *self._outputs)
+        beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in names])
         return tuple(
-            f"{tp} begins at offset {beginning}; the ledger counts records from offset {needed[tp.topic]} on, but the "
-            "earliest of these records have been deleted. To verify a pipeline, set its topics' retention.ms to -1"
+            f"{tp} begins at offset {beginning}; its earlier records have been deleted. To verify a pipeline, set its "
+            "topics' retention.ms to -1"
             for tp, beginning in beginnings.items()
-            if beginning > needed[tp.topic]
+            if beginning > 0
         )
 
     def run(self) -> Finding:

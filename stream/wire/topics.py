@@ -32,6 +32,7 @@ class TopicDescription(NamedTuple):
     retention_ms: int
     replication: int
     batch_bytes_max: int = BATCH_BYTES_MAX  # the topic's or the broker's limit, max.message.bytes
+    leader_epochs: tuple[int, ...] = ()  # a partition's epoch changes if it gets a new leader; () if unknown
     topic_id: str = ""  # changes if the topic is recreated; empty if the broker does not report it
 
 

@@ -9,10 +9,11 @@ from stream.errors import ExitCode
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import Broker, BrokerUnavailableError, TransactionTimeoutError
 from stream.programs import connection
-from stream.programs.connection import keep_running, require_topics
+from stream.programs.connection import keep_running, require_topics, watch_topics
 from stream.programs.watching import Watched
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import load_settings
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.cli.conftest import Onebit
 from tests.limits import within
@@ -115,3 +116,15 @@ def test_topic_with_a_small_batch_limit_is_rejected() -> None:
     broker._topics[name] = broker._topics[name]._replace(batch_bytes_max=100_000)
     with pytest.raises(SettingsError, match=rf"{name}.*max\.message\.bytes"):
         require_topics(broker, load_settings({}))
+
+
+def test_new_leader_of_an_input_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "WATCH_INTERVAL_MS", 0)
+    broker, new_leaders = kafka(2), list[str]()
+    watch = watch_topics(broker, load_settings({}), 2, on_new_leader=lambda: new_leaders.append("new"))
+    watch()
+    assert new_leaders == []
+    broker.truncate(TopicPartition(Topics.with_prefix().feedback, 1), 0)
+    watch()
+    watch()
+    assert new_leaders == ["new"]

@@ -85,6 +85,8 @@ class Step(NamedTuple):
     alarms: int
     log: dict[str, Any] | None  # None without a shared model
     replica: dict[str, Any] | None  # None without a shared model, and in steps that do not report the replica
+    last_context: str | None  # None if no context has been applied
+    last_feedback: str | None
 
 
 class Journal(NamedTuple):
@@ -123,7 +125,18 @@ def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
         fields.get("alarms", 0),
         fields.get("log"),
         fields.get("replica"),
+        fields.get("last_context"),
+        fields.get("last_feedback"),
     )
+
+
+def input_digest(append_ms: int, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes]]) -> str:
+    """The digest of an input's record in a journal."""
+    parts = [key, value]
+    for name, content in headers:
+        parts += [name.encode(), content]
+    framed = b"".join(struct.pack(">i", -1) if part is None else struct.pack(">i", len(part)) + part for part in parts)
+    return sha256(struct.pack(">q", append_ms) + framed).hexdigest()[:16]
 
 
 def tick(headers: Sequence[tuple[str, bytes]]) -> int:

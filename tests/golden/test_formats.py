@@ -303,6 +303,17 @@ def test_reader_agrees_with_onebit_on_a_journal(present: Pipeline) -> None:
     assert [(step.number, *(getattr(step, name) for name in same), step.ledger) for step in found.steps] == [
         (step.number, *(getattr(step, name) for name in same), step.ledger._asdict()) for step in steps
     ]
+    for topic, name, place in (
+        (TOPICS.contexts, "last_context", "contexts"),
+        (TOPICS.feedback, "last_feedback", "feedback"),
+    ):
+        digests = {
+            record.offset + 1: format_reader.input_digest(record.append_ms, record.key, record.value, record.headers)
+            for record in present.records(topic)
+        }
+        assert [getattr(step, name) for step in found.steps] == [
+            digests.get(getattr(step, place)[1]) for step in found.steps
+        ]
     initial, changed = (step.settings for step in steps if step.settings is not None)
     assert [found.steps[place].settings for place in (0, -1)] == [stored_settings(initial), stored_settings(changed)]
 

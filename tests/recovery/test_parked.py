@@ -70,7 +70,8 @@ def test_journals_of_all_parked_tasks_are_checked_once_and_together(
     reads, reader = [], pipeline.broker.reader
 
     def counted(tps: Sequence[TopicPartition], fetch_wait_ms: int) -> Consumer:
-        reads.append([tp.partition for tp in tps if tp.topic == TOPICS.journal])
+        if journals := [tp.partition for tp in tps if tp.topic == TOPICS.journal]:
+            reads.append(journals)
         return reader(tps, fetch_wait_ms)
 
     monkeypatch.setattr(pipeline.broker, "reader", counted)

@@ -266,5 +266,9 @@ def _description_of(topic: Mapping[str, Any], configs: Mapping[str, Any]) -> Top
         retention_ms=int(configs["retention.ms"]["value"]),
         replication=min(len(partition["replica_nodes"]) for partition in topic["partitions"]),
         batch_bytes_max=int(configs["max.message.bytes"]["value"]),
+        leader_epochs=tuple(
+            partition.get("leader_epoch", -1)
+            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
+        ),
         topic_id=str(topic.get("topic_id") or ""),
     )

@@ -1,0 +1,96 @@
+"""Checks that a task's inputs still contain the records that the task has applied.
+
+After an unclean leader election, a mirror or a recreated topic, an input can have other records at the same offsets. A
+journal record therefore contains a digest of the last record that the task has applied from each input. If this record
+is unchanged, so are all earlier ones, because a log is only truncated at its end.
+"""
+
+import struct
+from collections.abc import Mapping
+from hashlib import sha256
+
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partitions
+from stream.recovery.steps import JournalStep, UnrecoverableError
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+
+_DIGEST_BYTES = 8
+
+NEW_PIPELINE = (
+    "Start a new pipeline with a different prefix and move the model to it (onebit model export, import). To repeat "
+    "lost records, send them again"
+)
+
+
+def record_digest(record: Record) -> str:
+    """Return a digest of a record's append time, key, value and headers."""
+    digest = sha256(struct.pack(">q", record.append_ms))
+    for part in (record.key, record.value, *(text for name, text in record.headers for text in (name.encode(), text))):
+        digest.update(struct.pack(">i", -1 if part is None else len(part)))
+        digest.update(part or b"")
+    return digest.digest()[:_DIGEST_BYTES].hex()
+
+
+def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+    """Check that an input partition still contains the required records.
+
+    Raises:
+        UnrecoverableError: the input begins after `offset` or ends before `end`.
+    """
+    beginning = broker.beginnings([tp])[tp]
+    if beginning > offset:
+        raise UnrecoverableError(
+            f"recovery needs {tp} from offset {offset}; the partition begins at {beginning}. Increase the topic's "
+            "retention.ms"
+        )
+    kept_to = broker.ends([tp])[tp].stable
+    if kept_to < end:
+        raise UnrecoverableError(
+            f"recovery needs {tp} up to offset {end}; the partition ends at offset {kept_to}. The topic was recreated "
+            "or truncated"
+        )
+
+
+def check_unchanged(broker: Broker, topics: Topics, steps: Mapping[int, JournalStep]) -> None:
+    """Check that the last records that tasks have applied are still in their inputs.
+
+    A record that was deleted because of the topic's retention is not checked.
+
+    Args:
+        broker: the broker.
+        topics: the topics.
+        steps: each task's last step, by partition.
+
+    Raises:
+        UnrecoverableError: an input has a different record, or ends earlier.
+    """
+    expected = {
+        TopicPartition(topic, partition): (end - 1, digest)
+        for partition, step in steps.items()
+        for topic, (_, end), digest in (
+            (topics.contexts, step.contexts, step.last_context),
+            (topics.feedback, step.feedback, step.last_feedback),
+        )
+        if digest
+    }
+    beginnings, ends = broker.beginnings(list(expected)), broker.ends(list(expected))
+    for tp, (offset, _) in expected.items():
+        if ends[tp].stable <= offset:
+            raise UnrecoverableError(
+                f"{tp}: expected the record at offset {offset}, which was applied before; the partition ends at offset "
+                f"{ends[tp].stable}. The topic was truncated or recreated. {NEW_PIPELINE}"
+            )
+    starts = {tp: offset for tp, (offset, _) in expected.items() if beginnings[tp] <= offset}
+    found = {
+        TopicPartition(record.topic, record.partition): record
+        for record in read_partitions(broker, starts, {tp: offset + 1 for tp, offset in starts.items()})
+    }
+    for tp, offset in starts.items():
+        record = found.get(tp)
+        if record is None or record_digest(record) != expected[tp][1]:
+            got = "no record" if record is None else f"another record, appended at {record.append_ms} ms"
+            raise UnrecoverableError(
+                f"{tp}: expected the record at offset {offset} that was applied before; got {got}. The topic was "
+                f"truncated or recreated, and written again. {NEW_PIPELINE}"
+            )
