@@ -24,12 +24,14 @@ class LearnerCounts:
         self._rewards = RewardCounts()
         self._latencies = Sketch()
         self._unknown: Counter[str] = Counter()
+        self._clock_steps = 0
 
     def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
         """Add the records from transactions that were committed at `append_ms`."""
         for part in commits:
             self._rewards.add(example for example, _ in part.effects.examples)
             self._unknown.update(part.effects.unknown)
+            self._clock_steps += part.steps_clock
             for context_ms in part.contexts_ms:
                 self._latencies.add(append_ms - context_ms)
 
@@ -40,13 +42,16 @@ class LearnerCounts:
             join = task.join
             waits = (join.pending, join.deferred, join.shown)
             oldest = [next(iter(decisions.values())) for decisions in waits if decisions]
-            waited_ms = [program.broker_ms - pending.time.ms for pending in oldest if pending.time.ms is not None]
+            now_ms = program.broker_ms - program.clock_shifts_ms[partition]
+            waited_ms = [now_ms - pending.time.ms for pending in oldest if pending.time.ms is not None]
             yield metrics.OLDEST_PENDING.at(max([0, *waited_ms]) / 1_000, str(partition))
+            yield metrics.CLOCK_SHIFT.at(program.clock_shifts_ms[partition] / 1_000, str(partition))
         for tp, records in sorted(program.lag().items()):
             yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
         yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)
         for feature, count in sorted(self._unknown.items()):
             yield metrics.UNKNOWN_VALUES.at(count, feature)
+        yield metrics.CLOCK_STEPS.at(self._clock_steps)
         yield from self._rewards.samples()
         yield self._latencies.sample_of(metrics.DECISION_LATENCY)
 

@@ -1,10 +1,11 @@
 """One partition in a learner process: its inputs, task, journal position and next step."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from consumers.learner.clock import BrokerClock, shift_of
 from consumers.learner.shared_model import SharedModel
 from stream.kafka.port import Consumer
 from stream.recovery.chunks import Stored
@@ -67,6 +68,8 @@ class Partition:
     reported_version: int = -1  # model version in the last report
     new_names: list[str] = field(default_factory=list)  # open classes added to the log since the last step
     awaited: frozenset[str] = frozenset()  # open classes written to the log but not yet read from it
+    clock: BrokerClock = field(default_factory=BrokerClock)
+    clock_shift_ms: int = 0  # shift for the next step; see `JournalStep`
 
     @property
     def partition(self) -> int:
@@ -109,9 +112,9 @@ class Partition:
         due_ms = [join.next_deadline_ms()]
         tick = next(filter(_can_wait, self.feedback.buffer), None)
         if tick is not None and join.pending:
-            due_ms.append(tick.append_ms + limits.window_ms)
+            due_ms.append(tick.append_ms - self.clock_shift_ms + limits.window_ms)
         if tick is not None and join.deferred:
-            due_ms.append(tick.append_ms + limits.activation_limit_ms)
+            due_ms.append(tick.append_ms - self.clock_shift_ms + limits.activation_limit_ms)
         return min((one + 1 for one in due_ms if one is not None), default=None)
 
     def next_records(self, consumer: Consumer, records_max: int) -> list[Record]:
@@ -122,7 +125,7 @@ class Partition:
         contexts, feedback = self.contexts.buffer, self.feedback.buffer
         if not contexts and 0 < len(feedback) < records_max and all(map(_can_wait, feedback)):
             due_ms = self.next_due_ms()
-            if due_ms is None or feedback[-1].append_ms < due_ms:
+            if due_ms is None or feedback[-1].append_ms - self.clock_shift_ms < due_ms:
                 return []
         return merge(
             contexts,
@@ -155,6 +158,27 @@ class Partition:
                 self.awaited = waited & frozenset(new) | frozenset(adds)
                 return records[:place], adds
         return records, ()
+
+    def until_clock_step(self, records: list[Record], now_ms: int) -> list[Record]:
+        """Return the records before the next step of the broker's clock. The other records go back to the buffers.
+
+        If the first feedback record follows a step, the shift for this task's next step changes instead.
+        """
+        stream_ms, has_feedback = self.task.join.stream_ms, False
+        for place, record in enumerate(records):
+            if record.topic == self.contexts.tp.topic:
+                continue
+            ahead_ms = self.clock.ahead_ms(record.append_ms, now_ms)
+            shift_ms = shift_of(self.clock_shift_ms, stream_ms, record.append_ms, ahead_ms)
+            if shift_ms != self.clock_shift_ms and has_feedback:
+                for later in reversed(records[place:]):
+                    self._input_of(later).buffer.appendleft(later)
+                return records[:place]
+            if shift_ms != self.clock_shift_ms:
+                self.clock_shift_ms = shift_ms
+                self.clock.stepped(ahead_ms)
+            stream_ms, has_feedback = max(stream_ms, record.append_ms - shift_ms), True
+        return records
 
     def idle_ticks(self, consumer: Consumer) -> list[Record]:
         """Remove and return buffered ticks, for a step without other records.
@@ -198,7 +222,7 @@ class Partition:
             task.change_settings(self.settings)
         contexts_from, feedback_from = self.contexts.offset, self.feedback.offset
         applied = task.join.records
-        effects = task.step(records, number, self.partitions, adds)
+        effects = task.step(records, number, self.partitions, adds, self.clock_shift_ms)
         contexts_ms = []
         last: dict[str, Record] = {}  # the last record of each input
         for record in records:
@@ -223,18 +247,27 @@ class Partition:
             _digest(last.get(self.contexts.tp.topic), before.last_context),
             _digest(last.get(self.feedback.tp.topic), before.last_feedback),
             self.imported if number == 1 else None,
+            self.clock_shift_ms,
         )
         if step.replica is not None:
             self.reported_ms, self.reported_version = task.join.stream_ms, task.version
         self.uncommitted = Commit(
             self.partition, step, effects, (), contexts_ms, ticks or bool(effects.predictions),
-            task.join.records - applied,
+            task.join.records - applied, step.clock_shift_ms != before.clock_shift_ms,
         )  # fmt: skip
         return self.uncommitted
 
-    def committed(self, now_ms: int) -> None:
-        """Mark the last step as committed."""
+    def committed(self, now_ms: int, appended: Mapping[TopicPartition, int], sent_ms: int) -> None:
+        """Mark the last step as committed.
+
+        Args:
+            now_ms: this host's time.
+            appended: the latest append time per partition of the transaction's records.
+            sent_ms: this host's time before they were sent.
+        """
         commit = self.uncommitted
+        if commit is not None and commit.ticks:
+            self.clock.ticked(appended[self.feedback.tp], sent_ms)
         if commit is not None:
             self.last_step, self.uncommitted, self.applied_at_ms = commit.step, None, now_ms
             if commit.ticks or commit.step.feedback[0] < commit.step.feedback[1]:

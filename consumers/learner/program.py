@@ -203,6 +203,11 @@ class LearnerProgram:
         """
         return self._append_ms and self._append_ms + self._host_ms() - self._append_at_ms
 
+    @property
+    def clock_shifts_ms(self) -> dict[int, int]:
+        """The time that each partition subtracts from append times, because its broker's clock was set."""
+        return {partition: running.clock_shift_ms for partition, running in self._running.items()}
+
     def lag(self) -> dict[TopicPartition, int]:
         """Return the number of unapplied records in each input, as of the last fetch."""
         return {
@@ -367,7 +372,8 @@ class LearnerProgram:
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
         if self._step_reason(running, shared, silent_ms, records, adds, ticks=ticks, reports=reports) is None:
             return None
-        records = records or running.idle_ticks(self._consumer)
+        records = running.until_clock_step(records or running.idle_ticks(self._consumer), self._host_ms())
+        self._announce_clock_step(running)
         result = running.step(records, shared, ticks=ticks, reports=reports, adds=adds)
         stream_ms = running.task.join.stream_ms
         portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)
@@ -401,6 +407,15 @@ class LearnerProgram:
         is_due = self._snapshots.needs_step(running.partition, sources, stream_ms, silent_ms)
         return StepReason.SNAPSHOT if is_due else None
 
+    def _announce_clock_step(self, running: Partition) -> None:
+        last = running.newest_step
+        if step_ms := running.clock_shift_ms - last.clock_shift_ms:
+            self._announce(
+                f"partition {running.partition}: the broker's clock was set {'forward' if step_ms > 0 else 'back'} by "
+                f"{abs(step_ms) / 1_000:,.1f} s; from step {last.number + 1} on, stream time leaves this out, so that "
+                "no decision expires and no id is forgotten because of it. Check the clocks of the brokers"
+            )
+
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
         """Return whether to record the replica's digest in a task's journal.
 
@@ -420,8 +435,9 @@ class LearnerProgram:
             self._park(set(self._running))
             self._recoveries.drop_shared()
             return False
+        sent_ms = self._host_ms()
         try:
-            append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
+            appended = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
             self._announce(
                 f"the group has rebalanced; aborting this step and repeating it for the remaining tasks: {error}"
@@ -429,9 +445,9 @@ class LearnerProgram:
             self._producer.abort()
             self._park(set(self._running))
             return False
-        self._append_ms, self._append_at_ms = append_ms, self._host_ms()
+        self._append_ms, self._append_at_ms = max(appended.values()), self._host_ms()
         for part in commits:
-            self._running[part.partition].committed(self._append_at_ms)
+            self._running[part.partition].committed(self._append_at_ms, appended, sent_ms)
         self._snapshots.committed()
         self._committed(commits)
         return True

@@ -232,6 +232,7 @@ class Recoveries:
             partitions=partitions,
             snapshots=recovered.stored,
             imported=recovered.imported,
+            clock_shift_ms=step.clock_shift_ms,
             settings=recovered.settings.resolved(),
             applied_at_ms=self.host_ms(),
             moved_at_ms=self.host_ms(),

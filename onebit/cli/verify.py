@@ -97,6 +97,9 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
             out.print(f"  [red]✗[/] {escape(fault)}", highlight=False)
         if found := misplaced(finding.audited):
             print_line(f"  [yellow]![/] {found:,} {MISPLACED_REMEDY}")
+        for number, shift_ms in finding.clock_steps:
+            shifted = f"from step {number} on, stream time is the broker's time {-shift_ms / 1_000:+,.1f} s"
+            print_line(f"  [yellow]![/] the broker's clock was set: {shifted}")
         for place in finding.foreign:
             out.print(f"  [yellow]![/] {escape(place)}", highlight=False)
         if finding.foreign_count > len(finding.foreign):

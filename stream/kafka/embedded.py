@@ -135,6 +135,7 @@ class EmbeddedBroker:
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
+        self.clock_ahead_ms = 0  # the broker's time minus virtual time; tests set it to simulate a wrong clock
         self._topics: dict[str, TopicDescription] = {}
         self._topics_made = 0
         self._logs: dict[tuple[str, int], _Log] = {}
@@ -274,7 +275,9 @@ class EmbeddedBroker:
             # each record would use a page of memory.
             value = b"%b" % value
         offset = log.first + len(log.records)
-        log.records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
+        log.records.append(
+            make(Record, (topic, partition, offset, self.clock.now_ms + self.clock_ahead_ms, key, value, headers))
+        )
         return log
 
     def join(self, member: "EmbeddedMember") -> None:

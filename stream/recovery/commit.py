@@ -1,6 +1,6 @@
 """Commits a step's outputs, journal record and offsets in one transaction, in numbered stages."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ class Commit(NamedTuple):
     contexts_ms: Sequence[int] = ()  # append times of the contexts that the step applied
     ticks: bool = False  # True if the step writes a tick
     records: int = 0  # number of contexts and feedback records that the step applied
+    steps_clock: bool = False  # True if the step begins with another `clock_shift_ms` than the step before
 
 
 CrashPoint = Callable[[int], object]
@@ -38,8 +39,8 @@ def commit(
     topics: Topics,
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
-) -> int:
-    """Publish steps from one or more tasks in one transaction. Return the latest append time of the records.
+) -> Mapping[TopicPartition, int]:
+    """Publish steps from one or more tasks in one transaction. Return each partition's latest append time.
 
     The crash tests refer to the stages by number. The records are in the log (4) before the offsets are sent (5), and
     only a current member of the group can send offsets. A process that recovers a task waits until no transaction is
@@ -54,7 +55,7 @@ def commit(
         for part in commits:
             send(producer, topics, part)
     after(3)
-    append_ms = max(producer.flush().values())
+    appended = producer.flush()
     after(4)
     offsets: dict[TopicPartition, int] = {}
     for part in commits:
@@ -64,7 +65,7 @@ def commit(
     after(5)
     producer.commit()
     after(6)
-    return append_ms
+    return appended
 
 
 COMMIT_STEPS = range(1, 7)

@@ -190,7 +190,8 @@ def _reapply(
                 task.model.expect(step.updates, published.decisions(step))
             batch = inputs.of(step)
             try:
-                effects = task.step(batch, step.number, step.partitions, () if step.log is None else step.log.adds)
+                adds = () if step.log is None else step.log.adds
+                effects = task.step(batch, step.number, step.partitions, adds, step.clock_shift_ms)
             except (RecallError, NewClassesError) as error:
                 raise _inputs_changed(step, journal, str(error)) from error
             observe(step.number, effects)

@@ -81,6 +81,7 @@ class JournalStep(NamedTuple):
     last_context: str = ""  # digest of the last applied context; "" if no context has been applied
     last_feedback: str = ""  # digest of the last applied record of the feedback topic
     imported: str | None = None  # digest of the imported model, in the first step; see `Generation.whole`
+    clock_shift_ms: int = 0  # time subtracted from append times of feedback, from this step on; 0 until a clock is set
 
     @property
     def wrote(self) -> int:

@@ -249,7 +249,14 @@ class Task:
             pass
         return ()
 
-    def step(self, records: Sequence[Record], number: int, partitions: int = 1, adds: Iterable[str] = ()) -> Effects:
+    def step(
+        self,
+        records: Sequence[Record],
+        number: int,
+        partitions: int = 1,
+        adds: Iterable[str] = (),
+        clock_shift_ms: int = 0,
+    ) -> Effects:
         """Apply records in the given order.
 
         Decision times are unknown until the step's tick is applied. However, if `dated_by` is "context", they are known
@@ -260,6 +267,7 @@ class Task:
             number: the step's number.
             partitions: the number of partitions in each input topic, used to detect misplaced records.
             adds: names of open classes to add to the shared model's log.
+            clock_shift_ms: time to subtract from the append times of feedback, because the broker's clock was set.
 
         Raises:
             StepFailedError: an earlier step raised an error.
@@ -267,12 +275,18 @@ class Task:
         if self._is_broken:
             raise StepFailedError("an earlier step in this task raised an error. Recover the task from its topics")
         self._is_broken = True
+        if clock_shift_ms:
+            records = [self._shifted(record, clock_shift_ms) for record in records]
         with self.model.step() as entries:
             effects = self._step(records, number, partitions)
             for name in adds:
                 self.model.add_class(name)
         self._is_broken = False
         return effects._replace(updates=entries) if entries else effects
+
+    def _shifted(self, record: Record, shift_ms: int) -> Record:
+        is_context = record.topic == self._contexts_topic
+        return record if is_context else record._replace(append_ms=record.append_ms - shift_ms)
 
     def _step(self, records: Sequence[Record], number: int, partitions: int) -> Effects:
         effects = Effects([], [], [], [], [])

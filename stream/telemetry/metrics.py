@@ -120,6 +120,14 @@ MODEL_LAG = Metric(
     "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),
     "Time for which an open transaction has blocked a shared model's log; 0 if no transaction blocks it.",
 )  # fmt: skip
+CLOCK_SHIFT = Metric(
+    "onebit_clock_shift_seconds", Kind.GAUGE, (LEARNER,),
+    "Time that the task subtracts from append times, because the broker's clock was set.", ("partition",),
+)  # fmt: skip
+CLOCK_STEPS = Metric(
+    "onebit_clock_steps_total", Kind.COUNTER, (LEARNER,),
+    "Steps of a broker's clock that this process has left out of stream time.",
+)  # fmt: skip
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
     "onebit_input_lag_records", Kind.GAUGE, _PIPELINE,

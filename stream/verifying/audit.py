@@ -69,6 +69,7 @@ class Finding(NamedTuple):
     foreign: tuple[str, ...] = ()  # the first records from other programs in the learner's topics
     foreign_count: int = 0
     latencies: Sketch = Sketch()  # decision latencies
+    clock_steps: tuple[tuple[int, int], ...] = ()  # steps that begin with another clock shift, and this shift in ms
 
     @property
     def ok(self) -> bool:
@@ -167,6 +168,8 @@ class _Audit:
         self._is_torn = False  # True if an earlier step was committed in part
         self._differs = False  # True if the ledgers differed at an earlier step
         self._faults: list[str] = []
+        self._clock_steps: list[tuple[int, int]] = []
+        self._clock_shift_ms = 0
         self._foreign: list[str] = []
         self._foreign_count = 0
         self._latencies = Sketch()
@@ -221,6 +224,7 @@ class _Audit:
             foreign=tuple(self._foreign),
             foreign_count=self._foreign_count,
             latencies=self._latencies,
+            clock_steps=tuple(self._clock_steps),
         )
 
     def _begin(self, settings: TaskSettings) -> Oracle:
@@ -254,13 +258,16 @@ class _Audit:
         if step.log is not None and step.log.names:
             self._classes.add(step.log.names)
         self._read.clear()
+        if step.clock_shift_ms != self._clock_shift_ms:
+            self._clock_shift_ms = step.clock_shift_ms
+            self._clock_steps.append((step.number, step.clock_shift_ms))
         predictions = self._predictions(step, last)
         date: list[int] = []
         for record in self._records_of(step):
             if record.topic == self._topics.contexts:
                 self._apply_context(oracle, record, predictions, date)
             else:
-                self._apply_feedback(oracle, record)
+                self._apply_feedback(oracle, record._replace(append_ms=record.append_ms - step.clock_shift_ms))
         if oracle.settings.dated_by == "tick" and any(isinstance(event, Decided) for event in oracle.events):
             oracle.undated[step.number] = date
         for offset, (record, _) in predictions.items():

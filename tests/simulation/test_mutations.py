@@ -99,14 +99,14 @@ class Skipping:
 
 
 def commit_without_step(step: int) -> Mutation:
-    def commit(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
+    def commit(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> Any:
         skipping: Any = Skipping(producer, topics, step)
         return commit_module.commit(skipping, consumer, topics, commits, *rest)
 
     return replaced(f"commit step {step} is skipped", learner_module, "commit", commit)
 
 
-def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
+def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> Any:
     """Send the offsets (commit step 5) before the records (steps 2 to 4)."""
 
     class Early(Skipping):
@@ -122,7 +122,7 @@ def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any,
     return commit_module.commit(early, consumer, topics, commits, *rest)
 
 
-def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
+def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> Any:
     """Send predictions with a separate producer, outside the transaction."""
     plain = consumer._broker.broker.producer()
 
