@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import le
 
-from consumers.learner.clock import BrokerClock, shift_of
+from consumers.learner.clock import STEP_MS, BrokerClock, shift_of
 from consumers.learner.shared_model import SharedModel
 from stream.kafka.port import Consumer
 from stream.recovery.chunks import Stored
@@ -165,6 +166,13 @@ class Partition:
         If the first feedback record follows a step, the shift for this task's next step changes instead.
         """
         stream_ms, has_feedback = self.task.join.stream_ms, False
+        times_ms = [record.append_ms for record in records if record.topic == self.feedback.tp.topic]
+        if not times_ms or (
+            all(map(le, times_ms, times_ms[1:]))
+            and not self.clock.ahead_ms(times_ms[-1], now_ms)
+            and times_ms[0] - self.clock_shift_ms > stream_ms - STEP_MS
+        ):
+            return records
         for place, record in enumerate(records):
             if record.topic == self.contexts.tp.topic:
                 continue
