@@ -34,7 +34,7 @@ REASONS = {
     BrokerUnavailableError: "no response in time; check that the broker is running and reachable",
     TransactionTimeoutError: (
         "the transaction timeout exceeds the brokers' limit, transaction.max.timeout.ms (15 minutes by default); "
-        "reduce --transaction-timeout, or raise the limit"
+        "reduce the transaction_timeout setting, or raise the limit"
     ),
     BrokerError: "the broker or the client refused the request",
 }
