@@ -21,8 +21,8 @@ import numpy as np
 from producers.datasets.catalogue import load
 from stream.estimating.challengers import ChallengerEstimator
 from stream.learners import KernelLearner, create
-from stream.learners.challenge import Challenge
-from stream.learners.mixture import Mixture
+from stream.learners.wrappers.challenge import Challenge
+from stream.learners.wrappers.mixture import Mixture
 from stream.wire.records import Challenged, Example, Outcome, Prediction
 
 PAIRS = (("igw-logistic", "late-ucb"), ("late-ucb", "stack-igw"), ("stack-igw", "igw-logistic"))

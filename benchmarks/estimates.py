@@ -32,7 +32,7 @@ from stream.estimating.intervals import Interval
 from stream.estimating.policies import Policy, Training, parse_policy
 from stream.estimating.rows import Chunk, LogBatch
 from stream.learners import KernelLearner, Learner, create
-from stream.learners.mixture import Mixture
+from stream.learners.wrappers.mixture import Mixture
 from stream.wire.records import Features, FloatArray
 
 RESULTS = Path(__file__).parent / "results"

@@ -17,7 +17,7 @@ import numpy as np
 from late_bits import Loaded, choice_of, error_percent, load, stream_of
 
 from stream.learners import KernelLearner, Learner, create
-from stream.learners.running_scale import RunningScale
+from stream.learners.wrappers.running_scale import RunningScale
 
 UNIT = 1e4
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream.learners import create
 from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Examples, Patience, run
-from stream.offline_shared import run_shared
+from stream.offline.shared import run_shared
 from stream.recovery.state import state_digest
 from tests.oracles.shared_model import LogEntry, SharedModel
 

@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("stream.kafka",),
             ("stream.settings",),
             ("stream.task", "stream.learners", "stream.shared"),
-            ("stream.devkafka", "stream.telemetry", "stream.recovery", "stream.offline", "stream.offline_shared"),
+            ("stream.devkafka", "stream.telemetry", "stream.recovery", "stream.offline"),
             ("stream.measures", "stream.estimating"),
             ("stream.verifying", "stream.reporting", "stream.programs"),
             ("producers", "consumers"),
@@ -62,7 +62,7 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 CORE = frozenset(
     ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.wire", "stream.task",
      "stream.shared", "stream.learners", "stream.recovery", "stream.verifying", "stream.offline",
-     "stream.offline_shared", "stream.estimating", "onebit.simulation", "stream.kafka.port",
+     "stream.estimating", "onebit.simulation", "stream.kafka.port",
      "stream.kafka.embedded", "stream.kafka.reading",
      "stream.telemetry.metrics", "stream.telemetry.samples",
      "stream.telemetry.sketch", "stream.telemetry.heartbeat", "stream.telemetry.exposition")

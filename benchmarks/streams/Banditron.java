@@ -1,6 +1,6 @@
 import java.nio.ByteBuffer;
 
-/** The banditron of stream/learners/banditron.py: epsilon-greedy decisions, updates with the current greedy class. */
+/** The banditron of stream/learners/first_order/banditron.py: epsilon-greedy decisions, updates with the current greedy class. */
 final class Banditron {
     private static final int VERSION_BYTES = Long.BYTES;
 

@@ -29,7 +29,7 @@ from onebit.experiments.streams import (
 from stream.learners import Learner, ParameterError
 from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Patience, Run, run
-from stream.offline_shared import run_shared
+from stream.offline.shared import run_shared
 from stream.reporting.run_report import versions
 from stream.task.settings import TaskSettings
 

@@ -1,4 +1,4 @@
-"""Estimates for challengers, which learn from the champion's decisions; see `stream.learners.challenge`.
+"""Estimates for challengers, which learn from the champion's decisions; see `stream.learners.wrappers.challenge`.
 
 A prediction contains the class a that the champion played, the propensity p of a, and, for each challenger, the class
 a′ that the challenger chose with its own draw. Let w = 1[a′ = a]/p. Given a, the mean of w is p′/p, where p′ is the

@@ -1,6 +1,6 @@
-"""Learning algorithms, with one file per paper. `create` creates a learner by name.
+"""Learning algorithms, with one folder per family and one file per paper. `create` creates a learner by name.
 
-Importing this package imports all of its modules, and thereby registers their learners.
+Importing this package imports all modules in it and in its folders, and thereby registers their learners.
 """
 
 import importlib
@@ -9,8 +9,8 @@ import pkgutil
 from stream.learners.base import Cost, FromLogs, KernelLearner, Learner, Parameter, ParameterError, State
 from stream.learners.registry import check_parameters, create, registered, sparse_defaults
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
 
 __all__ = [
     "Cost",

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from stream.learners.base import ParameterError
-from stream.learners.late_ucb import SIZE_MAX, LateUcb
+from stream.learners.late_bits.late_ucb import SIZE_MAX, LateUcb
+from stream.learners.late_bits.stack_igw import StackIgw
 from stream.learners.registry import check_parameters, is_dense
-from stream.learners.stack_igw import StackIgw
 
 STATE_BYTES_MAX = 64 * 2**20
 """Limit on the state size of a default learner. The limit keeps snapshots and recovery fast."""

@@ -55,9 +55,10 @@ def _cache_directory() -> str:
 
     Numba recompiles a kernel if the kernel's own file has changed, but not if the only change is in another file that
     contains a function called by the kernel. The path therefore contains a digest of this file and of all
-    `*_kernels.py` files. The directory is outside the package, because the package may be read-only.
+    `*_kernels.py` files in the families' folders. The directory is outside the package, because the package may be
+    read-only.
     """
-    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*kernels.py"))]
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*kernels.py"))]
     digest = hashlib.blake2b(b"".join(sources) + numba.__version__.encode(), digest_size=8).hexdigest()
     roots = []
     with suppress(FileNotFoundError):  # no temporary directory is writable

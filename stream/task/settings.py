@@ -9,9 +9,9 @@ import numpy as np
 
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.learners.base import KernelLearner
-from stream.learners.challenge import SOUND, Challenge
-from stream.learners.mixture import Mixture
-from stream.learners.running_scale import RunningScale
+from stream.learners.wrappers.challenge import SOUND, Challenge
+from stream.learners.wrappers.mixture import Mixture
+from stream.learners.wrappers.running_scale import RunningScale
 from stream.parsing import shown
 from stream.settings.model import Stored
 from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields

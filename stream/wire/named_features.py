@@ -51,7 +51,7 @@ class Kind(StrEnum):
 
 Scaling = Literal["none", "standard"]
 """The scaling of numeric features: either none, or to a mean of 0 and a standard deviation of 1; see
-`producers.datasets.scaling` and `stream.learners.running_scale`."""
+`producers.datasets.scaling` and `stream.learners.wrappers.running_scale`."""
 
 
 class Scale(NamedTuple):

@@ -168,7 +168,7 @@ def test_duplicate_plugin_names_are_rejected(install: Install, onebit: Onebit) -
     install("twin-a", "", learners={"twin": "twin_a:X", "banditron": "twin_a:X"})
     install("twin-b", "", learners={"twin": "twin_b:X"})
 
-    assert learners()["banditron"].__module__ == "stream.learners.banditron"
+    assert learners()["banditron"].__module__ == "stream.learners.first_order.banditron"
     with pytest.raises(PluginError, match=r"twin-a 1\.0.* and .*twin-b 1\.0"):
         learners()["twin"]
     assert "is already the name of a built-in object" in onebit("learners", "--json").err

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.learners import KernelLearner, Learner, ParameterError, create, registered
-from stream.learners.mixture import Mixture
-from stream.learners.running_scale import RunningScale
-from stream.learners.wrapper import Wrapper
+from stream.learners.wrappers.mixture import Mixture
+from stream.learners.wrappers.running_scale import RunningScale
+from stream.learners.wrappers.wrapper import Wrapper
 from stream.offline import NEVER, Examples, run
 from stream.wire.records import Decision, Features, FloatArray
 

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from stream.learners import KernelLearner, ParameterError, create
-from stream.learners.challenge import Challenge
-from stream.learners.mixture import Mixture
-from stream.learners.running_scale import RunningScale
+from stream.learners.wrappers.challenge import Challenge
+from stream.learners.wrappers.mixture import Mixture
+from stream.learners.wrappers.running_scale import RunningScale
 from stream.shared.view import Overlay
 from stream.wire.records import Decision, Features
 from tests.learners.test_battery import Case, examples

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synnonsep, synsep
 from stream.learners import ParameterError, create
-from stream.learners.confidit import VARIANTS
+from stream.learners.second_order.confidit import VARIANTS
 from stream.wire.records import FloatArray
 from tests.learners.agreement import Round, assert_agree, delays, rounds_of
 from tests.oracles.confidit import NaiveConfidit

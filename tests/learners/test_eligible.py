@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stream.learners import KernelLearner, ParameterError, create, registered
-from stream.learners.mixture import Mixture
-from stream.learners.running_scale import RunningScale
+from stream.learners.wrappers.mixture import Mixture
+from stream.learners.wrappers.running_scale import RunningScale
 from stream.wire.records import NOT_ELIGIBLE, IndexArray
 from tests.learners import test_agreement, test_confidit, test_late_bits
 from tests.learners.agreement import Round, assert_agree, delays

@@ -1,6 +1,7 @@
 """The cache of compiled kernels is keyed by a digest of the kernel files, so shared kernels must be in these files."""
 
 import importlib
+import pkgutil
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ from numba.core.registry import CPUDispatcher
 from stream import learners
 from stream.learners import kernels
 
-FOLDER = Path(learners.__file__).parent
+MODULES = sorted(module.name for module in pkgutil.walk_packages(learners.__path__, "stream.learners."))
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__"))
+@pytest.mark.parametrize("name", MODULES)
 def test_shared_kernels_are_defined_in_kernel_files(name: str) -> None:
-    found: dict[str, Any] = vars(importlib.import_module(f"stream.learners.{name}"))
+    found: dict[str, Any] = vars(importlib.import_module(name))
     homes = {kernel.py_func.__module__ for kernel in found.values() if isinstance(kernel, CPUDispatcher)}
-    elsewhere = homes - {f"stream.learners.{name}"}
+    elsewhere = homes - {name}
     assert [home for home in elsewhere if not home.endswith("kernels")] == []
 
 
@@ -25,7 +26,8 @@ def test_cache_key_changes_with_any_kernel_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
     found = []
-    for name in ("kernels.py", "a_kernels.py", "b_kernels.py", "learner.py"):
+    (tmp_path / "family").mkdir()
+    for name in ("kernels.py", "a_kernels.py", "family/b_kernels.py", "learner.py"):
         (tmp_path / name).write_text("", encoding="utf-8")
         for source in ("one = 1", "one = 2"):
             (tmp_path / name).write_text(source, encoding="utf-8")

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from stream.learners import Learner, ParameterError, check_parameters, create, registered
 from stream.learners.base import KernelLearner
-from stream.learners.late_ucb import PROJECTION_SEED, WAVES_SEED, projection, random_waves
-from stream.learners.random_features_kernels import cosines, median_of_distances
-from stream.learners.symmetric_kernels import BLOCK
+from stream.learners.late_bits.late_ucb import PROJECTION_SEED, WAVES_SEED, projection, random_waves
+from stream.learners.late_bits.random_features_kernels import cosines, median_of_distances
+from stream.learners.late_bits.symmetric_kernels import BLOCK
 from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Features, FloatArray
 from tests.learners.agreement import Round, assert_agree, delays, rounds_of
@@ -148,7 +148,7 @@ def texts(size: int, d: int, seed: int = 12) -> list[Round]:
 @pytest.mark.parametrize(("rows_max", "late"), [(32_768, 300), (90, 0)])
 def test_word_vectors_agree_with_the_transcription(rows_max: int, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     d = 160
-    monkeypatch.setattr("stream.learners.stack_igw.ROWS_MAX", rows_max)
+    monkeypatch.setattr("stream.learners.late_bits.stack_igw.ROWS_MAX", rows_max)
     learner, oracle = create("stack-igw", n_classes=K, n_features=d), NaiveStackIgw(K, d, drift="global")
     assert oracle.words is not None
     oracle.words.rows_max = rows_max
@@ -484,7 +484,7 @@ def test_late_ucb_without_drift_is_retractable_and_the_default_for_corrections()
 def test_state_with_other_random_matrices_is_rejected(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     state = create("late-ucb", 3, 9, project=4).state()
     create("late-ucb", 3, 9, project=4).load(state)
-    monkeypatch.setattr(f"stream.learners.late_ucb.{seed}", 7)
+    monkeypatch.setattr(f"stream.learners.late_bits.late_ucb.{seed}", 7)
     with pytest.raises(ValueError, match="matrices"):
         create("late-ucb", 3, 9, project=4).load(state)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stream.learners import FromLogs, KernelLearner, ParameterError, create, registered
-from stream.learners.mixture import Mixture
-from stream.learners.running_scale import RunningScale
+from stream.learners.wrappers.mixture import Mixture
+from stream.learners.wrappers.running_scale import RunningScale
 from stream.task.settings import TaskSettings
 from tests.learners.test_battery import Case, examples
 from tests.oracles.floor import FloorOracle

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from stream.learners import Learner, ParameterError, create
-from stream.learners.one_sided_banditron import project
-from stream.learners.version_space import Sampled
+from stream.learners.notes.one_sided_banditron import project
+from stream.learners.notes.version_space import Sampled
 from stream.wire.records import FloatArray
 from tests.learners.agreement import Round, assert_agree, delays, rounds_of
 from tests.oracles import notes

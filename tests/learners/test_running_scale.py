@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream.learners import KernelLearner, State, create
-from stream.learners.running_scale import FIRST, LIMIT, RunningScale
+from stream.learners.wrappers.running_scale import FIRST, LIMIT, RunningScale
 from stream.offline import Examples, run
 from stream.wire.records import Decision, Features, FloatArray
 from tests.oracles.running_scale import RunningScaleOracle, Scaled

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from stream.learners import create
-from stream.learners.soba import BLOCK
+from stream.learners.second_order.soba import BLOCK
 from stream.wire.records import Decision, Features
 
 

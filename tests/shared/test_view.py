@@ -8,8 +8,8 @@ import pytest
 
 from stream.learners import create, registered
 from stream.learners.base import KernelLearner
-from stream.learners.mixture import Mixture
-from stream.learners.running_scale import RunningScale
+from stream.learners.wrappers.mixture import Mixture
+from stream.learners.wrappers.running_scale import RunningScale
 from stream.recovery.state import state_digest
 from stream.shared.replica import Replica
 from stream.shared.view import View

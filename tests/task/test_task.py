@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.learners import ParameterError, banditron, create, soba
+from stream.learners import ParameterError, create
+from stream.learners.first_order import banditron
+from stream.learners.second_order import soba
 from stream.recovery.state import state_digest
 from stream.settings.task_fields import JoinSettings
 from stream.task import placement

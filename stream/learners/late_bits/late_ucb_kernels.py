@@ -5,8 +5,8 @@ from math import inf, sqrt
 import numpy as np
 
 from stream.learners.kernels import argmax, bounded, compiled, inlined, norm_of, sum_of_rows, unit
-from stream.learners.random_features_kernels import SAMPLE, waves
-from stream.learners.symmetric_kernels import aligned_row, block_of, padded, variance
+from stream.learners.late_bits.random_features_kernels import SAMPLE, waves
+from stream.learners.late_bits.symmetric_kernels import aligned_row, block_of, padded, variance
 from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
 
 PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x; random features are a separate option

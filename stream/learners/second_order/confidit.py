@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import Cost, Extent, FromLogs, KernelLearner, Kernels, Parameter
-from stream.learners.confidit_kernels import (
+from stream.learners.registry import register
+from stream.learners.second_order.confidit_kernels import (
     PENDING_MAX,
     observe_diag,
     observe_full,
@@ -19,7 +20,6 @@ from stream.learners.confidit_kernels import (
     update_diag,
     update_full,
 )
-from stream.learners.registry import register
 
 CONFIDENCES = ("constant", "theory", "modified")
 VARIANTS = {  # Table 2 of the paper: projection, confidence, covariance

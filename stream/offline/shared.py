@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner
-from stream.offline import EXPIRED, FOR_EVER, LATE, Examples, Patience, Run, check_run, schedule_of
+from stream.offline.loop import EXPIRED, FOR_EVER, LATE, Examples, Patience, Run, check_run, schedule_of
 from stream.shared.replica import apply_entries
 from stream.shared.view import Overlay
 from stream.wire.records import Decision, FloatArray

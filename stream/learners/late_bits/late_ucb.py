@@ -32,7 +32,7 @@ from stream.learners.kernels import (
     unit,
     watch,
 )
-from stream.learners.late_ucb_kernels import (
+from stream.learners.late_bits.late_ucb_kernels import (
     ALARMS,
     BELIEVED,
     CLASSES,
@@ -67,9 +67,9 @@ from stream.learners.late_ucb_kernels import (
     weights_of,
     with_bias,
 )
-from stream.learners.random_features_kernels import SAMPLE, add_to_sample
+from stream.learners.late_bits.random_features_kernels import SAMPLE, add_to_sample
+from stream.learners.late_bits.symmetric_kernels import ALIGNMENT, add_observation, block_of, padded, times
 from stream.learners.registry import register
-from stream.learners.symmetric_kernels import ALIGNMENT, add_observation, block_of, padded, times
 from stream.wire.records import FloatArray, IndexArray
 
 SIZE_MAX = 512

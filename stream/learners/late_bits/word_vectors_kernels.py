@@ -22,7 +22,7 @@ from math import sqrt
 import numpy as np
 
 from stream.learners.kernels import assign, compiled, inlined, sum_of_rows
-from stream.learners.symmetric_kernels import aligned_row, padded
+from stream.learners.late_bits.symmetric_kernels import aligned_row, padded
 from stream.wire.records import FloatArray, IndexArray
 
 ROWS_MAX = 32_768

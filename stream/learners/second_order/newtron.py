@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter, sparse
-from stream.learners.newtron_kernels import (
+from stream.learners.registry import register
+from stream.learners.second_order.newtron_kernels import (
     accumulate_diagonal,
     predict_diagonal,
     predict_full,
@@ -15,7 +16,6 @@ from stream.learners.newtron_kernels import (
     update_diagonal,
     update_full,
 )
-from stream.learners.registry import register
 from stream.wire.records import Decision, Features, FloatArray
 
 PARAMETERS = (

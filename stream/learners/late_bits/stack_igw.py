@@ -31,8 +31,7 @@ from stream.learners.kernels import (
     sample_inverse_gap,
     watch,
 )
-from stream.learners.registry import register
-from stream.learners.stack_igw_kernels import (
+from stream.learners.late_bits.stack_igw_kernels import (
     A_START,
     ALARMS,
     BIAS,
@@ -70,8 +69,8 @@ from stream.learners.stack_igw_kernels import (
     update_stack,
     weighted,
 )
-from stream.learners.symmetric_kernels import aligned
-from stream.learners.word_vectors_kernels import (
+from stream.learners.late_bits.symmetric_kernels import aligned
+from stream.learners.late_bits.word_vectors_kernels import (
     FREQUENCY_MIN,
     IS_ON,
     RIDGE,
@@ -94,6 +93,7 @@ from stream.learners.word_vectors_kernels import (
     squares,
     words_size,
 )
+from stream.learners.registry import register
 from stream.wire.records import NOT_ELIGIBLE, Decision, Features, FloatArray, IndexArray
 
 

@@ -17,7 +17,7 @@ from stream.learners.base import (
     sparse,
 )
 from stream.learners.kernels import compiled
-from stream.learners.wrapper import Wrapper
+from stream.learners.wrappers.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 U_MAX = 1.0 - 2.0**-53

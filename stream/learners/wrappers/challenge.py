@@ -20,7 +20,7 @@ from stream.learners.base import (
     sparse,
 )
 from stream.learners.kernels import compiled
-from stream.learners.wrapper import Wrapper, rewrapped
+from stream.learners.wrappers.wrapper import Wrapper, rewrapped
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
 
 OTHER, OTHER_GREEDY, IS_CHALLENGER = -3, -2, -1

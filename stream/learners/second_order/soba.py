@@ -7,7 +7,7 @@ import numpy as np
 
 from stream.learners.base import MARGIN, Cost, Extent, FromLogs, KernelLearner, Kernels, Parameter
 from stream.learners.registry import register
-from stream.learners.soba_kernels import (
+from stream.learners.second_order.soba_kernels import (
     count_round_diagonal,
     count_round_full,
     predict_diagonal,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream.learners.base import Cost, Extent, KernelLearner, Kernels
 from stream.learners.kernels import VALUE_MAX, check_event, compiled
-from stream.learners.wrapper import Wrapper
+from stream.learners.wrappers.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 FIRST = 16

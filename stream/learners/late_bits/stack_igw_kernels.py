@@ -5,7 +5,7 @@ from math import inf, log, sqrt
 import numpy as np
 
 from stream.learners.kernels import bounded, compiled, logistic, unit
-from stream.learners.word_vectors_kernels import (
+from stream.learners.late_bits.word_vectors_kernels import (
     IS_ON,
     RIDGE,
     centroids_of,

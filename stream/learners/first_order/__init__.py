@@ -1,0 +1,1 @@
+"""Learners that take first-order steps from one bit."""

@@ -1,0 +1,1 @@
+"""Learners designed for bits that arrive late, and their parts."""

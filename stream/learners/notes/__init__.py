@@ -1,0 +1,1 @@
+"""Learners from "Bandit Multiclass Classification" (the Notes)."""

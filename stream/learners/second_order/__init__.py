@@ -1,0 +1,1 @@
+"""Learners that store a covariance or its diagonal: SOBA, Newtron and Confidit."""

@@ -1,0 +1,1 @@
+"""Learners that wrap another learner: running scale, mixture with fixed policies, and challenger."""
