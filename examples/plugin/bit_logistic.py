@@ -2,48 +2,50 @@
 
 from collections.abc import Mapping
 from math import exp
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 import onebit
 from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
     add_scaled,
-    argmax,
-    check_event,
-    compiled,
-    limit,
-    linear_scores,
+    kernel,
+    linear_greedy,
     sample_epsilon_greedy,
     usable,
 )
 
 
-@compiled
-def predict(
-    indices: Any, values: Any, u: float, scores: Any, eligible: Any, W: Any, epsilon: float, step: float
-) -> tuple[int, int, float]:
+class Model(NamedTuple):
+    """The kernels' last argument: the weights and the parameters."""
+
+    W: Any  # float64[K, d]
+    epsilon: float
+    step: float
+
+
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Play the class with the highest score or, with probability epsilon, a class drawn uniformly at random."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    limit(scores, eligible)
-    greedy = argmax(scores)
-    action, propensity = sample_epsilon_greedy(greedy, scores, epsilon, u)
+    greedy = linear_greedy(event, model.W)
+    action, propensity = sample_epsilon_greedy(greedy, event.scores, model.epsilon, event.u)
     return action, greedy, propensity
 
 
-@compiled
-def update(
-    indices: Any, values: Any, action: int, greedy: int, propensity: float, scores: Any, reward: int, v: float,
-    label: int, W: Any, epsilon: float, step: float,
-) -> bool:  # fmt: skip
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """Take one gradient step on the log loss of the bit."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    if not usable(event, *model.W.shape):
         return False
+    indices, values = event.x
     score = 0.0
     for j in range(indices.size):
-        score += W[action, indices[j]] * values[j]
-    add_scaled(W, action, step * (reward - 1.0 / (1.0 + exp(-min(max(score, -30.0), 30.0)))), indices, values)
+        score += model.W[event.action, indices[j]] * values[j]
+    error = event.reward - 1.0 / (1.0 + exp(-min(max(score, -30.0), 30.0)))
+    add_scaled(model.W, event.action, model.step * error, event.x)
     return True
 
 
@@ -58,12 +60,11 @@ class BitLogistic(onebit.KernelLearner):
         onebit.Parameter("step", 0.5, "step size for the gradient descent", low=0.0, high=1e6),
     )
     supports_eligible: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
+    kernels = Kernels(predict, update)
 
     def __init__(self, n_classes: int, n_features: int, epsilon: float, step: float) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W, epsilon, step))  # state, and the kernels' last arguments
+        super().__init__(n_classes, n_features, {"W": W}, Model(W, epsilon, step))  # the state and the model
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> onebit.Cost:

@@ -1,37 +1,23 @@
 """The learner interface, and the class that declares a learner's parameters."""
 
-import hashlib
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
-from types import CodeType, FunctionType
-from typing import Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
-from stream.learners.kernels import DRIFTS, compiled, observe_nothing
+from stream.learners.entries import OBSERVE, PREDICT, RETRACT, UPDATE, entry_point, handle_of
+from stream.learners.kernels import DRIFTS, Kernels, observe_nothing
 from stream.parsing import parse_number, parse_whole
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray, make
 
 State = dict[str, NDArray[Any] | float | int | str]
 """A learner's state: named arrays and scalars that, together with the parameters, determine its future behaviour."""
-
-Kernel = Callable[..., Any]
-
-
-class Kernels(NamedTuple):
-    """A learner's compiled functions; see `stream.learners.kernels`."""
-
-    predict: Kernel
-    update: Kernel
-    observe: Kernel = observe_nothing
-    log: Kernel = observe_nothing  # (indices, values, action, scores, *model); stores an action's logged values
-
 
 U_STEP = 2.0**-53
 """Initial increment of u in `distribution` if, because of rounding, u is still in the previous class's interval."""
@@ -330,46 +316,47 @@ def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]
 
 
 class KernelLearner(Learner):
-    """A learner implemented as kernels over flat arrays; see `stream.learners.kernels`.
+    """A learner implemented as kernels; see `stream.learners.kernels`.
 
     If an update cannot be represented in float64 (an entry of x is NaN or above 1e100; see `usable`), `predict` still
     decides, but `update` leaves the model unchanged and returns False.
     """
 
-    predict_kernel: ClassVar[Kernel]
-    observe_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)
-    update_kernel: ClassVar[Kernel]
-    retract_kernel: Kernel  # for `retract`; not needed by learners that cannot retract, or that override `retract`
+    kernels: Kernels
     logged_size: int = 0  # number L of learner-specific values per decision
     is_linear: bool = True  # the scores are linear in x, with the weights in the state's array W
-    kernels: Kernels  # the class's kernels unless a parameter selects others
     arrays: dict[str, NDArray[Any]]  # the state arrays by name; written in place, never replaced
-    model: tuple[Any, ...]  # the kernel arguments that follow the event
+    model: Any  # the kernels' last argument: a NamedTuple of arrays, numbers and such NamedTuples
 
     def __init__(
         self,
         n_classes: int,
         n_features: int,
         arrays: Mapping[str, NDArray[Any]],
-        model: tuple[Any, ...],
+        model: Any,
         kernels: Kernels | None = None,
     ) -> None:
-        """Set the state's arrays and the kernels' model arguments.
+        """Set the state's arrays and the kernels' model.
 
         Args:
             n_classes: K.
             n_features: d.
-            arrays: All arrays in the state, by name. Each is an array in `model`, or a view of such an array. Passing
-                an array costs 0.1 µs per call, so learners stack arrays of equal shape.
-            model: The kernel arguments that follow the event. Arrays, including scratch space, precede constants.
+            arrays: All arrays in the state, by name. Each is an array in `model`, or a view of such an array.
+            model: The kernels' last argument, a NamedTuple of contiguous arrays and numbers.
             kernels: Kernels to use instead of the class's own.
         """
         super().__init__(n_classes, n_features)
         self.arrays = dict(arrays)
         self.model = model
-        self.kernels = kernels or Kernels(self.predict_kernel, self.update_kernel, self.observe_kernel)
-        self._predict, self._update, self._observe, self._log = self.kernels
-        self._observes = self._observe is not observe_nothing
+        if kernels is not None:
+            self.kernels = kernels
+        self._handle = handle_of(model)
+        self._predict = entry_point(self.kernels.predict, PREDICT, model)
+        self._update = entry_point(self.kernels.update, UPDATE, model)
+        self._observe = entry_point(self.kernels.observe, OBSERVE, model)
+        self._log = entry_point(self.kernels.log, OBSERVE, model)
+        self._retract = entry_point(self.kernels.retract, RETRACT, model)
+        self._observes = self.kernels.observe is not observe_nothing
         self._every = all_classes(n_classes)
         self._of_scores, self._of_logged = slice(n_classes), slice(n_classes, None)
 
@@ -380,7 +367,7 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         scores = np.empty(self.n_classes + self.logged_size)
         among = self._every if eligible is None else self.among(eligible)
-        action, greedy, propensity = self._predict(indices, values, u, scores, among, *self.model)
+        action, greedy, propensity = self._predict(indices, values, u, scores, among, self._handle)
         if self.logged_size == 0:
             return make(Decision, (action, greedy, propensity, scores, NOTHING_LOGGED))
         return make(Decision, (action, greedy, propensity, scores[self._of_scores], scores[self._of_logged]))
@@ -390,13 +377,13 @@ class KernelLearner(Learner):
         among = self.among(eligible)
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         scores = np.empty(self.n_classes + self.logged_size)
-        return _distribution(self.n_classes, lambda u: self._predict(indices, values, u, scores, among, *self.model))
+        return _distribution(self.n_classes, lambda u: self._predict(indices, values, u, scores, among, self._handle))
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:
         """Record that `decision` was made for x."""
         if self._observes:
             indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-            self._observe(indices, values, *self._kernel_arguments(decision), *self.model)
+            self._observe(indices, values, *self._kernel_arguments(decision), self._handle)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
         """Yield the name of each array that `observe_early` may change, and the index of the changed part."""
@@ -412,7 +399,7 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         K = self.n_classes
         row = np.concatenate((decision.scores, decision.logged))
-        self._log(indices, values, action, row, *self.model)
+        self._log(indices, values, action, decision.greedy, propensity, row, self._handle)
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
@@ -444,22 +431,21 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         action, greedy, propensity, scores = self._kernel_arguments(decision)
         changed: bool = self._update(
-            indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, *self.model
+            indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, self._handle
         )
         return changed
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """See `Learner.retract`. Calls `retract_kernel`, unless the rewards are equal."""
+        """See `Learner.retract`. Calls the retract kernel, unless the rewards are equal."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         if assumed_reward == reward:
             return False
         indices, values = sparse(x, self.n_features)
-        action, _, propensity, scores = self._kernel_arguments(decision)
-        rewards = int(assumed_reward), int(reward)
-        return bool(self.retract_kernel(indices, values, action, propensity, scores, *rewards, v, *self.model))
+        rewards = int(reward), v, -1, int(assumed_reward)
+        return bool(self._retract(indices, values, *self._kernel_arguments(decision), *rewards, self._handle))
 
     @property
     def alarms(self) -> FloatArray:
@@ -560,37 +546,3 @@ def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[st
             raise ValueError(f"cannot load {name}: expected {key} of shape {array.shape}; got {np.shape(state[key])}")
     for key, array in target.items():
         array[...] = state[key]
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_compiled: dict[tuple[CodeType, Kernels, tuple[Any, ...]], Callable[..., object]] = {}
-
-
-def compile_with(learner: KernelLearner, template: Callable[P, R], **others: Any) -> Callable[P, R]:
-    """Compile a function that calls this learner's kernels.
-
-    The function is copied, and the kernels become globals of the copy. Numba does not cache a function on disk if it
-    receives compiled functions as arguments or from a closure, but does cache such a copy. The copy's name contains a
-    digest of the kernels' names and source. Numba therefore recompiles the copy when the source changes.
-
-    Args:
-        learner: The learner whose kernels are used.
-        template: A module-level function that calls `predict`, `observe`, `update` or `log` as globals.
-        others: Other globals used by the template: compiled functions and integers.
-    """
-    assert isinstance(template, FunctionType)
-    kernels = learner.kernels
-    key = template.__code__, kernels, tuple(others.items())
-    if key not in _compiled:
-        called = [*kernels, *(other for other in others.values() if not isinstance(other, int))]
-        names = [getattr(kernel, "__name__", "kernel") for kernel in called]
-        names += [str(other) for other in others.values() if isinstance(other, int)]
-        sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in called]
-        digest = hashlib.blake2b("".join(names + sources).encode(), digest_size=8).hexdigest()
-        namespace = {**template.__globals__, **kernels._asdict(), **others}
-        copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{digest}")
-        copy.__qualname__, copy.__module__ = copy.__name__, template.__module__
-        _compiled[key] = compiled(copy)
-    return _compiled[key]  # type: ignore[return-value]  # has the template's type

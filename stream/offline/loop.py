@@ -15,12 +15,15 @@ A pipeline applies events in the same order if each round lasts one millisecond 
 each round. The pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import KernelLearner, Learner, all_classes, compile_with
+from stream.learners.base import KernelLearner, Learner, all_classes
+from stream.learners.entries import compile_with
+from stream.learners.kernels import Decided, Event
 from stream.settings.task_fields import LatePolicy, OnExpiry
 from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
@@ -80,6 +83,26 @@ class Schedule(NamedTuple):
     late: int
 
 
+class Task(NamedTuple):
+    """The input of a loop."""
+
+    examples: Examples
+    u: FloatArray  # float64[n]
+    v: FloatArray  # float64[n]
+    schedule: Schedule
+    needs_label: bool
+    classes: IndexArray  # int32[K], all classes
+
+
+class Decisions(NamedTuple):
+    """The decisions that a loop makes."""
+
+    actions: NDArray[np.int64]  # int64[n]
+    greedy: NDArray[np.int64]  # int64[n]
+    propensities: FloatArray  # float64[n]
+    scores: FloatArray  # float64[rows, K + L], with the scores and logged values of event t in row t % rows
+
+
 def run(
     learner: Learner,
     examples: Examples,
@@ -107,45 +130,34 @@ def run(
     delays = np.zeros(size, dtype=np.int64) if delays is None else delays
     check_run(learner, examples, u, v, delays, patience)
     schedule = schedule_of(delays, patience)
-    actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-    propensities = np.empty(size)
     # An event's scores are kept until its last update. Their row in the array is then reused for a later event.
     waits_max = int((schedule.rounds - schedule.events).max(initial=0))
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
-    scores = np.empty((max(1, min(size, waits_max + 1)), K + logged_size))
-    loop = _loop_in_python
+    made = Decisions(
+        actions=np.empty(size, dtype=np.int64),
+        greedy=np.empty(size, dtype=np.int64),
+        propensities=np.empty(size),
+        scores=np.empty((max(1, min(size, waits_max + 1)), K + logged_size)),
+    )
+    task = Task(examples, u, v, schedule, learner.needs_label, all_classes(K))
+    loop: Callable[..., tuple[int, int, int]] = _loop_in_python
+    model: Any = (learner, {})
     if isinstance(learner, KernelLearner):
-        loop = compile_with(learner, _loop)
-    model = learner.model if isinstance(learner, KernelLearner) else (learner, {})
+        loop, model = compile_with(learner, _loop), learner.model
     decided = applied = updates = 0
     while True:
-        decided, applied, changed = loop(
-            decided,
-            applied,
-            *examples,
-            u,
-            v,
-            schedule.rounds,
-            schedule.events,
-            schedule.kinds,
-            learner.needs_label,
-            all_classes(learner.n_classes),
-            actions,
-            greedy,
-            propensities,
-            scores,
-            model,
-        )
+        decided, applied, changed = loop(decided, applied, task, made, model)
         updates += changed
         if applied == schedule.events.size:
             break
         s = int(schedule.events[applied])
-        row = scores[s % scores.shape[0]].copy()
-        decision = Decision(int(actions[s]), int(greedy[s]), float(propensities[s]), row[:K], row[K:])
-        real = int(actions[s] == examples.labels[s])
+        row = made.scores[s % made.scores.shape[0]].copy()
+        decision = Decision(int(made.actions[s]), int(made.greedy[s]), float(made.propensities[s]), row[:K], row[K:])
+        real = int(made.actions[s] == examples.labels[s])
         updates += learner.retract(examples.features(s), decision, 0, real, float(v[s]))
         applied += 1
+    actions, greedy, propensities, _ = made
     return Run(actions, greedy, propensities, updates, schedule.matched, schedule.expired, schedule.late)
 
 
@@ -203,31 +215,15 @@ def check_run(
     policies.check_policies(learner)
 
 
-def _loop(
-    decided: int,
-    applied: int,
-    offsets: NDArray[np.int64],
-    indices: IndexArray,
-    values: FloatArray,
-    labels: NDArray[np.int64],
-    u: FloatArray,
-    v: FloatArray,
-    rounds: NDArray[np.int64],
-    events: NDArray[np.int64],
-    kinds: NDArray[np.int8],
-    needs_label: bool,
-    classes: IndexArray,
-    actions: NDArray[np.int64],
-    greedy: NDArray[np.int64],
-    propensities: FloatArray,
-    scores: FloatArray,
-    model: tuple[Any, ...],
-) -> tuple[int, int, int]:
+def _loop(decided: int, applied: int, task: Task, made: Decisions, model: Any) -> tuple[int, int, int]:
     """Apply due updates, then make the next event's decision. The learner's kernels are globals; see `compile_with`.
 
     Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends after the
     last event, or before a correction for late feedback. The caller applies the correction.
     """
+    (offsets, indices, values, labels), u, v = task.examples, task.u, task.v
+    rounds, events, kinds = task.schedule.rounds, task.schedule.events, task.schedule.kinds
+    actions, greedy, propensities, scores = made
     size, rows = labels.size, scores.shape[0]
     updates = 0
     while True:
@@ -235,63 +231,34 @@ def _loop(
             s = events[applied]
             if kinds[applied] == LATE:
                 return decided, applied, updates
-            start, stop = offsets[s], offsets[s + 1]
-            changed = update(  # type: ignore[name-defined] # noqa: F821
-                indices[start:stop],
-                values[start:stop],
+            event = Decided(
+                Features(indices[offsets[s] : offsets[s + 1]], values[offsets[s] : offsets[s + 1]]),
                 actions[s],
                 greedy[s],
                 propensities[s],
                 scores[s % rows],
                 1 if kinds[applied] == MATCHED and actions[s] == labels[s] else 0,
                 v[s],
-                labels[s] if needs_label else -1,
-                *model,
+                labels[s] if task.needs_label else -1,
             )
-            updates += 1 if changed else 0
+            updates += 1 if update(event, model) else 0  # type: ignore[name-defined] # noqa: F821
             applied += 1
         if decided == size:
             return decided, applied, updates
         t = decided
-        start, stop = offsets[t], offsets[t + 1]
-        actions[t], greedy[t], propensities[t] = predict(  # type: ignore[name-defined] # noqa: F821
-            indices[start:stop], values[start:stop], u[t], scores[t % rows], classes, *model
-        )
-        observe(  # type: ignore[name-defined] # noqa: F821
-            indices[start:stop],
-            values[start:stop],
-            actions[t],
-            greedy[t],
-            propensities[t],
-            scores[t % rows],
-            *model,
-        )
+        x, row = Features(indices[offsets[t] : offsets[t + 1]], values[offsets[t] : offsets[t + 1]]), scores[t % rows]
+        actions[t], greedy[t], propensities[t] = predict(Event(x, u[t], row, task.classes), model)  # type: ignore[name-defined] # noqa: F821
+        observe(Decided(x, actions[t], greedy[t], propensities[t], row, -1, 0.0, -1), model)  # type: ignore[name-defined] # noqa: F821
         decided += 1
 
 
 def _loop_in_python(
-    decided: int,
-    applied: int,
-    offsets: NDArray[np.int64],
-    indices: IndexArray,
-    values: FloatArray,
-    labels: NDArray[np.int64],
-    u: FloatArray,
-    v: FloatArray,
-    rounds: NDArray[np.int64],
-    events: NDArray[np.int64],
-    kinds: NDArray[np.int8],
-    needs_label: bool,
-    classes: IndexArray,
-    actions: NDArray[np.int64],
-    greedy: NDArray[np.int64],
-    propensities: FloatArray,
-    scores: FloatArray,
-    model: tuple[Learner, dict[int, Decision]],
+    decided: int, applied: int, task: Task, made: Decisions, model: tuple[Learner, dict[int, Decision]]
 ) -> tuple[int, int, int]:
     """Do the same as `_loop`, for a learner without kernels."""
     learner, decisions = model
-    examples = Examples(offsets, indices, values, labels)
+    examples, (rounds, events, kinds, *_) = task.examples, task.schedule
+    labels = examples.labels
     updates = 0
     while True:
         while applied < events.size and (decided == labels.size or rounds[applied] < decided):
@@ -299,15 +266,15 @@ def _loop_in_python(
             if kinds[applied] == LATE:
                 return decided, applied, updates
             label = int(labels[s])
-            reward = int(kinds[applied] == MATCHED and actions[s] == label)
+            reward = int(kinds[applied] == MATCHED and made.actions[s] == label)
             updates += learner.update(
-                examples.features(s), decisions[s], reward, float(v[s]), label if needs_label else None
+                examples.features(s), decisions[s], reward, float(task.v[s]), label if task.needs_label else None
             )
             applied += 1
         if decided == labels.size:
             return decided, applied, updates
-        decisions[decided] = learner.predict(examples.features(decided), float(u[decided]))
-        learner.observe(examples.features(decided), decisions[decided])
-        actions[decided], greedy[decided], propensities[decided] = decisions[decided][:3]
-        scores[decided % scores.shape[0]] = np.concatenate((decisions[decided].scores, decisions[decided].logged))
+        decision = decisions[decided] = learner.predict(examples.features(decided), float(task.u[decided]))
+        learner.observe(examples.features(decided), decision)
+        made.actions[decided], made.greedy[decided], made.propensities[decided] = decision[:3]
+        made.scores[decided % made.scores.shape[0]] = np.concatenate((decision.scores, decision.logged))
         decided += 1

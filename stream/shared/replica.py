@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import KernelLearner, compile_with
-from stream.wire.records import Foreign, Record, place_of
+from stream.learners.base import KernelLearner
+from stream.learners.entries import compile_with
+from stream.learners.kernels import Decided
+from stream.wire.records import Features, Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
@@ -177,9 +179,7 @@ def apply_entries(learner: KernelLearner, entries: Entries) -> int:
         done += 1
 
 
-def _loop(
-    done: int, entries: Entries, ends: NDArray[np.int64], needs_label: bool, model: tuple[Any, ...]
-) -> tuple[int, int]:
+def _loop(done: int, entries: Entries, ends: NDArray[np.int64], needs_label: bool, model: Any) -> tuple[int, int]:
     """Apply entries, starting at index `done`. The learner's kernels are globals; see `compile_with`.
 
     Returns the index of the first entry that was not applied, and the number of entries that changed the model. The
@@ -187,18 +187,20 @@ def _loop(
     """
     kinds, updates = entries.kinds, 0
     while done < kinds.size and kinds[done] < CORRECTED:
-        x = slice(ends[done] - entries.sizes[done], ends[done])
-        indices, values = entries.indices[x], entries.values[x]
-        action, greedy = np.int64(entries.actions[done]), np.int64(entries.greedy[done])
-        propensity, scores = entries.propensities[done], entries.scores[done]
+        place = slice(ends[done] - entries.sizes[done], ends[done])
+        event = Decided(
+            Features(entries.indices[place], entries.values[place]),
+            int(np.int64(entries.actions[done])),
+            int(np.int64(entries.greedy[done])),
+            entries.propensities[done],
+            entries.scores[done],
+            int(np.int64(entries.rewards[done])),
+            entries.v[done],
+            int(np.int64(entries.labels[done])) if needs_label else NO_LABEL,
+        )
         if kinds[done] == DECIDED:
-            observe(indices, values, action, greedy, propensity, scores, *model)  # type: ignore[name-defined] # noqa: F821
-        else:
-            reward, v = np.int64(entries.rewards[done]), entries.v[done]
-            label = np.int64(entries.labels[done]) if needs_label else NO_LABEL
-            changed = update(  # type: ignore[name-defined] # noqa: F821
-                indices, values, action, greedy, propensity, scores, reward, v, label, *model
-            )
-            updates += 1 if changed else 0
+            observe(event, model)  # type: ignore[name-defined] # noqa: F821
+        elif update(event, model):  # type: ignore[name-defined] # noqa: F821
+            updates += 1
         done += 1
     return done, updates

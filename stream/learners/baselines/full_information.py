@@ -1,67 +1,71 @@
 """Full-information baselines, which learn from the true class, for comparison with learning from one bit."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
     add_scaled,
     argmax,
     argmax_except,
-    check_event,
-    compiled,
     current_scores,
-    limit,
-    linear_scores,
+    kernel,
+    linear_greedy,
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
+from stream.wire.records import NOT_ELIGIBLE, FloatArray
 
 
-@compiled
-def predict_greedy(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    at_feedback: bool,
-) -> tuple[int, int, float]:
+class PerceptronModel(NamedTuple):
+    """The weights; see `Perceptron`."""
+
+    W: FloatArray  # [K, d]
+    at_feedback: bool
+
+
+class SecondOrderModel(NamedTuple):
+    """The weights, the sums of updates and the correlations; see `SecondOrderPerceptron`."""
+
+    W: FloatArray  # [K, d], as all arrays
+    V: FloatArray
+    A: FloatArray
+    at_feedback: bool
+
+
+class ArowModel(NamedTuple):
+    """The means and variances of the weights; see `Arow`."""
+
+    W: FloatArray  # [K, d], as all arrays
+    S: FloatArray
+    r: float
+    at_feedback: bool
+
+
+@kernel
+def predict_greedy(event: Event, model: PerceptronModel | SecondOrderModel | ArowModel) -> tuple[int, int, float]:
     """Play the greedy class."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    limit(scores, eligible)
-    greedy = argmax(scores)
+    greedy = linear_greedy(event, model.W)
     return greedy, greedy, 1.0
 
 
-@compiled
-def update_perceptron(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    at_feedback: bool,
-) -> bool:
+@kernel
+def update_perceptron(event: Decided, model: PerceptronModel) -> bool:
     """On a mistake, apply W_y += x and W_action -= x."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    action = event.action
+    if not usable(event, *model.W.shape):
         return False
-    if at_feedback:
-        action = argmax(current_scores(indices, values, W, scores))
-    if action == label or indices.size == 0:
+    if model.at_feedback:
+        action = argmax(current_scores(event, model.W))
+    if action == event.label or event.x.indices.size == 0:
         return False
-    add_scaled(W, label, 1.0, indices, values)
-    add_scaled(W, action, -1.0, indices, values)
+    add_scaled(model.W, event.label, 1.0, event.x)
+    add_scaled(model.W, action, -1.0, event.x)
     return True
 
 
@@ -98,12 +102,11 @@ class Perceptron(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
     from_logs: FromLogs = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict_greedy)
-    update_kernel = staticmethod(update_perceptron)
+    kernels = Kernels(predict_greedy, update_perceptron)
 
     def __init__(self, n_classes: int, n_features: int, margin: str) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W, margin == "feedback"))
+        super().__init__(n_classes, n_features, {"W": W}, PerceptronModel(W, margin == "feedback"))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -115,50 +118,26 @@ class Perceptron(KernelLearner):
         )
 
 
-@compiled
-def predict_second_order(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    M: FloatArray,
-    at_feedback: bool,
-) -> tuple[int, int, float]:
-    """Play the greedy class."""
-    return predict_greedy(indices, values, u, scores, eligible, M[0], at_feedback)
-
-
-@compiled
-def update_second_order(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-    at_feedback: bool,
-) -> bool:
+@kernel
+def update_second_order(event: Decided, model: SecondOrderModel) -> bool:
     """On a mistake, apply V_y += x and V_action -= x and, in both rows, A += x² and W = V / A."""
-    W, V, A = M[0], M[1], M[2]
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    indices, values = event.x
+    action = event.action
+    W, V, A = model.W, model.V, model.A
+    if not usable(event, *W.shape):
         return False
-    if at_feedback:
-        action = argmax(current_scores(indices, values, W, scores))
-    if action == label or indices.size == 0:
+    if model.at_feedback:
+        action = argmax(current_scores(event, W))
+    if action == event.label or indices.size == 0:
         return False
     for j in range(indices.size):
         i = indices[j]
         x = values[j]
-        V[label, i] += x
+        V[event.label, i] += x
         V[action, i] -= x
-        A[label, i] += x * x
+        A[event.label, i] += x * x
         A[action, i] += x * x
-        W[label, i] = V[label, i] / A[label, i]
+        W[event.label, i] = V[event.label, i] / A[event.label, i]
         W[action, i] = V[action, i] / A[action, i]
     return True
 
@@ -201,13 +180,13 @@ class SecondOrderPerceptron(KernelLearner):
     )
     from_logs: FromLogs = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict_second_order)
-    update_kernel = staticmethod(update_second_order)
+    kernels = Kernels(predict_greedy, update_second_order)
 
     def __init__(self, n_classes: int, n_features: int, a: float, margin: str) -> None:
-        M = np.zeros((3, n_classes, n_features))
-        M[2] = a
-        super().__init__(n_classes, n_features, {"W": M[0], "V": M[1], "A": M[2]}, (M, margin == "feedback"))
+        W, V = np.zeros((n_classes, n_features)), np.zeros((n_classes, n_features))
+        A = np.full((n_classes, n_features), a)
+        model = SecondOrderModel(W, V, A, margin == "feedback")
+        super().__init__(n_classes, n_features, {"W": W, "V": V, "A": A}, model)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -219,60 +198,34 @@ class SecondOrderPerceptron(KernelLearner):
         )
 
 
-@compiled
-def predict_arow(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    M: FloatArray,
-    r: float,
-    at_feedback: bool,
-) -> tuple[int, int, float]:
-    """Play the greedy class."""
-    return predict_greedy(indices, values, u, scores, eligible, M[0], at_feedback)
-
-
-@compiled
-def update_arow(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-    r: float,
-    at_feedback: bool,
-) -> bool:
+@kernel
+def update_arow(event: Decided, model: ArowModel) -> bool:
     """Increase the margin between the label and its strongest rival towards 1, then decrease the variances."""
-    W, S = M[0], M[1]
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    indices, values = event.x
+    scores = event.scores
+    W, S = model.W, model.S
+    if not usable(event, *W.shape):
         return False
-    if at_feedback:
-        scores = current_scores(indices, values, W, scores)
-    rival = argmax_except(scores, label)
-    margin = scores[label] - scores[rival]
-    if not margin < 1.0 or indices.size == 0 or scores[label] == NOT_ELIGIBLE:
+    if model.at_feedback:
+        scores = current_scores(event, W)
+    rival = argmax_except(scores, event.label)
+    margin = scores[event.label] - scores[rival]
+    if not margin < 1.0 or indices.size == 0 or scores[event.label] == NOT_ELIGIBLE:
         return False
     variance = 0.0
     for j in range(indices.size):
         i = indices[j]
-        variance += values[j] * values[j] * (S[label, i] + S[rival, i])
-    alpha = (1.0 - margin) / (variance + r)
+        variance += values[j] * values[j] * (S[event.label, i] + S[rival, i])
+    alpha = (1.0 - margin) / (variance + model.r)
     if not (abs(alpha) < np.inf and variance < np.inf):
         return False
     for j in range(indices.size):
         i = indices[j]
         x = values[j]
-        W[label, i] += alpha * S[label, i] * x
+        W[event.label, i] += alpha * S[event.label, i] * x
         W[rival, i] -= alpha * S[rival, i] * x
-        S[label, i] = 1.0 / (1.0 / S[label, i] + x * x / r)
-        S[rival, i] = 1.0 / (1.0 / S[rival, i] + x * x / r)
+        S[event.label, i] = 1.0 / (1.0 / S[event.label, i] + x * x / model.r)
+        S[rival, i] = 1.0 / (1.0 / S[rival, i] + x * x / model.r)
     return True
 
 
@@ -313,13 +266,11 @@ class Arow(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
     from_logs: FromLogs = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict_arow)
-    update_kernel = staticmethod(update_arow)
+    kernels = Kernels(predict_greedy, update_arow)
 
     def __init__(self, n_classes: int, n_features: int, r: float, margin: str) -> None:
-        M = np.zeros((2, n_classes, n_features))
-        M[1] = 1.0
-        super().__init__(n_classes, n_features, {"W": M[0], "S": M[1]}, (M, r, margin == "feedback"))
+        W, S = np.zeros((n_classes, n_features)), np.ones((n_classes, n_features))
+        super().__init__(n_classes, n_features, {"W": W, "S": S}, ArowModel(W, S, r, margin == "feedback"))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -1,91 +1,64 @@
 """Banditron: importance-weighted perceptron updates from one bit."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
     add_scaled,
     argmax,
-    check_event,
-    compiled,
     current_scores,
-    limit,
-    linear_scores,
+    kernel,
+    linear_greedy,
     sample_epsilon_greedy,
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import FloatArray
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    gamma: float,
-    at_feedback: bool,
-) -> tuple[int, int, float]:
+class Model(NamedTuple):
+    """The weights and the parameters; see `Banditron`."""
+
+    W: FloatArray  # [K, d]
+    gamma: float
+    at_feedback: bool
+
+
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Explore uniformly with probability γ; otherwise, play the greedy class."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    limit(scores, eligible)
-    greedy = argmax(scores)
-    action, propensity = sample_epsilon_greedy(greedy, scores, gamma, u)
+    greedy = linear_greedy(event, model.W)
+    action, propensity = sample_epsilon_greedy(greedy, event.scores, model.gamma, event.u)
     return action, greedy, propensity
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    gamma: float,
-    at_feedback: bool,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """Apply W += U, where U_r = x ([reward = 1][r = action] / p_action - [r = greedy])."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or indices.size == 0:
+    greedy = event.greedy
+    if not usable(event, *model.W.shape) or event.x.indices.size == 0:
         return False
-    if at_feedback:
-        greedy = argmax(current_scores(indices, values, W, scores))
-    add_scaled(W, greedy, -1.0, indices, values)
-    if reward == 1:
-        add_scaled(W, action, 1.0 / propensity, indices, values)
+    if model.at_feedback:
+        greedy = argmax(current_scores(event, model.W))
+    add_scaled(model.W, greedy, -1.0, event.x)
+    if event.reward == 1:
+        add_scaled(model.W, event.action, 1.0 / event.propensity, event.x)
     return True
 
 
-@compiled
-def retract(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    propensity: float,
-    scores: FloatArray,
-    assumed_reward: int,
-    reward: int,
-    v: float,
-    W: FloatArray,
-    gamma: float,
-    at_feedback: bool,
-) -> bool:
+@kernel
+def retract(event: Decided, assumed_reward: int, model: Model) -> bool:
     """Apply W_action += x / p_action · (real reward - assumed reward)."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    if not usable(event, *model.W.shape):
         return False
-    add_scaled(W, action, (reward - assumed_reward) / propensity, indices, values)
-    return indices.size > 0
+    add_scaled(model.W, event.action, (event.reward - assumed_reward) / event.propensity, event.x)
+    return event.x.indices.size > 0
 
 
 @register
@@ -141,13 +114,11 @@ class Banditron(KernelLearner):
     )
     from_logs: FromLogs = FromLogs.PROPENSITY
     retractable: bool = True
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
-    retract_kernel = staticmethod(retract)
+    kernels = Kernels(predict, update, retract=retract)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, margin: str) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W, gamma, margin == "feedback"))
+        super().__init__(n_classes, n_features, {"W": W}, Model(W, gamma, margin == "feedback"))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from math import inf, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from stream.learners.base import Cost, FromLogs, KernelLearner, Kernels, Parameter
+from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
     add_scaled,
     argmax,
     check_event,
-    compiled,
+    kernel,
     linear_scores,
     norm_of,
     sample_from,
@@ -19,65 +22,52 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import FloatArray
 
 SQUARES_START = 1e-8
 """Constant from the paper's appendix H.1 that prevents a division by zero in the first step."""
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    rest: FloatArray,
-    q: float,
-) -> tuple[int, int, float]:
+class Model(NamedTuple):
+    """The weights, the sum of squared gradients and B, and the parameter q; see `Rdue`."""
+
+    W: FloatArray  # [K, d]
+    rest: FloatArray  # Σ‖Ĝ‖², B
+    q: float
+
+
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Sample a class with algorithm 2, which includes algorithm 1. The same u determines both draws."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    K = scores.size
-    played = softmax(scores)  # ŷ_Ω(θ) in Proposition 2.2, where Ω is the negative entropy on the simplex
-    nearest = argmax(scores)
+    check_event(event.x, model.W.shape[1])
+    linear_scores(event.x, model.W, event.scores)
+    K = event.scores.size
+    played = softmax(event.scores)  # ŷ_Ω(θ) in Proposition 2.2, where Ω is the negative entropy on the simplex
+    nearest = argmax(event.scores)
     doubt = min(1.0, 2.0 * (1.0 - played[nearest]))  # 2Δ*/ν, where Δ* = 2(1 - ŷ_nearest) and ν = 2
     for k in range(K):
         decoded = doubt * played[k] + (1.0 - doubt if k == nearest else 0.0)
-        played[k] = (1.0 - q) * decoded + q / K
-    action = sample_from(played, u)
+        played[k] = (1.0 - model.q) * decoded + model.q / K
+    action = sample_from(played, event.u)
     return action, nearest, played[action]
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    rest: FloatArray,
-    q: float,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """Apply W −= η Ĝ with Ĝ = [right] (ŷ_Ω(θ) − e_action) xᵀ / p_action and η = B/√(2 (1e-8 + Σ‖Ĝ‖²))."""
-    if reward == 0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    W = model.W
+    if event.reward == 0 or not usable(event, *W.shape):
         return False
-    residual = softmax(scores)
-    residual[action] -= 1.0
-    size = norm_of(residual) * norm_of(values) / propensity
-    squares = rest[0] + size * size
+    residual = softmax(event.scores)
+    residual[event.action] -= 1.0
+    size = norm_of(residual) * norm_of(event.x.values) / event.propensity
+    squares = model.rest[0] + size * size
     if not (size > 0.0 and squares < inf):  # there is nothing to learn, or float64 would overflow
         return False
-    rest[0] = squares
-    eta = rest[1] / sqrt(2.0 * (SQUARES_START + squares))
+    model.rest[0] = squares
+    eta = model.rest[1] / sqrt(2.0 * (SQUARES_START + squares))
     for k in range(residual.size):
-        add_scaled(W, k, -eta * residual[k] / propensity, indices, values)
+        add_scaled(W, k, -eta * residual[k] / event.propensity, event.x)
     return True
 
 
@@ -122,10 +112,11 @@ class Rdue(KernelLearner):
         Parameter("diameter", 10.0, "diameter of the set of weights; steps are proportional to it", low=0.0, high=1e6),
     )
     from_logs: FromLogs = FromLogs.PROPENSITY
+    kernels = Kernels(predict, update)
 
     def __init__(self, n_classes: int, n_features: int, q: float, diameter: float) -> None:
         W, rest = np.zeros((n_classes, n_features)), np.array([0.0, diameter])
-        super().__init__(n_classes, n_features, {"W": W, "rest": rest}, (W, rest, q), Kernels(predict, update))
+        super().__init__(n_classes, n_features, {"W": W, "rest": rest}, Model(W, rest, q))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,14 @@ from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
     DRIFTS,
+    Decided,
+    Event,
+    Kernels,
     bounded,
     check_decision,
     check_event,
-    compiled,
     descend,
+    kernel,
     limit,
     logistic,
     sample_inverse_gap,
@@ -23,7 +26,7 @@ from stream.learners.kernels import (
     watch,
 )
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import Features, FloatArray
 
 A_START = 1e-3
 """Initial value of A. With this value, AdaGrad's first step is about `step`, except for very small gradients."""
@@ -32,92 +35,75 @@ SHARE_MIN = 1e-9
 """The targets of the other classes are their probabilities divided by the sum of these probabilities, or by this limit
 if the sum is lower. If the sum is far below the limit, the targets are near 0."""
 
-# Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
-SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)
-COUNTS = 6
+
+class Model(NamedTuple):
+    """The regressions, the number of rounds, the drift detectors and the parameters; see `IgwLogistic`."""
+
+    M: FloatArray  # [d + 1, 2K]; a row contains a feature's W for all classes, then its A
+    rounds: FloatArray  # [1]
+    detectors: FloatArray  # [3, K + 1]
+    alarms: FloatArray  # [K + 1]
+    scale: float
+    step: float
+    others: float
+    bias: float
+    drift: int  # an index into DRIFTS
 
 
-@compiled
-def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x), including the constant. A row of M has a feature's W for all classes, then its A."""
+@kernel
+def probabilities(x: Features, model: Model, p: FloatArray) -> None:
+    """Compute p_k = σ(w_k·x), including the constant."""
+    indices, values = x
+    M = model.M
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
-        p[k] = last[k] * rest[BIAS]
+        p[k] = last[k] * model.bias
     for j in range(indices.size):
         row = M[indices[j]]
         for k in range(K):
-            p[k] += row[k] * x[j]
+            p[k] += row[k] * values[j]
     for k in range(K):
         p[k] = logistic(bounded(p[k]))
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    M: FloatArray,
-    rest: FloatArray,
-) -> tuple[int, int, float]:
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Sample an action by inverse-gap weighting. The scores are each class's probability of being right."""
-    check_event(indices, values, M.shape[0] - 1)
-    probabilities(indices, unit(values), M, rest, scores)
-    limit(scores, eligible)
-    return sample_inverse_gap(scores, eligible, rest[SCALE] * sqrt(rest[ROUNDS] + 1.0), u)
+    check_event(event.x, model.M.shape[0] - 1)
+    probabilities(Features(event.x.indices, unit(event.x.values)), model, event.scores)
+    limit(event.scores, event.eligible)
+    return sample_inverse_gap(event.scores, event.eligible, model.scale * sqrt(model.rounds[0] + 1.0), event.u)
 
 
-@compiled
-def observe(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    M: FloatArray,
-    rest: FloatArray,
-) -> None:
+@kernel
+def observe(event: Decided, model: Model) -> None:
     """Count a round."""
-    rest[ROUNDS] += 1.0
+    model.rounds[0] += 1.0
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-    rest: FloatArray,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """Update every class. The action's target is the bit; the other targets are estimated from the bit."""
+    M, indices, action = model.M, event.x.indices, event.action
     d, K = M.shape[0] - 1, M.shape[1] // 2
-    check_decision(indices, values, action, scores, K, d)
-    x = unit(values)
+    check_decision(event, K, d)
+    x = unit(event.x.values)
     p = np.empty(K)
-    probabilities(indices, x, M, rest, p)
+    probabilities(Features(indices, x), model, p)
     others = 0.0
     for k in range(K):
         if k != action:
             others += p[k]
     e = np.empty(K)
     for k in range(K):
-        target = 0.0 if reward == 1 else min(1.0, p[k] / max(others, SHARE_MIN))
-        e[k] = rest[OTHERS] * (p[k] - target)
-    e[action] = p[action] - reward
+        target = 0.0 if event.reward == 1 else min(1.0, p[k] / max(others, SHARE_MIN))
+        e[k] = model.others * (p[k] - target)
+    e[action] = p[action] - event.reward
     for j in range(indices.size):
-        descend(M[indices[j], :K], M[indices[j], K:], e, x[j], rest[STEP], 0, K)
-    descend(M[d, :K], M[d, K:], e, rest[BIAS], rest[STEP], 0, K)
-    detectors, alarms = rest[COUNTS : rest.size - K - 1].reshape((3, K + 1)), rest[rest.size - K - 1 :]
-    alarm = watch(detectors, alarms, action, reward, int(rest[DRIFT_KIND]))
+        descend(M[indices[j], :K], M[indices[j], K:], e, x[j], model.step, 0, K)
+    descend(M[d, :K], M[d, K:], e, model.bias, model.step, 0, K)
+    alarm = watch(model.detectors, model.alarms, action, event.reward, model.drift)
     if alarm == ALARM_OF_ALL:
         M[:, :K] = 0.0
         M[:, K:] = A_START
@@ -182,9 +168,7 @@ class IgwLogistic(KernelLearner):
     one_right_class: bool = False
     observed: Mapping[str, Extent] = {"rounds": Extent.WHOLE}
     instead: ClassVar[str] = "banditron, whose state is half as large, or fewer features"
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
-    observe_kernel = staticmethod(observe)
+    kernels = Kernels(predict, update, observe)
 
     def __init__(
         self, n_classes: int, n_features: int, scale: float, step: float, others: float, bias: float, drift: str
@@ -192,18 +176,16 @@ class IgwLogistic(KernelLearner):
         # The arrays are stored by feature, so that an event accesses a few whole rows.
         M = np.zeros((n_features + 1, 2 * n_classes))
         M[:, n_classes:] = A_START
-        # The parameters and small parts share one array, because each array argument costs 0.1 µs.
-        rest = np.zeros(COUNTS + 4 * (n_classes + 1))
-        rest[:ROUNDS] = (scale, step, others, bias, DRIFTS.index(drift))
-        counts = rest[COUNTS:].reshape(4, n_classes + 1)
+        detectors, alarms, rounds = np.zeros((3, n_classes + 1)), np.zeros(n_classes + 1), np.zeros(1)
         arrays = {
             "W": M[:, :n_classes].T,
             "A": M[:, n_classes:].T,
-            "rounds": rest[ROUNDS : ROUNDS + 1],
-            "detectors": counts[:3],
-            "alarms": counts[3],
+            "rounds": rounds,
+            "detectors": detectors,
+            "alarms": alarms,
         }
-        super().__init__(n_classes, n_features, arrays, (M, rest))
+        model = Model(M, rounds, detectors, alarms, scale, step, others, bias, DRIFTS.index(drift))
+        super().__init__(n_classes, n_features, arrays, model)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -8,69 +8,44 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import (
-    DRIFT,
-    Cost,
-    Extent,
-    FromLogs,
-    KernelLearner,
-    Kernels,
-    Parameter,
-    ParameterError,
-    State,
-)
+from stream.learners.base import DRIFT, Cost, Extent, FromLogs, KernelLearner, Parameter, ParameterError, State
 from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
     DRIFTS,
+    Decided,
+    Event,
+    Kernels,
     argmax,
     check_decision,
     check_event,
-    compiled,
+    kernel,
     limit,
     sum_of_rows,
     unit,
     watch,
 )
 from stream.learners.late_bits.late_ucb_kernels import (
-    ALARMS,
     BELIEVED,
-    CLASSES,
-    COUNTS,
-    DETECTORS,
-    DRIFT_KIND,
-    FEATURES,
-    KIND,
-    PENDING,
     PLAIN,
     PROJECTED,
     QUADRATIC,
-    SAMPLED,
-    SETTINGS,
     SETTLED,
-    VARIANCE,
-    WAVES,
-    WEIGHT,
-    counts_of,
+    Model,
     epoch,
     highest_bound,
-    inverse_of_class,
     move,
     own_score_place,
-    projection_of,
-    regressions_of,
     reset,
-    sample_of,
     score_at_decision,
     score_of,
     scores_of,
-    weights_of,
     with_bias,
 )
-from stream.learners.late_bits.random_features_kernels import SAMPLE, add_to_sample
-from stream.learners.late_bits.symmetric_kernels import ALIGNMENT, add_observation, block_of, padded, times
+from stream.learners.late_bits.random_features_kernels import SAMPLE, Waves, add_to_sample
+from stream.learners.late_bits.symmetric_kernels import add_observation, aligned, block_of, padded, times
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import FloatArray
 
 SIZE_MAX = 512
 """Limit on d' after an expansion. For larger d', the accuracy gained is not worth the time. Memory is quadratic in
@@ -80,124 +55,97 @@ PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
 """Fixed seeds. The random matrices are identical in every run, and are not part of the learned state."""
 
 
-@compiled
-def predict(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, model: FloatArray
-) -> tuple[int, int, float]:
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Play the shortlisted class with the highest bound."""
-    check_event(indices, values, int(model[FEATURES]))
-    counts, weights = counts_of(model), weights_of(model)
-    K, own = int(model[CLASSES]), own_score_place(model)
-    if model[WAVES] > 0.0:
-        scores[own + 1] = 1.0 if model[VARIANCE] > 0.0 else 0.0
-    if model[KIND] == PROJECTED:
-        G = projection_of(model)
-        sum_of_rows(G, indices, unit(values), scores[scores.size - G.shape[1] :])
-    places, x, length_sq = with_bias(indices, values, scores, model)
-    scores_of(places, x, weights, scores[:K])
-    limit(scores[:K], eligible)
-    action = highest_bound(places, x, length_sq, scores[:K], counts, model)
-    if model[DRIFT_KIND] != 0.0:
-        scores[K] = epoch(counts, action)
-    if model[WAVES] > 0.0:
-        scores[own] = score_of(places, x, weights, action)
-    return action, argmax(scores[:K]), 1.0
+    d, p = model.G.shape
+    check_event(event.x, d)
+    K, own, waving = model.N.size, own_score_place(model), model.waves.phases.size > 0
+    logged, scores = event.scores, event.scores[:K]
+    if waving:
+        logged[own + 1] = 1.0 if model.waves.bandwidth[1] > 0.0 else 0.0
+    if model.kind == PROJECTED:
+        sum_of_rows(model.G, event.x.indices, unit(event.x.values), logged[logged.size - p :])
+    x, length_sq = with_bias(event.x, logged, model)
+    scores_of(x, model.weights, scores)
+    limit(scores, event.eligible)
+    action = highest_bound(x, length_sq, scores, model)
+    if model.drift != 0:
+        logged[K] = epoch(action, model)
+    if waving:
+        logged[own] = score_of(x, model.weights, action)
+    return action, argmax(scores), 1.0
 
 
-@compiled
-def log_of(indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, model: FloatArray) -> None:
+@kernel
+def log_of(event: Decided, model: Model) -> None:
     """Log the values that an update requires: the number of resets of the action's class, and the class's own score."""
-    if model[DRIFT_KIND] != 0.0:
-        scores[int(model[CLASSES])] = epoch(counts_of(model), action)
-    if model[WAVES] > 0.0:
-        check_event(indices, values, int(model[FEATURES]))
-        places, x, _ = with_bias(indices, values, scores, model)
-        scores[own_score_place(model)] = score_of(places, x, weights_of(model), action)
+    if model.drift != 0:
+        event.scores[model.N.size] = epoch(event.action, model)
+    if model.waves.phases.size > 0:
+        check_event(event.x, model.G.shape[0])
+        x, _ = with_bias(event.x, event.scores, model)
+        event.scores[own_score_place(model)] = score_of(x, model.weights, event.action)
 
 
-@compiled
-def observe(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    model: FloatArray,
-) -> None:
+@kernel
+def check(event: Decided, model: Model) -> None:
+    """Raise ValueError if an event or its decision does not match the model."""
+    d, p = model.G.shape
+    waving, drifting = model.waves.phases.size > 0, model.drift != 0
+    check_decision(event, model.N.size, d, p + (2 if waving else 0) + (1 if drifting else 0))
+
+
+@kernel
+def observe(event: Decided, model: Model) -> None:
     """Add x to the action's covariance and use the decision's own score as the target until the bit arrives."""
-    K = int(model[CLASSES])
-    check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
-    counts, weights = counts_of(model), weights_of(model)
-    places, x, length_sq = with_bias(indices, values, scores, model)
-    counts[WEIGHT, action] += length_sq
-    lead = score_at_decision(action, scores, model) - score_of(places, x, weights, action)
-    pending = counts[PENDING][BELIEVED, action : action + 1]
-    z = add_observation(inverse_of_class(model, BELIEVED, action), pending, places, x)
+    check(event, model)
+    k = event.action
+    x, length_sq = with_bias(event.x, event.scores, model)
+    model.N[k] += length_sq
+    lead = score_at_decision(event, model) - score_of(x, model.weights, k)
+    z = add_observation(model.inverses[BELIEVED, k], model.pending[BELIEVED, k : k + 1], x)
     if lead != 0.0:
-        move(weights, action, lead, z)
-    if model[WAVES] > 0.0 and model[SAMPLED] < SAMPLE:
-        add_to_sample(indices, values, model[SAMPLED : VARIANCE + 1], sample_of(model))
+        move(model.weights, k, lead, z)
+    if model.waves.phases.size > 0 and model.waves.bandwidth[0] < SAMPLE:
+        add_to_sample(event.x, model.waves)
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    model: FloatArray,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """Replace the assumed target with the bit, and update the regression on settled bits."""
-    K = int(model[CLASSES])
-    check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
-    counts, weights = counts_of(model), weights_of(model)
-    P, pending = inverse_of_class(model, BELIEVED, action), counts[PENDING][BELIEVED, action : action + 1]
-    places, x, length_sq = with_bias(indices, values, scores, model)
-    if model[DRIFT_KIND] != 0.0 and scores[K] != epoch(counts, action):
-        counts[WEIGHT, action] += length_sq  # the class was reset after the decision, so P and w no longer contain it
-        lead = reward - score_of(places, x, weights, action)
-        move(weights, action, lead, add_observation(P, pending, places, x))
+    check(event, model)
+    K, k, reward = model.N.size, event.action, event.reward
+    P, pending = model.inverses[BELIEVED, k], model.pending[BELIEVED, k : k + 1]
+    x, length_sq = with_bias(event.x, event.scores, model)
+    if model.drift != 0 and event.scores[K] != epoch(k, model):
+        model.N[k] += length_sq  # the class was reset after the decision, so P and w no longer contain it
+        lead = reward - score_of(x, model.weights, k)
+        move(model.weights, k, lead, add_observation(P, pending, x))
     else:
-        move(weights, action, reward - score_at_decision(action, scores, model), times(P, int(pending[0]), places, x))
-    if model[WAVES] > 0.0:
-        lead = reward - score_of(places, x, weights, K + action)
-        Q = inverse_of_class(model, SETTLED, action)
-        move(weights, K + action, lead, add_observation(Q, counts[PENDING][SETTLED, action : action + 1], places, x))
-    alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(model[DRIFT_KIND]))
+        move(model.weights, k, reward - score_at_decision(event, model), times(P, int(pending[0]), x))
+    if model.waves.phases.size > 0:
+        lead = reward - score_of(x, model.weights, K + k)
+        z = add_observation(model.inverses[SETTLED, k], model.pending[SETTLED, k : k + 1], x)
+        move(model.weights, K + k, lead, z)
+    alarm = watch(model.detectors, model.alarms, k, reward, model.drift)
     if alarm == ALARM_OF_ALL:
-        for k in range(K):
-            reset(k, model)
+        for other in range(K):
+            reset(other, model)
     elif alarm == ALARM_OF_CLASS:
-        reset(action, model)
+        reset(k, model)
     return True
 
 
-@compiled
-def retract(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    propensity: float,
-    scores: FloatArray,
-    assumed_reward: int,
-    reward: int,
-    v: float,
-    model: FloatArray,
-) -> bool:
+@kernel
+def retract(event: Decided, assumed_reward: int, model: Model) -> bool:
     """Apply w_a += change · P_a x and y_a += change · Q_a x; change is the real reward minus the assumed reward."""
-    K = int(model[CLASSES])
-    check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
-    places, x, _ = with_bias(indices, values, scores, model)
-    for which in range(regressions_of(model)):
-        pending = int(counts_of(model)[PENDING][which, action])
-        z = times(inverse_of_class(model, which, action), pending, places, x)
-        move(weights_of(model), which * K + action, float(reward - assumed_reward), z)
+    check(event, model)
+    K, k = model.N.size, event.action
+    x, _ = with_bias(event.x, event.scores, model)
+    for which in range(model.inverses.shape[0]):
+        z = times(model.inverses[which, k], int(model.pending[which, k]), x)
+        move(model.weights, which * K + k, float(event.reward - assumed_reward), z)
     return True
 
 
@@ -296,7 +244,7 @@ class LateUcb(KernelLearner):
     from_logs: FromLogs = FromLogs.NOTHING
     one_right_class: bool = False
     retractable: bool = True
-    retract_kernel = staticmethod(retract)
+    kernels = Kernels(predict, update, observe, log_of, retract)
     observed: Mapping[str, Extent] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
         "sample": Extent.WHOLE,
         "bandwidth": Extent.WHOLE,
@@ -328,56 +276,50 @@ class LateUcb(KernelLearner):
         if lam == 0.0:
             lam = 0.1 if project or size - 1 > 200 else 0.03
         regressions, block = 2 if m else 1, block_of(size)
-        shapes = [
-            (COUNTS, K + 1),
-            (size, regressions * K),
-            (regressions, K, size + block, padded(size)),
-            (d, project),
-            (d, m),
-            (m,),
-            (SAMPLE if m else 0, d),
-        ]
-        starts = np.cumsum([SETTINGS, *(int(np.prod(shape)) for shape in shapes)])
-        # np.full writes all pages at once. With np.zeros, pages are mapped at the first access, and reads are slower.
-        memory = np.full(starts[-1] + ALIGNMENT, 0.0)
-        unaligned = memory.ctypes.data // memory.itemsize + int(starts[2])
-        model = memory[-unaligned % ALIGNMENT :][: starts[-1]]
-        model[:SAMPLED] = (
-            lam, eta, shortlist, bias, kind, DRIFTS.index(drift), K, size, d, m, project,
-        )  # fmt: skip
-        counts, weights, inverses, G, omega, phases, sample = (
-            model[start : start + int(np.prod(shape))].reshape(shape)
-            for start, shape in zip(starts[:-1], shapes, strict=True)
+        model = Model(
+            weights=np.zeros((size, regressions * K)),
+            inverses=aligned(regressions, K, size + block, padded(size)),
+            pending=np.zeros((regressions, K)),
+            N=np.zeros(K),
+            detectors=np.zeros((3, K + 1)),
+            alarms=np.zeros(K + 1),
+            G=projection(d, project, PROJECTION_SEED) if project else np.zeros((d, 0)),
+            waves=Waves(*random_waves(d, m, WAVES_SEED), np.zeros((SAMPLE if m else 0, d)), np.zeros(2)),
+            lam=lam,
+            eta=eta,
+            shortlist=shortlist,
+            bias=bias,
+            kind=kind,
+            drift=DRIFTS.index(drift),
         )
+        inverses = model.inverses
+        inverses[:] = 0.0  # writes all pages at once; pages mapped at the first access are slower to read
         inverses[:, :, np.arange(size), np.arange(size)] = 1.0 / lam
         self.fingerprint = 0
-        if project:
-            G[:] = projection(d, project, PROJECTION_SEED)
-        if m:
-            omega[:], phases[:] = random_waves(d, m, WAVES_SEED)
         if project or m:
-            self.fingerprint = zlib.crc32(model[starts[3] : starts[6]].tobytes())
+            random = model.G, model.waves.omega, model.waves.phases
+            self.fingerprint = zlib.crc32(b"".join(part.tobytes() for part in random))
         arrays: dict[str, NDArray[Any]] = {
-            "W": weights[:, :K].T,
+            "W": model.weights[:, :K].T,
             "P": inverses[BELIEVED, :, :size, :size],
             "V": inverses[BELIEVED, :, size:, :size],
-            "pending": counts[PENDING][BELIEVED, :K],
-            "N": counts[WEIGHT, :K],
-            "detectors": counts[DETECTORS],
-            "alarms": counts[ALARMS],
+            "pending": model.pending[BELIEVED],
+            "N": model.N,
+            "detectors": model.detectors,
+            "alarms": model.alarms,
         }
         if m:
             arrays |= {
-                "Y": weights[:, K:].T,
+                "Y": model.weights[:, K:].T,
                 "Q": inverses[SETTLED, :, :size, :size],
                 "U": inverses[SETTLED, :, size:, :size],
-                "pending_settled": counts[PENDING][SETTLED, :K],
-                "sample": sample,
-                "bandwidth": model[SAMPLED:SETTINGS],
+                "pending_settled": model.pending[SETTLED],
+                "sample": model.waves.sample,
+                "bandwidth": model.waves.bandwidth,
             }
         else:
             self.observed = {name: extent for name, extent in self.observed.items() if extent is not Extent.WHOLE}
-        super().__init__(n_classes, n_features, arrays, (model,), Kernels(predict, update, observe, log_of))
+        super().__init__(n_classes, n_features, arrays, model)
 
     def state(self) -> State:
         """Return a copy of the state. A checksum replaces the random matrices, which depend only on the parameters."""
@@ -414,7 +356,7 @@ class LateUcb(KernelLearner):
             state_bytes=8
             * (
                 regressions * n_classes * size * (size + block_of(size) + 1)
-                + COUNTS * (n_classes + 1)
+                + 7 * (n_classes + 1)
                 + (project + m) * n_features
                 + (m + SAMPLE * n_features if m else 0)
             ),

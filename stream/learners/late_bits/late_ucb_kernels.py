@@ -1,101 +1,45 @@
-"""Parts of late-ucb's kernels: access to the model, which is one array, and the features for the regressions."""
+"""Parts of late-ucb's kernels: the model, the features for the regressions, and the bounds."""
 
 from math import inf, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
-from stream.learners.kernels import argmax, bounded, compiled, inlined, norm_of, sum_of_rows, unit
-from stream.learners.late_bits.random_features_kernels import SAMPLE, waves
-from stream.learners.late_bits.symmetric_kernels import aligned_row, block_of, padded, variance
-from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
+from stream.learners.kernels import Decided, argmax, bounded, inlined, kernel, norm_of, sum_of_rows, unit
+from stream.learners.late_bits.random_features_kernels import Waves, write_waves
+from stream.learners.late_bits.symmetric_kernels import aligned_row, variance
+from stream.wire.records import NOT_ELIGIBLE, Features, FloatArray
 
 PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x; random features are a separate option
-
-# Indices of the numbers at the start of the model. The last two are the number of sampled contexts and σ².
-LAM, ETA, SHORTLIST, BIAS, KIND, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(13)
-SETTINGS = 13
-
-# Rows of `counts`; the last column is for all classes together. PENDING counts the changes not yet applied to P and Q.
-WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, slice(5, 7)
-COUNTS = 7
 
 BELIEVED, SETTLED = range(2)
 """Indices of the regressions. The first uses all decisions; the second, with random features, uses settled bits
 only."""
 
 
-@inlined
-def regressions_of(model: FloatArray) -> int:
-    """Return the number of regressions: two with random features, or one without."""
-    return 2 if model[WAVES] > 0.0 else 1
+class Model(NamedTuple):
+    """One or two ridge regressions per class; see `LateUcb`. R is the number of regressions."""
+
+    weights: FloatArray  # [d', R·K]; a row contains w for all classes, then y for all classes
+    inverses: FloatArray  # [R, K, d' + B, s], P and V, then Q and U; see `symmetric_kernels`
+    pending: FloatArray  # [R, K], the number of changes not yet applied to P and Q
+    N: FloatArray  # [K], Σ‖x‖² over a class's decisions
+    detectors: FloatArray  # [3, K + 1]; the last column is for all classes together
+    alarms: FloatArray  # [K + 1]
+    G: FloatArray  # [d, p], the transposed projection
+    waves: Waves
+    lam: float
+    eta: float
+    shortlist: int
+    bias: float
+    kind: int
+    drift: int  # an index into DRIFTS
 
 
-@inlined
-def counts_of(model: FloatArray) -> FloatArray:
-    """Return the counts [7, K + 1].
-
-    The model consists of the settings, the counts, the weights, the inverses and the constant parts. It is one array,
-    because each array argument costs 0.1 µs, while reshaping a part costs half of that.
-    """
-    columns = int(model[CLASSES]) + 1
-    return model[SETTINGS : SETTINGS + COUNTS * columns].reshape((COUNTS, columns))
-
-
-@inlined
-def weights_of(model: FloatArray) -> FloatArray:
-    """Return the weights [d', R·K], with R regressions. Each row contains w for all classes, then y for all classes."""
-    columns, size = regressions_of(model) * int(model[CLASSES]), int(model[SIZE])
-    start = SETTINGS + COUNTS * (int(model[CLASSES]) + 1)
-    return model[start : start + columns * size].reshape((size, columns))
-
-
-@inlined
-def inverses_of(model: FloatArray, which: int) -> FloatArray:
-    """Return P and V for every class [K, d' + B, s], or Q and the pending changes to Q."""
-    K, size = int(model[CLASSES]), int(model[SIZE])
-    rows, columns = size + block_of(size), padded(size)
-    start = SETTINGS + COUNTS * (K + 1) + regressions_of(model) * K * size + which * K * rows * columns
-    return model[start : start + K * rows * columns].reshape((K, rows, columns))
-
-
-@inlined
-def inverse_of_class(model: FloatArray, which: int, k: int) -> FloatArray:
-    """Return P and V for a class [d' + B, s], or Q and the pending changes to Q."""
-    K, size = int(model[CLASSES]), int(model[SIZE])
-    rows, columns = size + block_of(size), padded(size)
-    start = SETTINGS + COUNTS * (K + 1) + regressions_of(model) * K * size + (which * K + k) * rows * columns
-    return model[start : start + rows * columns].reshape((rows, columns))
-
-
-# The constant parts are at the end of the model. Each part has its own function, because a reshape takes 0.02 µs.
-
-
-@inlined
-def projection_of(model: FloatArray) -> FloatArray:
-    """Return Gᵀ [d, p]."""
-    d, m, p = int(model[FEATURES]), int(model[WAVES]), int(model[PROJECT])
-    stop = model.size - (SAMPLE * d if m else 0) - m - d * m
-    return model[stop - d * p : stop].reshape((d, p))
-
-
-@inlined
-def waves_of(model: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return σω [d, m] and β [m], if there are random features."""
-    d, m = int(model[FEATURES]), int(model[WAVES])
-    phases = model.size - SAMPLE * d - m
-    return model[phases - d * m : phases].reshape((d, m)), model[phases : phases + m]
-
-
-@inlined
-def sample_of(model: FloatArray) -> FloatArray:
-    """Return the sample [64, d], if there are random features."""
-    d = int(model[FEATURES])
-    return model[model.size - SAMPLE * d :].reshape((SAMPLE, d))
-
-
-@compiled
-def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArray, FloatArray]:
+@kernel
+def expanded(x: Features, d: int) -> Features:
     """Return the entries of x, followed by all products x_i x_j with i ≤ j."""
+    indices, values = x
     n = indices.size
     size = n + n * (n + 1) // 2
     places, entries = np.empty(size, np.int32), np.empty(size)
@@ -108,7 +52,7 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
             places[place] = first + indices[b] - i
             entries[place] = values[a] * values[b]
             place += 1
-    return places, entries
+    return Features(places, entries)
 
 
 # A decision logs these values after its scores: with drift detection, the number of resets of its class; with random
@@ -116,15 +60,13 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
 
 
 @inlined
-def own_score_place(model: FloatArray) -> int:
+def own_score_place(model: Model) -> int:
     """Return the index of w_aᵀx in the scores [K + L]. The next entry is 1 if random features were available."""
-    return int(model[CLASSES]) + (1 if model[DRIFT_KIND] != 0.0 else 0)
+    return model.N.size + (1 if model.drift != 0 else 0)
 
 
 @inlined
-def with_bias(
-    indices: IndexArray, values: FloatArray, scores: FloatArray, model: FloatArray
-) -> tuple[IndexArray, FloatArray, float]:
+def with_bias(x: Features, scores: FloatArray, model: Model) -> tuple[Features, float]:
     """Return the regression features and their squared norm.
 
     The features are x (expanded or projected, and scaled to unit norm) and a constant. If there are random features,
@@ -132,11 +74,12 @@ def with_bias(
     and whether random features were available when the decision was made. The squared norm is exact if x has unit norm,
     so that classes with the same number of decisions tie exactly.
     """
-    kind, size, m, p = model[KIND], int(model[SIZE]), int(model[WAVES]), int(model[PROJECT])
+    indices, values = x
+    kind, size, m, p = model.kind, model.weights.shape[0], model.waves.phases.size, model.G.shape[1]
     share = sqrt(0.5) if m > 0 else 1.0
     waving = m if m > 0 and scores[own_score_place(model) + 1] != 0.0 else 0
     if kind == QUADRATIC:
-        indices, values = expanded(indices, values, int(model[FEATURES]))
+        indices, values = expanded(x, model.G.shape[0])
     n = indices.size
     norm = norm_of(values)
     scaled = 0.0 < norm < inf  # otherwise zeros, as `unit` returns
@@ -156,10 +99,9 @@ def with_bias(
             places[a] = indices[a]
             entries[a] = np.divide(values[a], norm) if scaled else 0.0
     if waving > 0:
-        omega, phases = waves_of(model)
         direction = entries[:n] if kind != PROJECTED else unit(values)
         z = entries[first : first + m]
-        waves(indices, direction, norm if scaled else 0.0, model[VARIANCE], phases, omega, z)
+        write_waves(Features(indices, direction), norm if scaled else 0.0, model.waves, z)
         for a in range(m):
             places[first + a] = size - 1 - m + a
             length_sq += entries[first + a] * entries[first + a]
@@ -167,16 +109,16 @@ def with_bias(
         for a in range(n):
             entries[a] *= share
     places[first + waving] = size - 1
-    entries[first + waving] = model[BIAS]
-    return places, entries, length_sq + model[BIAS] * model[BIAS]
+    entries[first + waving] = model.bias
+    return Features(places, entries), length_sq + model.bias * model.bias
 
 
 @inlined
-def scores_of(places: IndexArray, x: FloatArray, weights: FloatArray, scores: FloatArray) -> None:
+def scores_of(x: Features, weights: FloatArray, scores: FloatArray) -> None:
     """Write w_kᵀx for every class, or (w_kᵀx + y_kᵀx)/2, into the first K scores."""
     K, columns = scores.size, weights.shape[1]
     sums = np.empty(columns)
-    sum_of_rows(weights, places, x, sums)
+    sum_of_rows(weights, x.indices, x.values, sums)
     for k in range(K):
         scores[k] = bounded(sums[k])
     if columns > K:
@@ -185,17 +127,18 @@ def scores_of(places: IndexArray, x: FloatArray, weights: FloatArray, scores: Fl
 
 
 @inlined
-def score_of(places: IndexArray, x: FloatArray, weights: FloatArray, column: int) -> float:
+def score_of(x: Features, weights: FloatArray, column: int) -> float:
     """Return the product of x and one column. The result is bitwise equal to the one from `scores_of`."""
+    indices, values = x
     total = 0.0
     a = 0
-    while a + 3 < x.size:
-        total += (x[a] * weights[places[a], column] + x[a + 1] * weights[places[a + 1], column]) + (
-            x[a + 2] * weights[places[a + 2], column] + x[a + 3] * weights[places[a + 3], column]
+    while a + 3 < values.size:
+        total += (values[a] * weights[indices[a], column] + values[a + 1] * weights[indices[a + 1], column]) + (
+            values[a + 2] * weights[indices[a + 2], column] + values[a + 3] * weights[indices[a + 3], column]
         )
         a += 4
-    while a < x.size:
-        total += x[a] * weights[places[a], column]
+    while a < values.size:
+        total += values[a] * weights[indices[a], column]
         a += 1
     return bounded(total)
 
@@ -207,51 +150,48 @@ def move(weights: FloatArray, column: int, scale: float, z: FloatArray) -> None:
         weights[j, column] += scale * z[j]
 
 
-@compiled
-def epoch(counts: FloatArray, k: int) -> float:
+@inlined
+def epoch(k: int, model: Model) -> float:
     """Return how many times a class has been reset."""
-    return float(counts[ALARMS, k] + counts[ALARMS, counts.shape[1] - 1])
+    return float(model.alarms[k] + model.alarms[model.N.size])
 
 
 @inlined
-def score_at_decision(action: int, scores: FloatArray, model: FloatArray) -> float:
+def score_at_decision(event: Decided, model: Model) -> float:
     """Return w_aᵀx at the time of the decision."""
-    return float(scores[own_score_place(model)] if model[WAVES] > 0.0 else scores[action])
+    return float(event.scores[own_score_place(model) if model.waves.phases.size > 0 else event.action])
 
 
-@compiled
-def highest_bound(
-    places: IndexArray, x: FloatArray, length_sq: float, scores: FloatArray, counts: FloatArray, model: FloatArray
-) -> int:
+@inlined
+def highest_bound(x: Features, length_sq: float, scores: FloatArray, model: Model) -> int:
     """Return the shortlisted class with the highest s_k + √(η xᵀP_k x). Ties go to the lowest index."""
-    P = inverses_of(model, BELIEVED)
-    K, size = P.shape[0], int(model[SIZE])
+    P, N = model.inverses[BELIEVED], model.N
+    K, size = N.size, model.weights.shape[0]
     z = aligned_row(P.shape[2])
     rough = np.empty(K)
     for k in range(K):  # numpy's division has no branch for a zero divisor, so the loop is vectorised
-        rough[k] = scores[k] + sqrt(np.divide(model[ETA] * length_sq, model[LAM] + np.divide(counts[WEIGHT, k], size)))
+        rough[k] = scores[k] + sqrt(np.divide(model.eta * length_sq, model.lam + np.divide(N[k], size)))
     action = -1
     highest = 0.0
-    for _ in range(min(int(model[SHORTLIST]), K)):
+    for _ in range(min(model.shortlist, K)):
         k = argmax(rough)
         if scores[k] == NOT_ELIGIBLE:
             break  # no further class is eligible
         rough[k] = -inf
-        bound = scores[k] + sqrt(model[ETA] * variance(P[k], int(counts[PENDING][BELIEVED, k]), places, x, z))
+        bound = scores[k] + sqrt(model.eta * variance(P[k], int(model.pending[BELIEVED, k]), x, z))
         if action < 0 or bound > highest or (bound == highest and k < action):
             action, highest = k, bound
     return action
 
 
-@compiled
-def reset(k: int, model: FloatArray) -> None:
+@kernel
+def reset(k: int, model: Model) -> None:
     """Reset the model of a class."""
-    counts, weights = counts_of(model), weights_of(model)
-    counts[WEIGHT, k] = 0.0
-    for which in range(regressions_of(model)):
-        weights[:, which * int(model[CLASSES]) + k] = 0.0
-        P = inverse_of_class(model, which, k)
+    model.N[k] = 0.0
+    for which in range(model.inverses.shape[0]):
+        model.weights[:, which * model.N.size + k] = 0.0
+        P = model.inverses[which, k]
         P[:] = 0.0
-        for j in range(weights.shape[0]):
-            P[j, j] = 1.0 / model[LAM]
-        counts[PENDING][which, k] = 0.0
+        for j in range(model.weights.shape[0]):
+            P[j, j] = 1.0 / model.lam
+        model.pending[which, k] = 0.0

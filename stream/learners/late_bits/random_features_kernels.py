@@ -7,11 +7,12 @@ The cosine is computed with a polynomial. 64 cosines take 0.1 µs, and the resul
 """
 
 from math import inf, pi, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from stream.learners.kernels import compiled, inlined, sum_of_rows
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import Features, FloatArray
 
 SAMPLE = 64
 """Number of contexts that determine σ²."""
@@ -48,29 +49,28 @@ def cosines(angles: FloatArray, scale: float) -> None:
         angles[j] = scale * (1.0 - 2.0 * sine * sine)
 
 
+class Waves(NamedTuple):
+    """The random frequencies, and the bandwidth with the contexts from which it is computed; m = 0 if unused."""
+
+    omega: FloatArray  # [d, m], σω
+    phases: FloatArray  # [m], β
+    sample: FloatArray  # [64, d], the first contexts; zeros when σ² is known
+    bandwidth: FloatArray  # [2], the number of stored contexts, and σ² (0 if not yet known)
+
+
 @inlined
-def waves(
-    indices: IndexArray,
-    direction: FloatArray,
-    norm: float,
-    variance: float,
-    phases: FloatArray,
-    omega: FloatArray,
-    z: FloatArray,
-) -> None:
+def write_waves(x: Features, norm: float, waves: Waves, z: FloatArray) -> None:
     """Write the features z/√2, whose squares sum to about ½, into an array.
 
     Args:
-        indices: The indices of x, int32[nnz].
-        direction: x/‖x‖, float64[nnz]; zeros if ‖x‖ is zero or NaN.
+        x: x/‖x‖, or zeros if ‖x‖ is zero or NaN.
         norm: ‖x‖.
-        variance: σ².
-        phases: β [m].
-        omega: σω [d, m].
+        waves: The frequencies and the bandwidth.
         z: The result, float64[m].
     """
-    sum_of_rows(omega, indices, direction, z)
-    ratio = min(norm / sqrt(variance), RATIO_MAX)
+    phases = waves.phases
+    sum_of_rows(waves.omega, x.indices, x.values, z)
+    ratio = min(norm / sqrt(waves.bandwidth[1]), RATIO_MAX)
     for j in range(z.size):
         z[j] = ratio * z[j] + phases[j]
     cosines(z, 1.0 / sqrt(z.size))
@@ -101,15 +101,10 @@ def median_of_distances(sample: FloatArray) -> float:
 
 
 @compiled
-def add_to_sample(indices: IndexArray, values: FloatArray, bandwidth: FloatArray, sample: FloatArray) -> None:
-    """Store one of the first contexts. After the last of these contexts, compute σ².
-
-    Args:
-        indices: The indices of x, int32[nnz].
-        values: The values of x, float64[nnz].
-        bandwidth: Number of stored contexts, and σ² (0 if not yet known).
-        sample: float64[64, d]; reset to zeros when σ² is known.
-    """
+def add_to_sample(x: Features, waves: Waves) -> None:
+    """Store one of the first contexts. After the last of these contexts, compute σ²."""
+    indices, values = x
+    sample, bandwidth = waves.sample, waves.bandwidth
     row = sample[int(bandwidth[0])]
     for a in range(indices.size):
         row[indices[a]] = values[a]

@@ -7,25 +7,20 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import (
-    DRIFT,
-    INVERSE_GAP,
-    Cost,
-    Extent,
-    FromLogs,
-    KernelLearner,
-    Parameter,
-)
+from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
     DRIFTS,
+    Decided,
+    Event,
+    Kernels,
     argmax,
     bounded,
     check_decision,
     check_event,
-    compiled,
     descend,
+    kernel,
     limit,
     logistic,
     sample_inverse_gap,
@@ -33,173 +28,121 @@ from stream.learners.kernels import (
 )
 from stream.learners.late_bits.stack_igw_kernels import (
     A_START,
-    ALARMS,
-    BIAS,
-    BONUS,
     BY_CLASS,
-    CLASSES,
-    COUNTS,
     DECIDED,
-    DETECTORS,
-    DIMENSIONS,
-    DRIFT_KIND,
     FREQUENCY,
     GRADIENT_MIN,
-    HITS,
     MEAN,
     MEAN_COUNT,
-    MISSES,
-    NORM_SQ,
-    OTHERS,
-    PARTS,
     PRIOR,
     PRIOR_VARIANCE,
     RARITY_LOG,
-    SCALE,
     SETTLED,
-    STEP,
-    WAITING,
     WAITING_SHARE,
+    Model,
     believed,
     evidence,
-    parts,
     reset,
     signals,
     signals_with,
     update_stack,
     weighted,
 )
-from stream.learners.late_bits.symmetric_kernels import aligned
 from stream.learners.late_bits.word_vectors_kernels import (
     FREQUENCY_MIN,
     IS_ON,
-    RIDGE,
     ROW,
     ROWS_MAX,
     STAMP,
     USED,
-    WORDS,
     allocate_row,
-    centroids_of,
     embedded,
-    inverses_of,
     is_refreshed_at,
     learn_words,
     observe_words,
     pulled,
     refresh,
-    regressions_of,
-    sketch_of,
-    squares,
+    word_vectors,
     words_size,
 )
 from stream.learners.registry import register
-from stream.wire.records import NOT_ELIGIBLE, Decision, Features, FloatArray, IndexArray
+from stream.wire.records import NOT_ELIGIBLE, Decision, Features
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    Z: FloatArray,
-    rest: FloatArray,
-    vectors: FloatArray,
-) -> tuple[int, int, float]:
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Sample an action by inverse-gap weighting of probabilities times bonuses. The scores are the probabilities."""
-    check_event(indices, values, Z.shape[0] - 1)
-    head, counts, words = parts(rest)
-    K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
-    x = weighted(indices, values, Z, rest[DECIDED])
-    dots, mean = evidence(indices, x, Z, rest)
-    e = embedded(indices, x, Z, vectors, words, m) if m > 0 else np.empty(0)
-    phi = signals(dots, mean, e, counts, words, rest)
+    scores, eligible, v, hits, waiting = event.scores, event.eligible, model.v, model.hits, model.waiting
+    check_event(event.x, model.Z.shape[0] - 1)
+    K = hits.size
+    x = weighted(event.x, model.Z, model.totals[DECIDED])
+    dots, mean = evidence(x, model)
+    phi = signals(dots, mean, embedded(x, model.Z, model.words), model)
     q = np.full(K, NOT_ELIGIBLE)
     for k in range(K):
-        scores[k] = believed(head, phi[k])
+        scores[k] = believed(v, phi[k])
     limit(scores, eligible)
     for k in eligible:
-        known = 1.0 + counts[HITS, k] + WAITING_SHARE * counts[WAITING, k]
-        q[k] = scores[k] * (1.0 + rest[BONUS] * K / known)
-    action, _, propensity = sample_inverse_gap(q, eligible, rest[SCALE] * sqrt(rest[SETTLED] + 1.0), u)
+        known = 1.0 + hits[k] + WAITING_SHARE * waiting[k]
+        q[k] = scores[k] * (1.0 + model.bonus * K / known)
+    action, _, propensity = sample_inverse_gap(q, eligible, model.scale * sqrt(model.totals[SETTLED] + 1.0), event.u)
     return action, argmax(scores), propensity
 
 
-@compiled
-def observe(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    Z: FloatArray,
-    rest: FloatArray,
-    vectors: FloatArray,
-) -> None:
+@kernel
+def observe(event: Decided, model: Model) -> None:
     """Add x to the mean and the word vectors. Count the decision, the features of x, and a pending bit."""
-    _, counts, words = parts(rest)
-    K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
-    check_decision(indices, values, action, scores, K, Z.shape[0] - 1)
-    x = weighted(indices, values, Z, rest[DECIDED])
+    Z, words, totals = model.Z, model.words, model.totals
+    m = words.basis.shape[0]
+    check_decision(event, model.hits.size, Z.shape[0] - 1)
+    x = weighted(event.x, Z, totals[DECIDED])
+    indices, values = x
     if m > 0:
-        observe_words(indices, x, Z, vectors, words, K, m, BY_CLASS)
+        observe_words(x, Z, words, BY_CLASS)
     for j in range(indices.size):
         row = Z[indices[j]]
-        row[MEAN] += x[j]
-        if x[j] != 0.0:
+        row[MEAN] += values[j]
+        if values[j] != 0.0:
             row[FREQUENCY] += 1.0
             row[RARITY_LOG] = log(row[FREQUENCY] + 1.0)
             if m > 0 and row[FREQUENCY] == FREQUENCY_MIN:
-                allocate_row(indices[j], Z, vectors, words, m)
-    rest[MEAN_COUNT] += 1.0
-    rest[DECIDED] += 1.0
-    counts[WAITING, action] += 1.0
-    if m > 0 and is_refreshed_at(rest[DECIDED]):
-        refresh(words, K, m, rest[DECIDED])
+                allocate_row(indices[j], Z, words)
+    totals[MEAN_COUNT] += 1.0
+    totals[DECIDED] += 1.0
+    model.waiting[event.action] += 1.0
+    if m > 0 and is_refreshed_at(totals[DECIDED]):
+        refresh(words, totals[DECIDED])
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    Z: FloatArray,
-    rest: FloatArray,
-    vectors: FloatArray,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """Update the stack, the word vectors, the action's centroid and the regressions with the bit."""
-    head, counts, words = parts(rest)
-    K, d, m = int(rest[CLASSES]), Z.shape[0] - 1, int(rest[DIMENSIONS])
-    check_decision(indices, values, action, scores, K, d)
-    counts[WAITING, action] -= 1.0
-    x = weighted(indices, values, Z, rest[DECIDED] - 1.0)
-    dots, mean = evidence(indices, x, Z, rest)
-    embedding = embedded(indices, x, Z, vectors, words, m) if m > 0 else np.empty(0)
-    update_stack(head, signals(dots, mean, embedding, counts, words, rest)[action], reward)
-    if m > 0:
-        if words[IS_ON] != 0.0:
-            learn_words(embedding, action, reward, words, K)
+    Z, words, action, reward = model.Z, model.words, event.action, event.reward
+    K, d = model.hits.size, Z.shape[0] - 1
+    check_decision(event, K, d)
+    model.waiting[action] -= 1.0
+    x = weighted(event.x, Z, model.totals[DECIDED] - 1.0)
+    indices, values = x
+    dots, mean = evidence(x, model)
+    embedding = embedded(x, Z, words)
+    update_stack(model.v, model.P, signals(dots, mean, embedding, model)[action], reward)
+    if embedding.size > 0:
+        if words.state[IS_ON] != 0.0:
+            learn_words(embedding, action, reward, words)
         if reward == 1:
-            sketch, centroids = sketch_of(words, K, m), centroids_of(words, K, m)
-            g = pulled(indices, x, Z, vectors, words, m)
-            for j in range(m):
+            sketch, centroids = words.sketch, words.centroids
+            g = pulled(x, Z, words)
+            for j in range(g.size):
                 centroids[j, action] += embedding[j]
                 sketch[j, action] += g[j]
     if reward == 1:
-        counts[NORM_SQ, action] += 2.0 * dots[0, action] + 1.0
-    counts[HITS if reward == 1 else MISSES, action] += 1.0
+        model.norm_sq[action] += 2.0 * dots[0, action] + 1.0
+        model.hits[action] += 1.0
+    else:
+        model.misses[action] += 1.0
     centroid = BY_CLASS + action + (0 if reward == 1 else K)
     for j in range(indices.size):
-        Z[indices[j], centroid] += x[j]
+        Z[indices[j], centroid] += values[j]
     e = dots[2]
     largest = 0.0
     for k in range(K):
@@ -207,7 +150,7 @@ def update(
         if k == action:
             e[k] = p - reward
         else:
-            e[k] = rest[OTHERS] * p if reward == 1 else 0.0
+            e[k] = model.others * p if reward == 1 else 0.0
         if abs(e[k]) < GRADIENT_MIN:
             e[k] = 0.0
         largest = max(largest, abs(e[k]))
@@ -215,15 +158,15 @@ def update(
     if largest > 0.0:
         for j in range(indices.size + 1):
             row = Z[d] if j == indices.size else Z[indices[j]]
-            value = rest[BIAS] if j == indices.size else x[j]
+            value = model.bias if j == indices.size else values[j]
             w, a = row[BY_CLASS + 2 * K : BY_CLASS + 3 * K], row[BY_CLASS + 3 * K : BY_CLASS + 4 * K]
-            descend(w, a, e, value, rest[STEP], first, stop)
-    rest[SETTLED] += 1.0
-    alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(rest[DRIFT_KIND]))
+            descend(w, a, e, value, model.step, first, stop)
+    model.totals[SETTLED] += 1.0
+    alarm = watch(model.detectors, model.alarms, action, reward, model.drift)
     if alarm == ALARM_OF_ALL:
-        reset(0, K, Z, rest)
+        reset(0, K, model)
     elif alarm == ALARM_OF_CLASS:
-        reset(action, action + 1, Z, rest)
+        reset(action, action + 1, model)
     return True
 
 
@@ -319,9 +262,7 @@ class StackIgw(KernelLearner):
         **dict.fromkeys(("words", "gram", "overlap", "sketch"), Extent.WHOLE),
     }
     instead: ClassVar[str] = "igw-logistic, whose state is half as large, or fewer features"
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
-    observe_kernel = staticmethod(observe)
+    kernels = Kernels(predict, update, observe)
 
     def __init__(
         self,
@@ -343,14 +284,27 @@ class StackIgw(KernelLearner):
         C, N, W, A = (Z[:, BY_CLASS + part * K : BY_CLASS + (part + 1) * K].T for part in range(4))
         A[:] = A_START
         S = signals_with(m)
-        starts = np.cumsum((PARTS, (1 + S) * S, COUNTS * (K + 1), words_size(K, m)))
-        rest = aligned(starts[-1], first=starts[2] + WORDS)
-        rest[:MEAN_COUNT] = (scale, step, others, bonus, bias, DRIFTS.index(drift), m, K)
-        head = rest[starts[0] : starts[1]].reshape(1 + S, S)
-        counts, words = rest[starts[1] : starts[2]].reshape(COUNTS, K + 1), rest[starts[2] :]
-        head[0, : PRIOR.size] = PRIOR
-        head[0, 0] = -log(K - 1)
-        head[1:] = PRIOR_VARIANCE * np.eye(S)
+        model = Model(
+            Z=Z,
+            v=np.zeros(S),
+            P=PRIOR_VARIANCE * np.eye(S),
+            norm_sq=np.zeros(K),
+            hits=np.zeros(K),
+            misses=np.zeros(K),
+            waiting=np.zeros(K),
+            detectors=np.zeros((3, K + 1)),
+            alarms=np.zeros(K + 1),
+            totals=np.zeros(3),
+            words=word_vectors(K, m, min(d, ROWS_MAX) if m else 0),
+            scale=scale,
+            step=step,
+            others=others,
+            bonus=bonus,
+            bias=bias,
+            drift=DRIFTS.index(drift),
+        )
+        model.v[: PRIOR.size] = PRIOR
+        model.v[0] = -log(K - 1)
         arrays: dict[str, NDArray[Any]] = {
             "W": W,
             "A": A,
@@ -359,32 +313,15 @@ class StackIgw(KernelLearner):
             "M": Z[:d, MEAN],
             "df": Z[:d, FREQUENCY],
             "df_log": Z[:d, RARITY_LOG],
-            "norm_sq": counts[NORM_SQ, :K],
-            "hits": counts[HITS, :K],
-            "misses": counts[MISSES, :K],
-            "waiting": counts[WAITING, :K],
-            "totals": rest[MEAN_COUNT:PARTS],
-            "v": head[0],
-            "P": head[1:],
-            "detectors": counts[DETECTORS],
-            "alarms": counts[ALARMS],
         }
-        # The array has the maximum number of rows. This costs little, because rows that are never written use no
-        # memory.
-        count = min(d, ROWS_MAX) if m else 0
-        rows = aligned(count * 2 * m).reshape((count, 2 * m))
+        parts = ("norm_sq", "hits", "misses", "waiting", "totals", "v", "P", "detectors", "alarms")
+        arrays |= {name: getattr(model, name) for name in parts}
         if m:
-            basis, gram, overlap = squares(words, m)
-            sketch, centroids = sketch_of(words, K, m), centroids_of(words, K, m)
-            b, R = regressions_of(words, K, m), inverses_of(words, K, m)[:, :, : m + 1]
-            basis[:] = np.eye(m)
-            R[:] = np.eye(m + 1) / RIDGE
-            arrays |= {
-                "row": Z[:d, ROW], "stamp": Z[:d, STAMP], "vectors": rows, "words": words[:WORDS], "basis": basis,
-                "gram": gram, "overlap": overlap, "sketch": sketch, "centroids": centroids, "b": b, "R": R,
-            }  # fmt: skip
+            words = model.words._asdict()
+            arrays |= {"row": Z[:d, ROW], "stamp": Z[:d, STAMP], "words": words.pop("state"), **words}
+            arrays["R"] = model.words.R[:, :, : m + 1]
         self.observed = {name: extent for name, extent in self.observed.items() if name in arrays}
-        super().__init__(n_classes, n_features, arrays, (Z, rest, rows))
+        super().__init__(n_classes, n_features, arrays, model)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
         """See `KernelLearner.observed_parts`. For `vectors`, the parts are the rows of x and the next unused rows.
@@ -404,7 +341,7 @@ class StackIgw(KernelLearner):
 
     def in_use(self, state: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
         """See `KernelLearner.in_use`. `vectors` is limited to its rows in use."""
-        if "vectors" not in self.arrays or np.size(state.get("words", ())) != WORDS:
+        if "vectors" not in self.arrays or np.size(state.get("words", ())) != self.arrays["words"].size:
             return self.arrays
         return {**self.arrays, "vectors": self.arrays["vectors"][: int(np.asarray(state["words"])[USED])]}
 
@@ -420,11 +357,6 @@ class StackIgw(KernelLearner):
             bytes_per_event=8 * K * (nnz + 1) * 10 + 4 * words,
             state_bytes=8
             * (
-                (n_features + 1) * (BY_CLASS + 4 * K)
-                + PARTS
-                + (1 + S) * S
-                + COUNTS * (K + 1)
-                + words_size(K, m)
-                + 2 * m * rows
+                (n_features + 1) * (BY_CLASS + 4 * K) + 11 + (1 + S) * S + 8 * (K + 1) + words_size(K, m) + 2 * m * rows
             ),
         )

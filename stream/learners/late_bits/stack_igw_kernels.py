@@ -1,20 +1,13 @@
 """Parts of stack-igw's kernels: the evidence for each class, the stack, and their updates."""
 
 from math import inf, log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
-from stream.learners.kernels import bounded, compiled, logistic, unit
-from stream.learners.late_bits.word_vectors_kernels import (
-    IS_ON,
-    RIDGE,
-    centroids_of,
-    inverses_of,
-    regressions_of,
-    sketch_of,
-    word_signals,
-)
-from stream.wire.records import FloatArray, IndexArray
+from stream.learners.kernels import bounded, kernel, logistic, unit
+from stream.learners.late_bits.word_vectors_kernels import IS_ON, RIDGE, WordVectors, word_signals
+from stream.wire.records import Features, FloatArray
 
 A_START = 3e-3
 """Initial value of A; see igw-logistic. A smaller value makes the first steps larger and, with rarity weights, less
@@ -44,18 +37,34 @@ RARITY = 1.2
 WAITING_SHARE = 0.1
 """Weight of a pending decision in the bonus of its class. A hit has weight 1."""
 
-# Indices in `rest`: parameters and totals. The head, the counts and the word-vector data follow; see `parts`.
-SCALE, STEP, OTHERS, BONUS, BIAS, DRIFT_KIND, DIMENSIONS, CLASSES, MEAN_COUNT, DECIDED, SETTLED = range(11)
-PARTS = 11
-
-# Rows of `counts`. The last column applies to all classes together.
-NORM_SQ, HITS, MISSES, WAITING = range(4)
-DETECTORS, ALARMS = slice(4, 7), 7
-COUNTS = 8
+# Indices in `totals`.
+MEAN_COUNT, DECIDED, SETTLED = range(3)
 
 # A feature's row: df, ln(1 + df), M, two entries for the word vectors, and then C, N, W and A, each with K entries.
 FREQUENCY, RARITY_LOG, MEAN = range(3)
 BY_CLASS = 5
+
+
+class Model(NamedTuple):
+    """The statistics of the features and the classes, the stack and the word vectors; see `StackIgw`."""
+
+    Z: FloatArray  # [d + 1, 5 + 4K], a row per feature and a last row for the constant entry
+    v: FloatArray  # [S]
+    P: FloatArray  # [S, S], the running covariance of v
+    norm_sq: FloatArray  # [K]
+    hits: FloatArray  # [K]
+    misses: FloatArray  # [K]
+    waiting: FloatArray  # [K]
+    detectors: FloatArray  # [3, K + 1]
+    alarms: FloatArray  # [K + 1]
+    totals: FloatArray  # the number of contexts in M, of decisions and of settled bits
+    words: WordVectors
+    scale: float
+    step: float
+    others: float
+    bonus: float
+    bias: float
+    drift: int  # an index into DRIFTS
 
 
 def signals_with(dimensions: int) -> int:
@@ -63,37 +72,20 @@ def signals_with(dimensions: int) -> int:
     return PRIOR.size + (OF_WORDS if dimensions else 0)
 
 
-@compiled
-def parts(rest: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the head [1 + S, S] (v, then P), the counts [8, K + 1], and the word-vector data except the vectors.
-
-    All small parts share one array, because each array argument costs 0.1 µs.
-    """
-    m, K = int(rest[DIMENSIONS]), int(rest[CLASSES])
-    signals = PRIOR.size + (OF_WORDS if m > 0 else 0)
-    counts = PARTS + (1 + signals) * signals
-    words = counts + COUNTS * (K + 1)
-    return (
-        rest[PARTS:counts].reshape((1 + signals, signals)),
-        rest[counts:words].reshape((COUNTS, K + 1)),
-        rest[words:],
-    )
-
-
-@compiled
-def weighted(indices: IndexArray, values: FloatArray, Z: FloatArray, decided: float) -> FloatArray:
+@kernel
+def weighted(x: Features, Z: FloatArray, decided: float) -> Features:
     """Scale x to unit norm, weight each entry by the rarity of its feature, and scale the result to unit norm.
 
     `RARITY_LOG` caches the logarithm of a feature's count.
     """
-    x = unit(values)
+    indices, values = x.indices, unit(x.values)
     total_log = log(RARITY * (decided + 2.0))
     for j in range(indices.size):
-        x[j] *= total_log - Z[indices[j], RARITY_LOG]
-    return unit(x)
+        values[j] *= total_log - Z[indices[j], RARITY_LOG]
+    return Features(indices, unit(values))
 
 
-@compiled
+@kernel
 def lead(z: FloatArray, out: FloatArray) -> None:
     """Compute, for every class k, z_k minus the largest of the other z_j."""
     largest = second = -inf
@@ -107,18 +99,19 @@ def lead(z: FloatArray, out: FloatArray) -> None:
         out[k] = z[k] - (largest if z[k] < largest else second)
 
 
-@compiled
-def evidence(indices: IndexArray, x: FloatArray, Z: FloatArray, rest: FloatArray) -> tuple[FloatArray, float]:
+@kernel
+def evidence(x: Features, model: Model) -> tuple[FloatArray, float]:
     """Return C_kᵀx, N_kᵀx and W_kᵀx for every class [3, K], and Mᵀx."""
-    K = int(rest[CLASSES])
+    indices, values = x
+    Z, K = model.Z, model.hits.size
     dots = np.zeros(3 * K)
     last = Z[Z.shape[0] - 1]
     for k in range(K):
-        dots[2 * K + k] = last[BY_CLASS + 2 * K + k] * rest[BIAS]
+        dots[2 * K + k] = last[BY_CLASS + 2 * K + k] * model.bias
     mean = 0.0
     for j in range(indices.size):
         row = Z[indices[j]]
-        value = x[j]
+        value = values[j]
         mean += row[MEAN] * value
         of_classes = row[BY_CLASS : BY_CLASS + 3 * K]
         for k in range(3 * K):
@@ -126,24 +119,23 @@ def evidence(indices: IndexArray, x: FloatArray, Z: FloatArray, rest: FloatArray
     return dots.reshape((3, K)), mean
 
 
-@compiled
-def signals(
-    dots: FloatArray, mean: float, e: FloatArray, counts: FloatArray, words: FloatArray, rest: FloatArray
-) -> FloatArray:
+@kernel
+def signals(dots: FloatArray, mean: float, e: FloatArray, model: Model) -> FloatArray:
     """Return φ [K, S], the evidence for each class. e = Σ x_i V_i is empty without vectors."""
-    K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
-    c, s, phi = np.empty(K), np.empty(K), np.zeros((K, PRIOR.size + (OF_WORDS if m > 0 else 0)))
-    mean /= max(rest[MEAN_COUNT], 1.0)
+    norm_sq, all_hits, misses = model.norm_sq, model.hits, model.misses
+    K = all_hits.size
+    c, s, phi = np.empty(K), np.empty(K), np.zeros((K, model.v.size))
+    mean /= max(model.totals[MEAN_COUNT], 1.0)
     for k in range(K):
-        c[k] = dots[0, k] / sqrt(counts[NORM_SQ, k]) if counts[NORM_SQ, k] > 0.0 else 0.0
+        c[k] = dots[0, k] / sqrt(norm_sq[k]) if norm_sq[k] > 0.0 else 0.0
         s[k] = min(max(bounded(dots[2, k]), -SCORE_CLIP), SCORE_CLIP)
     lead_c, lead_s = np.empty(K), np.empty(K)
     lead(c, lead_c)
     lead(s, lead_s)
     for k in range(K):
-        hits = counts[HITS, k]
+        hits = all_hits[k]
         g = 1.0 / sqrt(1.0 + hits)
-        excess = max(0.0, dots[1, k] - counts[MISSES, k] * mean)
+        excess = max(0.0, dots[1, k] - misses[k] * mean)
         phi[k, 0] = 1.0
         phi[k, 1] = c[k]
         phi[k, 2] = lead_c[k]
@@ -153,8 +145,8 @@ def signals(
         phi[k, 6] = g * c[k]
         phi[k, 7] = s[k] / 4.0
         phi[k, 8] = lead_s[k] / 4.0
-    if m > 0 and words[IS_ON] != 0.0:
-        word_signals(e, words, c, s)
+    if e.size > 0 and model.words.state[IS_ON] != 0.0:
+        word_signals(e, model.words, c, s)
         lead(c, lead_c)
         lead(s, lead_s)
         for k in range(K):
@@ -165,53 +157,52 @@ def signals(
     return phi
 
 
-@compiled
-def believed(head: FloatArray, phi: FloatArray) -> float:
-    """Return σ(v·φ), where v is the first row of the head."""
+@kernel
+def believed(v: FloatArray, phi: FloatArray) -> float:
+    """Return σ(v·φ)."""
     total = 0.0
     for i in range(phi.size):
-        total += head[0, i] * phi[i]
+        total += v[i] * phi[i]
     return logistic(total)
 
 
-@compiled
-def update_stack(head: FloatArray, phi: FloatArray, reward: int) -> None:
-    """Update the shared logistic regression, using its running covariance (the head's rows after v)."""
-    rho = believed(head, phi)
+@kernel
+def update_stack(v: FloatArray, P: FloatArray, phi: FloatArray, reward: int) -> None:
+    """Update the shared logistic regression v, using its running covariance P."""
+    rho = believed(v, phi)
     curvature = max(rho * (1.0 - rho), CURVATURE_MIN)
     size = phi.size
     z = np.zeros(size)
     c = 0.0
     for i in range(size):
         for j in range(size):
-            z[i] += head[1 + i, j] * phi[j]
+            z[i] += P[i, j] * phi[j]
         c += phi[i] * z[i]
     step = (reward - rho) / (1.0 + curvature * c)
     root = sqrt(curvature / (1.0 + curvature * c))
     for i in range(size):
-        head[0, i] += step * z[i]
+        v[i] += step * z[i]
         for j in range(size):
-            head[1 + i, j] -= (root * z[i]) * (root * z[j])  # computed like the mirrored entry, for exact symmetry
+            P[i, j] -= (root * z[i]) * (root * z[j])  # computed like the mirrored entry, for exact symmetry
 
 
-@compiled
-def reset(first: int, stop: int, Z: FloatArray, rest: FloatArray) -> None:
+@kernel
+def reset(first: int, stop: int, model: Model) -> None:
     """Reset the models of the classes from `first` up to `stop`. Feature statistics and v are kept."""
-    K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
-    _, counts, words = parts(rest)
+    Z, words, K = model.Z, model.words, model.hits.size
     for i in range(Z.shape[0]):
         for k in range(first, stop):
             Z[i, BY_CLASS + k] = 0.0
             Z[i, BY_CLASS + K + k] = 0.0
             Z[i, BY_CLASS + 2 * K + k] = 0.0
             Z[i, BY_CLASS + 3 * K + k] = A_START
-    counts[:WAITING, first:stop] = 0.0
-    if m > 0:
-        sketch_of(words, K, m)[:, first:stop] = 0.0
-        centroids_of(words, K, m)[:, first:stop] = 0.0
-        regressions_of(words, K, m)[:, first:stop] = 0.0
-        R = inverses_of(words, K, m)
-        for k in range(first, stop):
-            R[k] = 0.0
-            for j in range(m + 1):
-                R[k, j, j] = 1.0 / RIDGE
+    model.norm_sq[first:stop] = 0.0
+    model.hits[first:stop] = 0.0
+    model.misses[first:stop] = 0.0
+    words.sketch[:, first:stop] = 0.0
+    words.centroids[:, first:stop] = 0.0
+    words.b[:, first:stop] = 0.0
+    for k in range(first, stop):
+        words.R[k] = 0.0
+        for j in range(words.b.shape[0]):
+            words.R[k, j, j] = 1.0 / RIDGE

@@ -18,12 +18,13 @@ If a column of G depends linearly on the previous ones (to within 1e-10 of its s
 """
 
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
-from stream.learners.kernels import assign, compiled, inlined, sum_of_rows
-from stream.learners.late_bits.symmetric_kernels import aligned_row, padded
-from stream.wire.records import FloatArray, IndexArray
+from stream.learners.kernels import assign, compiled, inlined, kernel, sum_of_rows
+from stream.learners.late_bits.symmetric_kernels import aligned, aligned_row, padded
+from stream.wire.records import Features, FloatArray, IndexArray
 
 ROWS_MAX = 32_768
 """Limit on the number of features with a vector. A vector uses 1 kB. More vectors did not improve the accuracy on
@@ -42,58 +43,52 @@ RIDGE = 0.3
 CONSTANT = 0.3
 """Constant entry in the regressions on (ê, .3)."""
 
-# Indices of the first entries in the word-vector part of the model.
+# Indices in `WordVectors.state`.
 USED, REFRESHES, IS_ON, OLD = range(4)
-WORDS = 4
-"""Number of rows in use, number of refreshes, whether the vectors are used, and number of rows at the last refresh."""
 
 ROW, STAMP = 3, 4
 """Indices in a feature's row of Z: its row in the vectors (from 1, or 0 if it has none), and its last refresh."""
 
 
-@inlined
+class WordVectors(NamedTuple):
+    """The vectors and what is learned with them. Without vectors, m = 0."""
+
+    vectors: FloatArray  # [rows, 2m]; a row consists of two slots
+    state: FloatArray  # [4]: rows in use, refreshes, whether the vectors are used, rows at the last refresh
+    basis: FloatArray  # [m, m], B
+    gram: FloatArray  # [m, m], GᵀG
+    overlap: FloatArray  # [m, m], GᵀV
+    sketch: FloatArray  # [m, K], GᵀC_k
+    centroids: FloatArray  # [m, K], Ĉ_k
+    b: FloatArray  # [m + 1, K], the regressions' weights
+    R: FloatArray  # [K, m + 1, s], the regressions' inverses; the rows are padded with zeros
+
+
+def word_vectors(n_classes: int, dimensions: int, rows: int) -> WordVectors:
+    """Return the initial vectors. Rows that are never written use no memory."""
+    K, m = n_classes, dimensions
+    words = WordVectors(
+        vectors=aligned(rows, 2 * m),
+        state=np.zeros(4),
+        basis=aligned(m, m),
+        gram=aligned(m, m),
+        overlap=aligned(m, m),
+        sketch=aligned(m, K),
+        centroids=aligned(m, K),
+        b=np.zeros((m + 1, K)),
+        R=aligned(K, m + 1, padded(m + 1)),
+    )
+    words.basis[:] = np.eye(m)
+    words.R[:, :, : m + 1] = np.eye(m + 1) / RIDGE
+    return words
+
+
 def words_size(K: int, m: int) -> int:
     """Return the number of values other than the vectors, including padding."""
-    return WORDS + 3 * m * m + 2 * K * m + K * (m + 1) * (1 + padded(m + 1)) if m > 0 else 0
+    return 4 + 3 * m * m + 2 * K * m + K * (m + 1) * (1 + padded(m + 1)) if m > 0 else 0
 
 
-@inlined
-def squares(words: FloatArray, m: int) -> FloatArray:
-    """Return B, GᵀG and GᵀV, [3, m, m]."""
-    return words[WORDS : WORDS + 3 * m * m].reshape((3, m, m))
-
-
-# Each per-class part has its own function, because a reshape takes 0.02 µs.
-
-
-@inlined
-def sketch_of(words: FloatArray, K: int, m: int) -> FloatArray:
-    """Return GᵀC_k, [m, K]."""
-    start = WORDS + 3 * m * m
-    return words[start : start + m * K].reshape((m, K))
-
-
-@inlined
-def centroids_of(words: FloatArray, K: int, m: int) -> FloatArray:
-    """Return Ĉ_k, [m, K]."""
-    start = WORDS + 3 * m * m + m * K
-    return words[start : start + m * K].reshape((m, K))
-
-
-@inlined
-def inverses_of(words: FloatArray, K: int, m: int) -> FloatArray:
-    """Return R_k, [K, m + 1, s]. The rows are padded with zeros."""
-    start, size = WORDS + 3 * m * m + 2 * m * K, (m + 1) * padded(m + 1)
-    return words[start : start + K * size].reshape((K, m + 1, padded(m + 1)))
-
-
-@inlined
-def regressions_of(words: FloatArray, K: int, m: int) -> FloatArray:
-    """Return b_k, [m + 1, K]."""
-    return words[words.size - (m + 1) * K :].reshape((m + 1, K))
-
-
-@compiled
+@kernel
 def hashed(feature: int, column: int) -> float:
     """Return a fixed number in (−½, ½), computed with SplitMix64's finaliser."""
     h = np.uint64(feature) * np.uint64(64) + np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)
@@ -132,40 +127,42 @@ def add_in_order(total: FloatArray, x: FloatArray, M: FloatArray, i: int, left: 
 
 
 @inlined
-def rows_since(
-    indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
-) -> tuple[IndexArray, FloatArray]:
+def rows_since(x: Features, Z: FloatArray, stamp_min: float, first: float, end: float) -> tuple[IndexArray, FloatArray]:
     """Return the rows in (first, end] for features of x whose stamp is at least `stamp_min`, and their entries in x."""
+    indices, values = x
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):  # without a branch, which would often be mispredicted
         row, stamp = Z[indices[j], ROW], Z[indices[j], STAMP]
-        rows[n], entries[n] = int(row) - 1, x[j]
+        rows[n], entries[n] = int(row) - 1, values[j]
         n += (row > first) & (row <= end) & (stamp >= stamp_min)
     return rows[:n], entries[:n]
 
 
 @inlined
-def slots(words: FloatArray, m: int) -> tuple[int, int]:
+def slots(words: WordVectors) -> tuple[int, int]:
     """Return the offsets of U and G in a row of the vectors."""
-    odd = int(words[REFRESHES]) % 2
+    m, odd = words.basis.shape[0], int(words.state[REFRESHES]) % 2
     return m * (1 - odd), m * odd
 
 
-@compiled
-def embedded(
-    indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
-) -> FloatArray:
-    """Return Σ x_i V_i = Bᵀ Σ x_i U_i, plus the rows newer than B, which are 0 once the vectors are in use."""
-    of_u = slots(words, m)[0]
-    rows, entries = rows_since(indices, x, Z, words[REFRESHES] - 1.0, 0.0, words[OLD])
+@kernel
+def embedded(x: Features, Z: FloatArray, words: WordVectors) -> FloatArray:
+    """Return Σ x_i V_i = Bᵀ Σ x_i U_i, plus the rows newer than B, which are 0 once the vectors are in use.
+
+    Without vectors, the result is empty.
+    """
+    m, state, of_u = words.basis.shape[0], words.state, slots(words)[0]
+    if m == 0:
+        return np.empty(0)
+    rows, entries = rows_since(x, Z, state[REFRESHES] - 1.0, 0.0, state[OLD])
     u = np.zeros(m)
-    add_rows(vectors, rows, entries, of_u, u)
-    e = from_basis(words[WORDS : WORDS + m * m].reshape((m, m)), u)
-    if words[IS_ON] == 0.0:
-        rows, entries = rows_since(indices, x, Z, words[REFRESHES], words[OLD], words[USED])
+    add_rows(words.vectors, rows, entries, of_u, u)
+    e = from_basis(words.basis, u)
+    if state[IS_ON] == 0.0:
+        rows, entries = rows_since(x, Z, state[REFRESHES], state[OLD], state[USED])
         u[:] = 0.0
-        add_rows(vectors, rows, entries, of_u, u)
+        add_rows(words.vectors, rows, entries, of_u, u)
         for j in range(m):
             e[j] += u[j]
     return e
@@ -181,31 +178,23 @@ def from_basis(B: FloatArray, u: FloatArray) -> FloatArray:
     return e
 
 
-@compiled
-def pulled(
-    indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
-) -> FloatArray:
+@kernel
+def pulled(x: Features, Z: FloatArray, words: WordVectors) -> FloatArray:
     """Return Gᵀx."""
-    rows, entries = rows_since(indices, x, Z, words[REFRESHES], 0.0, words[USED])
-    g = np.zeros(m)
-    add_rows(vectors, rows, entries, slots(words, m)[1], g)
+    rows, entries = rows_since(x, Z, words.state[REFRESHES], 0.0, words.state[USED])
+    g = np.zeros(words.basis.shape[0])
+    add_rows(words.vectors, rows, entries, slots(words)[1], g)
     return g
 
 
-@compiled
-def observe_words(
-    indices: IndexArray,
-    x: FloatArray,
-    Z: FloatArray,
-    vectors: FloatArray,
-    words: FloatArray,
-    K: int,
-    m: int,
-    classes: int,
-) -> None:
+@kernel
+def observe_words(x: Features, Z: FloatArray, words: WordVectors, classes: int) -> None:
     """Add x eᵀ to the rows of G for features in x, and update the products of G. `classes` is the offset of C in Z."""
-    refreshes = words[REFRESHES]
-    of_u, of_g = slots(words, m)
+    indices, values = x
+    vectors, sketch = words.vectors, words.sketch
+    m, K = sketch.shape
+    refreshes = words.state[REFRESHES]
+    of_u, of_g = slots(words)
     for j in range(indices.size):
         feature = Z[indices[j]]
         if feature[ROW] > 0.0 and feature[STAMP] < refreshes:
@@ -214,10 +203,10 @@ def observe_words(
             if feature[STAMP] < refreshes - 1.0:
                 row[of_u : of_u + m] = 0.0
             feature[STAMP] = refreshes
-    rows, entries = rows_since(indices, x, Z, refreshes, 0.0, words[USED])
+    rows, entries = rows_since(x, Z, refreshes, 0.0, words.state[USED])
     if rows.size == 0:
         return
-    e, h = embedded(indices, x, Z, vectors, words, m), np.zeros(m)
+    e, h = embedded(x, Z, words), np.zeros(m)
     add_rows(vectors, rows, entries, of_g, h)
     half = 0.0
     for a in range(rows.size):
@@ -225,11 +214,10 @@ def observe_words(
         g = vectors[rows[a], of_g : of_g + m]
         for i in range(m):
             g[i] += entries[a] * e[i]
-    parts = squares(words, m)
     for i in range(m):
         h[i] += half * e[i]
     for j in range(m):
-        gram, overlap = parts[1, j], parts[2, j]
+        gram, overlap = words.gram[j], words.overlap[j]
         for i in range(m):
             gram[i] += e[j] * h[i] + h[j] * e[i]
             overlap[i] += e[j] * e[i]
@@ -239,26 +227,26 @@ def observe_words(
         if feature[ROW] > 0.0:
             right = feature[classes : classes + K]
             for k in range(K):
-                dots[k] += x[j] * right[k]
-    sketch = sketch_of(words, K, m)
+                dots[k] += values[j] * right[k]
     for j in range(m):
         for k in range(K):
             sketch[j, k] += e[j] * dots[k]
 
 
-@compiled
-def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int) -> None:
+@kernel
+def allocate_row(feature: int, Z: FloatArray, words: WordVectors) -> None:
     """Assign a row to a feature, if a row is free."""
-    used = int(words[USED])
-    if used == vectors.shape[0]:
+    state, m = words.state, words.basis.shape[0]
+    used = int(state[USED])
+    if used == words.vectors.shape[0]:
         return
-    row, first = vectors[used], slots(words, m)[0]
+    row, first = words.vectors[used], slots(words)[0]
     row[:] = 0.0
-    if words[IS_ON] == 0.0:
+    if state[IS_ON] == 0.0:
         for j in range(m):
             row[first + j] = hashed(feature, j)
-    words[USED] += 1.0
-    Z[feature, ROW], Z[feature, STAMP] = words[USED], words[REFRESHES]
+    state[USED] += 1.0
+    Z[feature, ROW], Z[feature, STAMP] = state[USED], state[REFRESHES]
 
 
 @compiled
@@ -270,7 +258,7 @@ def is_refreshed_at(decided: float) -> bool:
     return at == decided
 
 
-@compiled
+@kernel
 def inverse_factor(gram: FloatArray) -> FloatArray:
     """Return R⁻¹ for an upper triangular R with RᵀR = GᵀG. Linearly dependent columns are 0."""
     m = gram.shape[0]
@@ -294,41 +282,42 @@ def inverse_factor(gram: FloatArray) -> FloatArray:
     return np.ascontiguousarray(B.T)
 
 
-@compiled
-def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
+@kernel
+def refresh(words: WordVectors, decided: float) -> None:
     """Compute new vectors, and transform the parameters that were learned with the old vectors."""
-    parts = squares(words, m)
-    sketch, centroids = sketch_of(words, K, m), centroids_of(words, K, m)
+    state, gram, overlap, sketch, centroids = words.state, words.gram, words.overlap, words.sketch, words.centroids
+    m, K = sketch.shape
     trace = 0.0
     for j in range(m):
-        trace += parts[1, j, j]
+        trace += gram[j, j]
     if trace == 0.0:  # since the last refresh, no context has had a feature with a row
         return
-    B = inverse_factor(parts[1])
-    if words[IS_ON] != 0.0:
+    B = inverse_factor(gram)
+    if state[IS_ON] != 0.0:
         T = np.zeros((m + 1, m + 1))
         T[m, m] = 1.0
         for i in range(m):
             for j in range(i, m):
                 for c in range(m):
-                    T[j, c] += B[i, j] * parts[2, i, c]
-        transform(T, regressions_of(words, K, m), inverses_of(words, K, m))
+                    T[j, c] += B[i, j] * overlap[i, c]
+        transform(T, words.b, words.R)
     centroids[:] = 0.0
     for i in range(m):
         for j in range(i, m):
             for k in range(K):
                 centroids[j, k] += B[i, j] * sketch[i, k]
     sketch[:] = 0.0
-    parts[1:] = 0.0
+    gram[:] = 0.0
+    overlap[:] = 0.0
     for j in range(m):
-        assign(parts[0, j], B[j])
+        assign(words.basis[j], B[j])
     if decided >= ON_FROM:
-        words[IS_ON] = 1.0
-    words[OLD] = words[USED]
-    words[REFRESHES] += 1.0
+        state[IS_ON] = 1.0
+    state[OLD] = state[USED]
+    state[REFRESHES] += 1.0
 
 
-@compiled
+@kernel
 def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
     """Set b_k = T b_k and R_k = T R_k Tᵀ + (I − T Tᵀ)/.3, that is, T (R_k − I/.3) Tᵀ + I/.3."""
     size = T.shape[0]
@@ -353,11 +342,11 @@ def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
                 R[k, j, c] = R[k, c, j]
 
 
-@compiled
-def learn_words(e: FloatArray, action: int, reward: int, words: FloatArray, K: int) -> None:
+@kernel
+def learn_words(e: FloatArray, action: int, reward: int, words: WordVectors) -> None:
     """Update the action's regression of the bit on (ê, .3)."""
     m = e.size
-    b, P = regressions_of(words, K, m), inverses_of(words, K, m)[action]
+    b, P = words.b, words.R[action]
     y = with_constant(e)
     size = m + 1
     z = aligned_row(P.shape[1])
@@ -397,11 +386,11 @@ def with_constant(e: FloatArray) -> FloatArray:
     return y
 
 
-@compiled
-def word_signals(e: FloatArray, words: FloatArray, near: FloatArray, fit: FloatArray) -> None:
+@kernel
+def word_signals(e: FloatArray, words: WordVectors, near: FloatArray, fit: FloatArray) -> None:
     """Compute c'_k = ê·Ĉ_k/‖Ĉ_k‖ and t_k = b_k·(ê, .3)."""
     m, K = e.size, near.size
-    centroids, b = centroids_of(words, K, m), regressions_of(words, K, m)
+    centroids, b = words.centroids, words.b
     y = with_constant(e)
     norm_sq = np.zeros(K)
     near[:] = 0.0

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from math import floor, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import Cost, KernelLearner, Parameter
-from stream.learners.kernels import argmax, check_event, compiled, sample_from, usable
+from stream.learners.kernels import Decided, Event, Kernels, argmax, check_event, kernel, sample_from, usable
 from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
@@ -18,7 +18,19 @@ CELL_MAX = 2.0**31 - 2.0
 UNKNOWN = -1
 
 
-@compiled
+class Model(NamedTuple):
+    """The table of blocks; see `FeatureBlocks`."""
+
+    table: NDArray[np.int32]  # a hash table of the blocks' numbers, -1 in empty slots
+    blocks: NDArray[np.int32]  # [blocks_max, d], the cells
+    occupied: NDArray[np.int32]  # [blocks_max], the number of non-zero cells
+    known: NDArray[np.int32]  # [blocks_max], the class or UNKNOWN
+    excluded: NDArray[np.int8]  # [blocks_max, K]
+    fill: NDArray[np.int32]  # [1], the number of blocks
+    side: float
+
+
+@kernel
 def cells_of(values: FloatArray, side: float) -> NDArray[np.int32]:
     """Return the cell number of each entry, ⌊x_j / side⌋, or 0 for NaN."""
     cells = np.zeros(values.size, np.int32)
@@ -29,18 +41,13 @@ def cells_of(values: FloatArray, side: float) -> NDArray[np.int32]:
     return cells
 
 
-@compiled
-def place_of(
-    indices: IndexArray,
-    cells: NDArray[np.int32],
-    table: NDArray[np.int32],
-    blocks: NDArray[np.int32],
-    occupied: NDArray[np.int32],
-) -> tuple[int, int]:
+@kernel
+def place_of(indices: IndexArray, cells: NDArray[np.int32], model: Model) -> tuple[int, int]:
     """Return the index of the block with these cells (-1 if there is none) and its slot in the hash table.
 
     A block matches if it has these cells and the same number of non-zero cells.
     """
+    table, blocks, occupied = model.table, model.blocks, model.occupied
     key = np.uint64(14695981039346656037)  # FNV-1a, one word at a time
     outside = 0
     for j in range(indices.size):
@@ -61,78 +68,53 @@ def place_of(
     return -1, place
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    table: NDArray[np.int32],
-    blocks: NDArray[np.int32],
-    occupied: NDArray[np.int32],
-    known: NDArray[np.int32],
-    excluded: NDArray[np.int8],
-    fill: NDArray[np.int32],
-    side: float,
-) -> tuple[int, int, float]:
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Play the block's class if it is known; otherwise, play a uniformly random class that is not excluded."""
-    check_event(indices, values, blocks.shape[1])
-    block, _ = place_of(indices, cells_of(values, side), table, blocks, occupied)
+    indices, values = event.x
+    excluded = model.excluded
+    scores = event.scores
+    check_event(event.x, model.blocks.shape[1])
+    block, _ = place_of(indices, cells_of(values, model.side), model)
     K = scores.size
-    if block >= 0 and known[block] != UNKNOWN:
+    if block >= 0 and model.known[block] != UNKNOWN:
         scores[:] = 0.0
-        scores[known[block]] = 1.0
+        scores[model.known[block]] = 1.0
     elif block >= 0:
         left = K - excluded[block].sum()
         for i in range(K):
             scores[i] = 0.0 if excluded[block, i] else 1.0 / left
     else:
         scores[:] = 1.0 / K
-    action = sample_from(scores, u)
+    action = sample_from(scores, event.u)
     return action, argmax(scores), scores[action]
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    table: NDArray[np.int32],
-    blocks: NDArray[np.int32],
-    occupied: NDArray[np.int32],
-    known: NDArray[np.int32],
-    excluded: NDArray[np.int8],
-    fill: NDArray[np.int32],
-    side: float,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """Record the block's class, or exclude the action. Add a new block if the table has space."""
-    if not usable(indices, values, action, propensity, scores, excluded.shape[1], blocks.shape[1]):
+    indices, values = event.x
+    blocks, occupied, known, excluded = model.blocks, model.occupied, model.known, model.excluded
+    if not usable(event, excluded.shape[1], blocks.shape[1]):
         return False
-    cells = cells_of(values, side)
-    block, place = place_of(indices, cells, table, blocks, occupied)
+    cells = cells_of(values, model.side)
+    block, place = place_of(indices, cells, model)
     if block < 0:
-        if fill[0] == blocks.shape[0]:
+        if model.fill[0] == blocks.shape[0]:
             return False
-        block = int(fill[0])
-        fill[0] += 1
-        table[place] = block
+        block = int(model.fill[0])
+        model.fill[0] += 1
+        model.table[place] = block
         for j in range(indices.size):
             blocks[block, indices[j]] = cells[j]
             occupied[block] += cells[j] != 0
-    if reward == 1:
-        learned = bool(known[block] != action)
-        known[block] = action
+    if event.reward == 1:
+        learned = bool(known[block] != event.action)
+        known[block] = event.action
         return learned
-    changed = bool(excluded[block, action] == 0 or known[block] == action)
-    excluded[block, action] = 1
-    if known[block] == action:
+    changed = bool(excluded[block, event.action] == 0 or known[block] == event.action)
+    excluded[block, event.action] = 1
+    if known[block] == event.action:
         known[block] = UNKNOWN
     if excluded[block].sum() == excluded.shape[1]:
         excluded[block] = 0
@@ -192,8 +174,7 @@ class FeatureBlocks(KernelLearner):
             high=10_000_000,
         ),
     )
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
+    kernels = Kernels(predict, update)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, blocks_max: int) -> None:
         arrays: dict[str, NDArray[Any]] = {
@@ -204,7 +185,7 @@ class FeatureBlocks(KernelLearner):
             "excluded": np.zeros((blocks_max, n_classes), dtype=np.int8),
             "fill": np.zeros(1, dtype=np.int32),
         }
-        super().__init__(n_classes, n_features, arrays, (*arrays.values(), gamma / sqrt(n_features)))
+        super().__init__(n_classes, n_features, arrays, Model(**arrays, side=gamma / sqrt(n_features)))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -4,16 +4,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from stream.learners.base import Cost, KernelLearner, Parameter, ParameterError
 from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
     argmax,
     argmax_except,
     check_event,
-    compiled,
+    kernel,
     linear_scores,
     sample_epsilon_greedy,
     squared_length,
@@ -22,29 +25,29 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import FloatArray
 
 STEP = 0.125
 """The step size η in line 14."""
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    M_inv: FloatArray,
-    comparator: FloatArray,
-    epsilon: float,
-    radius: float,
-) -> tuple[int, int, float]:
+class Model(NamedTuple):
+    """The weights, the inverse of M, and the parameters; see `KwikBanditron`."""
+
+    W: FloatArray  # [K, d]
+    M_inv: FloatArray  # [d, d]
+    comparator: FloatArray  # [K, d], or [0, d] without a comparator
+    epsilon: float
+    radius: float
+
+
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Explore or play the greedy class (lines 7-10). A comparator without rows is treated as far from W."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    greedy = argmax(scores)
+    W, comparator = model.W, model.comparator
+    check_event(event.x, W.shape[1])
+    linear_scores(event.x, W, event.scores)
+    greedy = argmax(event.scores)
     distance_sq = 0.0
     for k in range(comparator.shape[0]):
         for j in range(W.shape[1]):
@@ -52,42 +55,29 @@ def predict(
             distance_sq += difference * difference
     if comparator.shape[0] == 0:
         distance_sq = 1.0
-    if sqrt(squared_norm(M_inv, indices, values)) >= epsilon and distance_sq >= 1.0:  # line 7
-        action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
+    if sqrt(squared_norm(model.M_inv, event.x)) >= model.epsilon and distance_sq >= 1.0:  # line 7
+        action, propensity = sample_epsilon_greedy(greedy, event.scores, 1.0, event.u)
         return action, greedy, propensity
     return greedy, greedy, 1.0
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    M_inv: FloatArray,
-    comparator: FloatArray,
-    epsilon: float,
-    radius: float,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """After a right answer, update M and take a gradient step (lines 12-15)."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    indices, values = event.x
+    W, M_inv = model.W, model.M_inv
+    if not usable(event, *W.shape):
         return False
-    if reward == 0 or indices.size == 0:
+    if event.reward == 0 or indices.size == 0:
         return False
     current = np.empty(W.shape[0])
-    linear_scores(indices, values, W, current)
-    rival = argmax_except(current, action)
-    hinge = 1.0 - current[action] + current[rival]
+    linear_scores(event.x, W, current)
+    rival = argmax_except(current, event.action)
+    hinge = 1.0 - current[event.action] + current[rival]
     loss = hinge * hinge
     if not hinge > 0.0 or not loss < np.inf:
         return False
-    z = symmetric_product(M_inv, indices, values)  # M⁻¹x
+    z = symmetric_product(M_inv, event.x)  # M⁻¹x
     norm_sq = 0.0
     for a in range(indices.size):
         norm_sq += values[a] * z[indices[a]]
@@ -98,11 +88,11 @@ def update(
         for j in range(z.size):
             row[j] -= left * (root * z[j])  # line 13
     for a in range(indices.size):
-        W[action, indices[a]] += STEP * 2.0 * hinge * values[a]  # line 14
+        W[event.action, indices[a]] += STEP * 2.0 * hinge * values[a]  # line 14
         W[rival, indices[a]] -= STEP * 2.0 * hinge * values[a]
-    for k in (action, rival):
+    for k in (event.action, rival):
         length_sq = squared_length(W[k])
-        shrink = min(1.0, radius / sqrt(length_sq)) if length_sq > 0.0 else 1.0
+        shrink = min(1.0, model.radius / sqrt(length_sq)) if length_sq > 0.0 else 1.0
         for j in range(W.shape[1]):
             W[k, j] *= shrink  # line 15
     return True
@@ -172,8 +162,7 @@ class KwikBanditron(KernelLearner):
         Parameter("radius", 2.0, "D, bound on the norm of each row", low=2.0, high=1e6),
         MatrixParameter("comparator", "", "W*, a matrix that separates the data with margin 1; simulations only"),
     )
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
+    kernels = Kernels(predict, update)
 
     def __init__(self, n_classes: int, n_features: int, epsilon: float, radius: float, comparator: str) -> None:
         rows = np.array(json.loads(comparator), dtype=np.float64) if comparator else np.zeros((0, n_features))
@@ -186,7 +175,7 @@ class KwikBanditron(KernelLearner):
             epsilon = 1.0 / (4.0 * radius * sqrt(32.0 * n_classes**3 * radius**4))  # Lemma 13
         W = np.zeros((n_classes, n_features))
         M_inv = np.eye(n_features)
-        super().__init__(n_classes, n_features, {"W": W, "M_inv": M_inv}, (W, M_inv, rows, epsilon, radius))
+        super().__init__(n_classes, n_features, {"W": W, "M_inv": M_inv}, Model(W, M_inv, rows, epsilon, radius))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

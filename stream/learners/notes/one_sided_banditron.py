@@ -2,14 +2,26 @@
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from stream.learners.base import Cost, KernelLearner, Parameter
-from stream.learners.kernels import add_scaled, argmax, check_event, compiled, linear_scores, squared_length, usable
+from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
+    add_scaled,
+    argmax,
+    check_event,
+    compiled,
+    kernel,
+    linear_scores,
+    squared_length,
+    usable,
+)
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import FloatArray
 
 TOLERANCE = 1e-13
 """Dykstra's algorithm stops when no entry of W changes by more than this multiple of the radius in one cycle. The value
@@ -21,7 +33,7 @@ CYCLES_MAX = 10_000
 needed."""
 
 
-@compiled
+@kernel
 def _centre(W: FloatArray) -> None:
     """Subtract the mean row, which gives the nearest W with Σ_i W_i = 0."""
     K = W.shape[0]
@@ -69,46 +81,32 @@ def project(W: FloatArray, radius: float) -> None:
             return
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    eta: float,
-    radius: float,
-) -> tuple[int, int, float]:
+class Model(NamedTuple):
+    """The weights and the parameters; see `OneSidedBanditron`."""
+
+    W: FloatArray  # [K, d]
+    eta: float
+    radius: float
+
+
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Play the greedy class (line 5)."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    greedy = argmax(scores)
+    check_event(event.x, model.W.shape[1])
+    linear_scores(event.x, model.W, event.scores)
+    greedy = argmax(event.scores)
     return greedy, greedy, 1.0
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    eta: float,
-    radius: float,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """After a mistake, decrease the score of the action's class for x, and project W (lines 7-8)."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    if not usable(event, *model.W.shape):
         return False
-    if reward == 1 or indices.size == 0:
+    if event.reward == 1 or event.x.indices.size == 0:
         return False
-    add_scaled(W, action, -eta, indices, values)  # line 7
-    project(W, radius)  # line 8
+    add_scaled(model.W, event.action, -model.eta, event.x)  # line 7
+    project(model.W, model.radius)  # line 8
     return True
 
 
@@ -146,12 +144,11 @@ class OneSidedBanditron(KernelLearner):
         Parameter("eta", 0.1, "step size; the mistake bound uses Δ/sup‖x‖²", low=0.0, low_open=True, high=1e6),
         Parameter("radius", 1.0, "bound on the norm of each row", low=0.0, low_open=True, high=1e6),
     )
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
+    kernels = Kernels(predict, update)
 
     def __init__(self, n_classes: int, n_features: int, eta: float, radius: float) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W, eta, radius))
+        super().__init__(n_classes, n_features, {"W": W}, Model(W, eta, radius))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -1,18 +1,22 @@
 """One-versus-all perceptrons, in which each class claims or rejects x. If no class claims x, the action is a guess."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from stream.learners.base import Cost, KernelLearner, Parameter, sparse
+from stream.learners.base import Cost, KernelLearner, Parameter
 from stream.learners.kernels import (
     SIMILARITIES,
+    Decided,
+    Event,
+    Kernels,
+    Similarity,
     add_scaled,
     argmax,
     bounded,
     check_event,
-    compiled,
+    kernel,
     linear_scores,
     sample_epsilon_greedy,
     similarity,
@@ -22,7 +26,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 # Row indices of `marks`: the attributes of a support example.
 OWNER, SIGN, NORM_SQ = range(3)
@@ -31,7 +35,22 @@ OWNER, SIGN, NORM_SQ = range(3)
 USED, NEXT = range(2)
 
 
-@compiled
+class LinearModel(NamedTuple):
+    """The weights; see `OvaPerceptron`."""
+
+    W: FloatArray  # [K, d]
+
+
+class SupportModel(NamedTuple):
+    """The stored examples; see `OvaKernelPerceptron`."""
+
+    S: FloatArray  # [d, support_max], an example per column
+    marks: FloatArray  # [3, support_max], a row per attribute
+    fill: IndexArray  # the number of examples, and the column of the next one
+    similarity: Similarity
+
+
+@kernel
 def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
     """Return the class with the highest score, or a random class if that score is negative (lines 3-5 and 8-9)."""
     greedy = argmax(scores)
@@ -41,7 +60,7 @@ def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
     return action, greedy, propensity
 
 
-@compiled
+@kernel
 def direction(scores: FloatArray, reward: int) -> float:
     """Return the sign of the update: -1 for a wrong claim, 1 for a right guess, 0 otherwise (lines 6 and 10)."""
     claimed = scores[argmax(scores)] >= 0.0
@@ -50,37 +69,34 @@ def direction(scores: FloatArray, reward: int) -> float:
     return 1.0 if reward == 1 else 0.0
 
 
-@compiled
-def predict_linear(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, W: FloatArray
-) -> tuple[int, int, float]:
+@kernel
+def predict_linear(event: Event, model: LinearModel) -> tuple[int, int, float]:
     """Compute the scores, then call `choose`."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    return choose(scores, u)
+    check_event(event.x, model.W.shape[1])
+    linear_scores(event.x, model.W, event.scores)
+    return choose(event.scores, event.u)
 
 
-@compiled
-def update_linear(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-) -> bool:
+@kernel
+def update_linear(event: Decided, model: LinearModel) -> bool:
     """Add x to W_action, subtract x from it, or leave it unchanged."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    if not usable(event, *model.W.shape):
         return False
-    sign = direction(scores, reward)
-    if sign == 0.0 or indices.size == 0:
+    sign = direction(event.scores, event.reward)
+    if sign == 0.0 or event.x.indices.size == 0:
         return False
-    add_scaled(W, action, sign, indices, values)
+    add_scaled(model.W, event.action, sign, event.x)
     return True
+
+
+@kernel
+def retract_linear(event: Decided, assumed_reward: int, model: LinearModel) -> bool:
+    """Add the update for the real reward minus the update for the assumed reward."""
+    if not usable(event, *model.W.shape):
+        return False
+    change = direction(event.scores, event.reward) - direction(event.scores, assumed_reward)
+    add_scaled(model.W, event.action, change, event.x)
+    return event.x.indices.size > 0
 
 
 @register
@@ -122,26 +138,11 @@ class OvaPerceptron(KernelLearner):
     summary: ClassVar[str] = "one perceptron per class; guesses if no class claims x"
     paper: ClassVar[str] = "Notes, Alg. 3"
     retractable: bool = True
-    predict_kernel = staticmethod(predict_linear)
-    update_kernel = staticmethod(update_linear)
+    kernels = Kernels(predict_linear, update_linear, retract=retract_linear)
 
     def __init__(self, n_classes: int, n_features: int) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W,))
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Add the update for the real reward minus the update for the assumed reward."""
-        indices, values = sparse(x, self.n_features)
-        action, _, propensity, scores, _ = decision
-        if assumed_reward == reward or not usable(
-            indices, values, action, propensity, scores, self.n_classes, self.n_features
-        ):
-            return False
-        change = direction(scores, int(reward)) - direction(scores, int(assumed_reward))
-        add_scaled(self.model[0], action, change, indices, values)
-        return bool(indices.size > 0)
+        super().__init__(n_classes, n_features, {"W": W}, LinearModel(W))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -153,71 +154,48 @@ class OvaPerceptron(KernelLearner):
         )
 
 
-@compiled
-def predict_kernelised(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    S: FloatArray,
-    marks: FloatArray,
-    fill: IndexArray,
-    kind: int,
-    degree: int,
-    width: float,
-) -> tuple[int, int, float]:
+@kernel
+def predict_kernelised(event: Event, model: SupportModel) -> tuple[int, int, float]:
     """Compute s_i = Σ_{p of class i} sign_p k(x_p, x), then call `choose`."""
-    check_event(indices, values, S.shape[0])
-    x = unit(values) if kind == 1 else values
+    indices, values = event.x
+    marks = model.marks
+    scores = event.scores
+    check_event(event.x, model.S.shape[0])
+    x = unit(values) if model.similarity.kind == 1 else values
     norm_sq = squared_length(x)
-    n = fill[USED]
+    n = model.fill[USED]
     inner = np.empty(n)  # ⟨x, x_p⟩
-    sum_of_rows(S, indices, x, inner)
+    sum_of_rows(model.S, indices, x, inner)
     scores[:] = 0.0
     for p in range(n):
-        k = similarity(kind, inner[p], norm_sq, marks[NORM_SQ, p], degree, width)
+        k = similarity(model.similarity, inner[p], norm_sq, marks[NORM_SQ, p])
         scores[int(marks[OWNER, p])] += marks[SIGN, p] * k
     for i in range(scores.size):
         scores[i] = bounded(scores[i])
-    return choose(scores, u)
+    return choose(scores, event.u)
 
 
-@compiled
-def update_kernelised(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    S: FloatArray,
-    marks: FloatArray,
-    fill: IndexArray,
-    kind: int,
-    degree: int,
-    width: float,
-) -> bool:
+@kernel
+def update_kernelised(event: Decided, model: SupportModel) -> bool:
     """Store x with its sign for the action's class. If the support is full, replace the oldest example."""
-    if not usable(indices, values, action, propensity, scores, scores.size, S.shape[0]):
+    indices, values = event.x
+    S = model.S
+    if not usable(event, event.scores.size, S.shape[0]):
         return False
-    sign = direction(scores, reward)
+    sign = direction(event.scores, event.reward)
     if sign == 0.0:
         return False
-    x = unit(values) if kind == 1 else values
-    place = fill[NEXT]
-    if fill[USED] > place:  # replaces the oldest example
+    x = unit(values) if model.similarity.kind == 1 else values
+    place = model.fill[NEXT]
+    if model.fill[USED] > place:  # replaces the oldest example
         S[:, place] = 0.0
     for j in range(indices.size):
         S[indices[j], place] = x[j]
-    marks[OWNER, place] = action
-    marks[SIGN, place] = sign
-    marks[NORM_SQ, place] = squared_length(x)
-    fill[USED] = max(fill[USED], place + 1)
-    fill[NEXT] = (place + 1) % S.shape[1]
+    model.marks[OWNER, place] = event.action
+    model.marks[SIGN, place] = sign
+    model.marks[NORM_SQ, place] = squared_length(x)
+    model.fill[USED] = max(model.fill[USED], place + 1)
+    model.fill[NEXT] = (place + 1) % S.shape[1]
     return True
 
 
@@ -273,8 +251,7 @@ class OvaKernelPerceptron(KernelLearner):
             high=1_000_000,
         ),
     )
-    predict_kernel = staticmethod(predict_kernelised)
-    update_kernel = staticmethod(update_kernelised)
+    kernels = Kernels(predict_kernelised, update_kernelised)
 
     def __init__(
         self, n_classes: int, n_features: int, kernel: str, degree: int, width: float, support_max: int
@@ -282,7 +259,7 @@ class OvaKernelPerceptron(KernelLearner):
         S = np.zeros((n_features, support_max))
         marks = np.zeros((3, support_max))
         fill = np.zeros(2, dtype=np.int32)
-        model = (S, marks, fill, SIMILARITIES.index(kernel), degree, width)
+        model = SupportModel(S, marks, fill, Similarity(SIMILARITIES.index(kernel), degree, width))
         super().__init__(n_classes, n_features, {"S": S, "marks": marks, "fill": fill}, model)
 
     @classmethod

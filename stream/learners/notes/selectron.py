@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, KernelLearner, Kernels, Parameter
+from stream.learners.base import Cost, KernelLearner, Parameter
 from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
     add_scaled,
     argmax,
     check_event,
-    compiled,
+    kernel,
     linear_scores,
     sample_epsilon_greedy,
     softmax,
@@ -22,7 +25,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import Features, FloatArray, IndexArray
 
 TOLERANCE = 1e-11
 """Step length at which the logistic refit stops. Because the objective is 1/η-strongly convex, W is then within about
@@ -39,13 +42,38 @@ ENTRIES_PER_EXAMPLE = 256
 EXAMPLES, ENTRIES = range(2)
 
 
-@compiled
-def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weight: float) -> FloatArray:
+class QuadraticModel(NamedTuple):
+    """The model with the quadratic loss; see `Selectron`."""
+
+    W: FloatArray  # [K, d]
+    inverses: FloatArray  # [2, d, d], the inverses of M and of I/η + Σ xxᵀ/(α+1)
+    epsilon: float
+    alpha: float
+
+
+class LogisticModel(NamedTuple):
+    """The model with the logistic loss, and the examples that are fitted; see `Selectron`."""
+
+    W: FloatArray  # [K, d]
+    inverses: FloatArray  # [1, d, d], the inverse of M
+    epsilon: float
+    starts: IndexArray  # [support_max + 1], the examples' offsets in the next two arrays
+    kept_indices: IndexArray
+    kept_values: FloatArray
+    labels: IndexArray  # [support_max]
+    fill: IndexArray  # the number of examples, and the number of their entries
+    eta: float
+    radius: float
+
+
+@kernel
+def add_outer(inverse: FloatArray, x: Features, weight: float) -> FloatArray:
     """Replace M⁻¹ with (M + weight · xxᵀ)⁻¹ (Sherman-Morrison) and return the new M⁻¹x.
 
     Mirrored entries are computed from the same product, so the matrix remains exactly symmetric.
     """
-    z = symmetric_product(inverse, indices, values)
+    indices, values = x
+    z = symmetric_product(inverse, x)
     inner = 0.0
     for a in range(indices.size):
         inner += values[a] * z[indices[a]]
@@ -62,128 +90,74 @@ def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weig
     return z
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    inverses: FloatArray,
-    epsilon: float,
-    *rest: Any,
-) -> tuple[int, int, float]:
-    """Explore uniformly if x is unfamiliar; otherwise, play the greedy class (lines 8-11).
-
-    `rest` contains the other arguments of the update.
-    """
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    greedy = argmax(scores)
-    if sqrt(squared_norm(inverses[0], indices, values)) >= epsilon:  # line 8
-        action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
+@kernel
+def predict(event: Event, model: QuadraticModel | LogisticModel) -> tuple[int, int, float]:
+    """Explore uniformly if x is unfamiliar; otherwise, play the greedy class (lines 8-11)."""
+    check_event(event.x, model.W.shape[1])
+    linear_scores(event.x, model.W, event.scores)
+    greedy = argmax(event.scores)
+    if sqrt(squared_norm(model.inverses[0], event.x)) >= model.epsilon:  # line 8
+        action, propensity = sample_epsilon_greedy(greedy, event.scores, 1.0, event.u)
         return action, greedy, propensity
     return greedy, greedy, 1.0
 
 
-@compiled
-def _shift(
-    indices: IndexArray,
-    values: FloatArray,
-    y: int,
-    sign: float,
-    W: FloatArray,
-    inverses: FloatArray,
-    alpha: float,
-) -> None:
+@kernel
+def _shift(event: Decided, sign: float, model: QuadraticModel) -> None:
     """Add one right answer (sign 1) or remove it (sign -1), as in lines 14 and 15."""
+    W, alpha = model.W, model.alpha
     current = np.empty(W.shape[0])
-    linear_scores(indices, values, W, current)
-    add_outer(inverses[0], indices, values, sign)  # line 14
-    z = add_outer(inverses[1], indices, values, sign / (alpha + 1.0))
+    linear_scores(event.x, W, current)
+    add_outer(model.inverses[0], event.x, sign)  # line 14
+    z = add_outer(model.inverses[1], event.x, sign / (alpha + 1.0))
     for i in range(current.size):
-        residual = (1.0 if i == y else 0.0) - (alpha + current[i]) / (alpha + 1.0)
+        residual = (1.0 if i == event.action else 0.0) - (alpha + current[i]) / (alpha + 1.0)
         row = W[i]
         for j in range(z.size):
             row[j] += sign * residual * z[j]  # line 15
 
 
-@compiled
-def update_quadratic(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    inverses: FloatArray,
-    epsilon: float,
-    alpha: float,
-) -> bool:
+@kernel
+def update_quadratic(event: Decided, model: QuadraticModel) -> bool:
     """Apply lines 13-15 for (13): W_i += G⁻¹x ([i = y] - α/(α+1) - W_iᵀx/(α+1)), G = I/η + Σ xxᵀ/(α+1) including x."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    if not usable(event, *model.W.shape):
         return False
-    if reward == 0 or indices.size == 0:
+    if event.reward == 0 or event.x.indices.size == 0:
         return False
-    _shift(indices, values, action, 1.0, W, inverses, alpha)
+    _shift(event, 1.0, model)
     return True
 
 
-@compiled
-def retract_quadratic(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    propensity: float,
-    scores: FloatArray,
-    assumed_reward: int,
-    reward: int,
-    v: float,
-    W: FloatArray,
-    inverses: FloatArray,
-    epsilon: float,
-    alpha: float,
-) -> bool:
+@kernel
+def retract_quadratic(event: Decided, assumed_reward: int, model: QuadraticModel) -> bool:
     """Add the example to the sums if the real reward is 1; otherwise, remove it."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or indices.size == 0:
+    if not usable(event, *model.W.shape) or event.x.indices.size == 0:
         return False
-    _shift(indices, values, action, float(reward - assumed_reward), W, inverses, alpha)
+    _shift(event, float(event.reward - assumed_reward), model)
     return True
 
 
-@compiled
-def _objective_gradient(
-    W: FloatArray,
-    starts: IndexArray,
-    kept_indices: IndexArray,
-    kept_values: FloatArray,
-    labels: IndexArray,
-    n: int,
-    eta: float,
-) -> FloatArray:
-    """Return Σ_s (softmax(W x_s) - e_{y_s}) x_sᵀ + W/η."""
+@kernel
+def _objective_gradient(W: FloatArray, model: LogisticModel) -> FloatArray:
+    """Return Σ_s (softmax(W x_s) - e_{y_s}) x_sᵀ + W/η at this W, which need not be the model's."""
+    starts, labels, eta = model.starts, model.labels, model.eta
+    kept_indices, kept_values = model.kept_indices, model.kept_values
     gradient = np.empty_like(W)
     for i in range(W.shape[0]):
         for j in range(W.shape[1]):
             gradient[i, j] = W[i, j] / eta
     scores = np.empty(W.shape[0])
-    for s in range(n):
-        indices = kept_indices[starts[s] : starts[s + 1]]
-        values = kept_values[starts[s] : starts[s + 1]]
-        linear_scores(indices, values, W, scores)
+    for s in range(model.fill[EXAMPLES]):
+        x = Features(kept_indices[starts[s] : starts[s + 1]], kept_values[starts[s] : starts[s + 1]])
+        linear_scores(x, W, scores)
         p = softmax(scores)
         for i in range(p.size):
             residual = p[i] - (1.0 if i == labels[s] else 0.0)
-            add_scaled(gradient, i, residual, indices, values)
+            add_scaled(gradient, i, residual, x)
     return gradient
 
 
-@compiled
+@kernel
 def _into_balls(W: FloatArray, radius: float) -> None:
     """Project every row onto its ball, which gives the nearest point in Ω = {‖W_i‖ ≤ radius}."""
     for i in range(W.shape[0]):
@@ -194,34 +168,26 @@ def _into_balls(W: FloatArray, radius: float) -> None:
                 W[i, j] *= shrink
 
 
-@compiled
-def refit(
-    W: FloatArray,
-    starts: IndexArray,
-    kept_indices: IndexArray,
-    kept_values: FloatArray,
-    labels: IndexArray,
-    n: int,
-    eta: float,
-    radius: float,
-) -> None:
+@kernel
+def refit(model: LogisticModel) -> None:
     """Take projected gradient steps from W with Nesterov's momentum and restarts (line 15, for equation (15)).
 
     The momentum is reset whenever it points uphill (O'Donoghue, Candès, "Adaptive restart for accelerated gradient
     schemes", 2015), so the algorithm does not need the strong convexity constant.
     """
-    smoothness = 1.0 / eta
-    for e in range(starts[n]):
+    W, kept_values = model.W, model.kept_values
+    smoothness = 1.0 / model.eta
+    for e in range(model.fill[ENTRIES]):
         smoothness += 0.5 * kept_values[e] * kept_values[e]  # the softmax's Hessian is at most ½
     previous = W.copy()
     ahead = W.copy()
     momentum = 1.0
     for _ in range(STEPS_MAX):
-        gradient = _objective_gradient(ahead, starts, kept_indices, kept_values, labels, n, eta)
+        gradient = _objective_gradient(ahead, model)
         for i in range(W.shape[0]):
             for j in range(W.shape[1]):
                 W[i, j] = ahead[i, j] - gradient[i, j] / smoothness
-        _into_balls(W, radius)
+        _into_balls(W, model.radius)
         longest = 0.0
         uphill = 0.0
         for i in range(W.shape[0]):
@@ -242,44 +208,26 @@ def refit(
         momentum = following
 
 
-@compiled
-def update_logistic(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    inverses: FloatArray,
-    epsilon: float,
-    starts: IndexArray,
-    kept_indices: IndexArray,
-    kept_values: FloatArray,
-    labels: IndexArray,
-    fill: IndexArray,
-    eta: float,
-    radius: float,
-) -> bool:
+@kernel
+def update_logistic(event: Decided, model: LogisticModel) -> bool:
     """Store x and fit W to all stored examples; do nothing if the memory is full (lines 13-15, for (15))."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    indices, values = event.x
+    kept_indices, kept_values, fill = model.kept_indices, model.kept_values, model.fill
+    if not usable(event, *model.W.shape):
         return False
     n = fill[EXAMPLES]
     end = fill[ENTRIES] + indices.size
-    if reward == 0 or indices.size == 0 or n == labels.size or end > kept_values.size:
+    if event.reward == 0 or indices.size == 0 or n == model.labels.size or end > kept_values.size:
         return False
     for j in range(indices.size):
         kept_indices[fill[ENTRIES] + j] = indices[j]
         kept_values[fill[ENTRIES] + j] = values[j]
-    labels[n] = action
-    starts[n + 1] = end
+    model.labels[n] = event.action
+    model.starts[n + 1] = end
     fill[EXAMPLES] = n + 1
     fill[ENTRIES] = end
-    add_outer(inverses[0], indices, values, 1.0)  # line 14
-    refit(W, starts, kept_indices, kept_values, labels, n + 1, eta, radius)  # line 15
+    add_outer(model.inverses[0], event.x, 1.0)  # line 14
+    refit(model)  # line 15
     return True
 
 
@@ -340,7 +288,7 @@ class Selectron(KernelLearner):
         ),
     )
     retractable: bool = True
-    retract_kernel = staticmethod(retract_quadratic)
+    kernels = Kernels(predict, update_quadratic, retract=retract_quadratic)
 
     def __init__(
         self,
@@ -358,8 +306,8 @@ class Selectron(KernelLearner):
         W = np.zeros((n_classes, n_features))
         if loss == "quadratic":
             inverses = np.array([np.eye(n_features), eta * np.eye(n_features)])
-            arrays, kernels = {"W": W, "inverses": inverses}, Kernels(predict, update_quadratic)
-            super().__init__(n_classes, n_features, arrays, (W, inverses, epsilon, alpha), kernels)
+            model = QuadraticModel(W, inverses, epsilon, alpha)
+            super().__init__(n_classes, n_features, {"W": W, "inverses": inverses}, model)
             return
         inverses = np.eye(n_features)[np.newaxis].copy()
         entries = support_max * min(n_features, ENTRIES_PER_EXAMPLE)
@@ -370,9 +318,9 @@ class Selectron(KernelLearner):
             "labels": np.zeros(support_max, dtype=np.int32),
             "fill": np.zeros(2, dtype=np.int32),
         }
-        model = (W, inverses, epsilon, *stored.values(), eta, radius)
-        kernels = Kernels(predict, update_logistic)
-        super().__init__(n_classes, n_features, {"W": W, "inverses": inverses, **stored}, model, kernels)
+        arrays = {"W": W, "inverses": inverses, **stored}
+        fitted = LogisticModel(**arrays, epsilon=epsilon, eta=eta, radius=radius)
+        super().__init__(n_classes, n_features, arrays, fitted, Kernels(predict, update_logistic))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -10,15 +10,25 @@ They are drawn once with numpy's PCG64 and the given seed.
 import zlib
 from collections.abc import Mapping
 from math import exp
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import Cost, KernelLearner, Parameter, State
-from stream.learners.kernels import argmax, check_event, compiled, linear_scores, sample_epsilon_greedy, usable
+from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
+    argmax,
+    check_event,
+    kernel,
+    linear_scores,
+    sample_epsilon_greedy,
+    usable,
+)
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import Features, FloatArray
 
 
 def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:
@@ -70,38 +80,60 @@ class Sampled(KernelLearner):
         )
 
 
-@compiled
-def vote(hypothesis: FloatArray, indices: IndexArray, values: FloatArray, room: FloatArray) -> int:
+class MajorityModel(NamedTuple):
+    """The hypotheses that remain; see `BiasedHalving`."""
+
+    H: FloatArray  # [n, K, d]
+    alive: NDArray[np.int8]  # [n]
+    alpha: float
+
+
+class Exp4Model(NamedTuple):
+    """The hypotheses and their losses; see `Exp4`."""
+
+    H: FloatArray  # [n, K, d]
+    losses: FloatArray  # [n]
+    gamma: float
+    alpha: float
+
+
+class ExhaustionModel(NamedTuple):
+    """The hypotheses, and the index of the current one; see `HypothesisExhaustion`."""
+
+    H: FloatArray  # [n, K, d]
+    current: NDArray[np.int64]  # [1]
+
+
+@kernel
+def vote(hypothesis: FloatArray, x: Features, room: FloatArray) -> int:
     """Return the class that a hypothesis predicts for x. The scores are written to `room`."""
-    linear_scores(indices, values, hypothesis, room)
+    linear_scores(x, hypothesis, room)
     return argmax(room)
 
 
-@compiled
-def count_votes(
-    indices: IndexArray, values: FloatArray, scores: FloatArray, H: FloatArray, alive: NDArray[np.int8]
-) -> None:
+@kernel
+def count_votes(event: Event, model: MajorityModel) -> None:
     """Set scores[i] = |S_t(i)|, the number of remaining hypotheses that predict class i."""
-    check_event(indices, values, H.shape[2])
+    H, alive, scores = model.H, model.alive, event.scores
+    check_event(event.x, H.shape[2])
     room = np.empty(scores.size)
     scores[:] = 0.0
     for h in range(H.shape[0]):
         if alive[h]:
-            scores[vote(H[h], indices, values, room)] += 1.0
+            scores[vote(H[h], event.x, room)] += 1.0
 
 
-@compiled
-def eliminate(
-    indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
-) -> bool:
-    """Remove the hypotheses that predict `action` (if `agreeing`) or those that do not, unless none would remain."""
+@kernel
+def eliminate(event: Decided, agreeing: bool, model: MajorityModel) -> bool:
+    """Remove the hypotheses that predict the action (if `agreeing`) or those that do not, unless none would remain."""
+    H, alive = model.H, model.alive
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
     gone = 0
     for h in range(H.shape[0]):
         if alive[h]:
-            if (vote(H[h], indices, values, room) == action) == agreeing:
+            if (vote(H[h], event.x, room) == event.action) == agreeing:
                 goes[h] = 1
                 gone += 1
             else:
@@ -114,53 +146,31 @@ def eliminate(
     return True
 
 
-@compiled
+@kernel
 def clear_majority(scores: FloatArray, alpha: float) -> bool:
     """Return whether one class has a share of at least 1 - α of the hypotheses (Algorithm 8, line 7)."""
     return bool(scores[argmax(scores)] >= (1.0 - alpha) * scores.sum())
 
 
-@compiled
-def predict_majority(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    H: FloatArray,
-    alive: NDArray[np.int8],
-    alpha: float,
-) -> tuple[int, int, float]:
+@kernel
+def predict_majority(event: Event, model: MajorityModel) -> tuple[int, int, float]:
     """Play the class of a clear majority, or guess if there is none (Algorithm 8, lines 7-8 and 12)."""
-    count_votes(indices, values, scores, H, alive)
-    greedy = argmax(scores)
-    if clear_majority(scores, alpha):
+    count_votes(event, model)
+    greedy = argmax(event.scores)
+    if clear_majority(event.scores, model.alpha):
         return greedy, greedy, 1.0
-    action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
+    action, propensity = sample_epsilon_greedy(greedy, event.scores, 1.0, event.u)
     return action, greedy, propensity
 
 
-@compiled
-def update_majority(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    H: FloatArray,
-    alive: NDArray[np.int8],
-    alpha: float,
-) -> bool:
+@kernel
+def update_majority(event: Decided, model: MajorityModel) -> bool:
     """Remove the hypotheses refuted by a wrong majority or a right guess (Algorithm 8, lines 9-10 and 13-14)."""
-    if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
+    if not usable(event, model.H.shape[1], model.H.shape[2]):
         return False
-    if clear_majority(scores, alpha):
-        return reward == 0 and eliminate(indices, values, action, True, H, alive)
-    return reward == 1 and eliminate(indices, values, action, False, H, alive)
+    if clear_majority(event.scores, model.alpha):
+        return event.reward == 0 and eliminate(event, True, model)
+    return event.reward == 1 and eliminate(event, False, model)
 
 
 @register
@@ -202,13 +212,12 @@ class Halving(Sampled):
     summary: ClassVar[str] = "majority vote of sampled hypotheses; for small problems"
     paper: ClassVar[str] = "Notes, Alg. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
-    predict_kernel = staticmethod(predict_majority)
-    update_kernel = staticmethod(update_majority)
+    kernels = Kernels(predict_majority, update_majority)
 
     def __init__(self, n_classes: int, n_features: int, hypotheses: int, radius: float, seed: int) -> None:
         self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
         alive = np.ones(hypotheses, dtype=np.int8)
-        super().__init__(n_classes, n_features, {"alive": alive}, (self.hypotheses, alive, 1.0))
+        super().__init__(n_classes, n_features, {"alive": alive}, MajorityModel(self.hypotheses, alive, 1.0))
 
 
 @register
@@ -252,56 +261,47 @@ class BiasedHalving(Sampled):
         Parameter("alpha", 0.25, "maximum share of hypotheses outside a clear majority", 0.0, 1.0, True, True),
         *Sampled.common,
     )
-    predict_kernel = staticmethod(predict_majority)
-    update_kernel = staticmethod(update_majority)
+    kernels = Kernels(predict_majority, update_majority)
 
     def __init__(
         self, n_classes: int, n_features: int, alpha: float, hypotheses: int, radius: float, seed: int
     ) -> None:
         self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
         alive = np.ones(hypotheses, dtype=np.int8)
-        super().__init__(n_classes, n_features, {"alive": alive}, (self.hypotheses, alive, alpha))
+        super().__init__(n_classes, n_features, {"alive": alive}, MajorityModel(self.hypotheses, alive, alpha))
 
 
-@compiled
-def predict_exp4(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    H: FloatArray,
-    losses: FloatArray,
-    gamma: float,
-    alpha: float,
-) -> tuple[int, int, float]:
+@kernel
+def predict_exp4(event: Event, model: Exp4Model) -> tuple[int, int, float]:
     """Using one draw, sample the action and then, given the action, the class of the sampled W (lines 5-7)."""
-    check_event(indices, values, H.shape[2])
+    H, losses = model.H, model.losses
+    scores = event.scores
+    check_event(event.x, H.shape[2])
     K = scores.size
     room = np.empty(K)
     least = losses.min()
     total = 0.0
     scores[:] = 0.0
     for h in range(H.shape[0]):
-        q = exp(-alpha * (losses[h] - least))  # line 5
-        scores[vote(H[h], indices, values, room)] += q
+        q = exp(-model.alpha * (losses[h] - least))  # line 5
+        scores[vote(H[h], event.x, room)] += q
         total += q
     scores /= total
     action = -1
     propensity = 0.0
     below = 0.0
     for i in range(K):
-        p = (1.0 - gamma) * scores[i] + gamma / K
+        p = (1.0 - model.gamma) * scores[i] + model.gamma / K
         if p > 0.0:  # the last such class is played if rounding leaves u above the sum
             action, propensity = i, p
-        if u < below + p:
+        if event.u < below + p:
             break
         below += p
-    rest = min(max((u - below) / propensity, 0.0), 1.0)  # uniform in [0, 1] again, given the action
+    rest = min(max((event.u - below) / propensity, 0.0), 1.0)  # uniform in [0, 1] again, given the action
     greedy = action
     cumulative = 0.0
     for j in range(K):
-        joint = scores[j] * ((1.0 - gamma if j == action else 0.0) + gamma / K) / propensity
+        joint = scores[j] * ((1.0 - model.gamma if j == action else 0.0) + model.gamma / K) / propensity
         cumulative += joint
         if joint > 0.0:
             greedy = j
@@ -310,33 +310,20 @@ def predict_exp4(
     return action, greedy, propensity
 
 
-@compiled
-def update_exp4(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    H: FloatArray,
-    losses: FloatArray,
-    gamma: float,
-    alpha: float,
-) -> bool:
+@kernel
+def update_exp4(event: Decided, model: Exp4Model) -> bool:
     """Add every hypothesis's estimated loss to its stored loss, then subtract the smallest loss from all losses."""
-    K = scores.size
-    if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
+    H, losses = model.H, model.losses
+    K = event.scores.size
+    if not usable(event, H.shape[1], H.shape[2]):
         return False
-    played = gamma / K + (1.0 - gamma if greedy == action else 0.0)
-    if reward == 0 or not played > 0.0:
+    played = model.gamma / K + (1.0 - model.gamma if event.greedy == event.action else 0.0)
+    if event.reward == 0 or not played > 0.0:
         return False
     room = np.empty(K)
     for h in range(H.shape[0]):
-        highest = vote(H[h], indices, values, room)
-        losses[h] += max(1.0 - room[action] + room[highest], 0.0) / played
+        highest = vote(H[h], event.x, room)
+        losses[h] += max(1.0 - room[event.action] + room[highest], 0.0) / played
     losses -= losses.min()
     return True
 
@@ -386,54 +373,33 @@ class Exp4(Sampled):
         Parameter("alpha", 0.1, "rate of the exponential weights", low=0.0, high=1e6),
         *Sampled.common,
     )
-    predict_kernel = staticmethod(predict_exp4)
-    update_kernel = staticmethod(update_exp4)
+    kernels = Kernels(predict_exp4, update_exp4)
 
     def __init__(
         self, n_classes: int, n_features: int, gamma: float, alpha: float, hypotheses: int, radius: float, seed: int
     ) -> None:
         self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
         losses = np.zeros(hypotheses)
-        super().__init__(n_classes, n_features, {"losses": losses}, (self.hypotheses, losses, gamma, alpha))
+        super().__init__(n_classes, n_features, {"losses": losses}, Exp4Model(self.hypotheses, losses, gamma, alpha))
 
 
-@compiled
-def predict_exhaustion(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    H: FloatArray,
-    current: NDArray[np.int64],
-) -> tuple[int, int, float]:
+@kernel
+def predict_exhaustion(event: Event, model: ExhaustionModel) -> tuple[int, int, float]:
     """Play the class of the current hypothesis."""
-    check_event(indices, values, H.shape[2])
-    action = vote(H[current[0]], indices, values, scores)
+    check_event(event.x, model.H.shape[2])
+    action = vote(model.H[model.current[0]], event.x, event.scores)
     return action, action, 1.0
 
 
-@compiled
-def update_exhaustion(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    H: FloatArray,
-    current: NDArray[np.int64],
-) -> bool:
+@kernel
+def update_exhaustion(event: Decided, model: ExhaustionModel) -> bool:
     """After a wrong answer that the current hypothesis would also give, advance to the next hypothesis."""
-    if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
+    if not usable(event, model.H.shape[1], model.H.shape[2]):
         return False
-    room = np.empty(H.shape[1])
-    if reward == 1 or vote(H[current[0]], indices, values, room) != action:
+    room = np.empty(model.H.shape[1])
+    if event.reward == 1 or vote(model.H[model.current[0]], event.x, room) != event.action:
         return False
-    current[0] = (current[0] + 1) % H.shape[0]
+    model.current[0] = (model.current[0] + 1) % model.H.shape[0]
     return True
 
 
@@ -470,13 +436,12 @@ class HypothesisExhaustion(Sampled):
     summary: ClassVar[str] = "plays one sampled hypothesis until it is wrong, then the next; for small problems"
     paper: ClassVar[str] = "Notes, sect. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
-    predict_kernel = staticmethod(predict_exhaustion)
-    update_kernel = staticmethod(update_exhaustion)
+    kernels = Kernels(predict_exhaustion, update_exhaustion)
 
     def __init__(self, n_classes: int, n_features: int, hypotheses: int, radius: float, seed: int) -> None:
         self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
         current = np.zeros(1, dtype=np.int64)
-        super().__init__(n_classes, n_features, {"current": current}, (self.hypotheses, current))
+        super().__init__(n_classes, n_features, {"current": current}, ExhaustionModel(self.hypotheses, current))
 
     def weights(self) -> FloatArray:
         """Return a copy of the current hypothesis, float64[K, d]."""

@@ -7,21 +7,25 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, Extent, FromLogs, KernelLearner, Kernels, Parameter
+from stream.learners.base import Cost, Extent, FromLogs, KernelLearner, Parameter
+from stream.learners.kernels import Kernels
 from stream.learners.registry import register
 from stream.learners.second_order.confidit_kernels import (
+    CONFIDENCES,
     PENDING_MAX,
-    observe_diag,
+    DiagonalModel,
+    FullModel,
+    Settings,
+    observe_diagonal,
     observe_full,
-    predict_diag,
+    predict_diagonal,
     predict_full,
-    retract_diag,
+    retract_diagonal,
     retract_full,
-    update_diag,
+    update_diagonal,
     update_full,
 )
 
-CONFIDENCES = ("constant", "theory", "modified")
 VARIANTS = {  # Table 2 of the paper: projection, confidence, covariance
     1: (1, "theory", "full"),
     2: (0, "constant", "full"),
@@ -113,6 +117,7 @@ class Confidit(KernelLearner):
     one_right_class: bool = False
     randomised_update: ClassVar[bool] = True
     retractable: bool = True
+    kernels = Kernels(predict_full, update_full, observe_full, retract=retract_full)
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
     observed: Mapping[str, Extent] = {"memory": Extent.WHOLE}
 
@@ -121,50 +126,30 @@ class Confidit(KernelLearner):
         if projection:  # each decision projects the scores of all classes, which cannot be reversed
             self.from_logs, self.one_right_class, self.retractable = FromLogs.UNSOUND, True, False
             self.observed = {"memory": Extent.WHOLE, "W": Extent.WHOLE}
-        alpha = float(parameters["alpha"])
-        settings = np.array(
-            [
-                alpha,
-                parameters["eta"],
-                parameters["u_norm_sq"],
-                parameters["delta"],
-                parameters["approx_error"],
-                parameters["approx_error_power"],
-                projection,
-                CONFIDENCES.index(confidence),
-            ],
-            dtype=np.float64,
-        )
-        diagonal = covariance == "diag"
-        kernels = Kernels(predict_full, update_full, observe_full)
-        if diagonal:
-            kernels = Kernels(predict_diag, update_diag, observe_diag)
-        self.retract_kernel = retract_diag if diagonal else retract_full
-        memory = np.zeros(3)
-        start = (1.0 + alpha) ** 2
-        if diagonal:
-            M = np.zeros((2, n_classes, n_features))
-            M[1] = start
-            named = {"W": M[0], "A": M[1], "memory": memory}
-            super().__init__(n_classes, n_features, named, (M, memory, settings), kernels)
+        names = ("alpha", "eta", "u_norm_sq", "delta", "approx_error", "approx_error_power")
+        numbers = {name: float(parameters[name]) for name in names}
+        options = Settings(**numbers, projection=bool(projection), confidence=CONFIDENCES.index(confidence))
+        W, memory = np.zeros((n_classes, n_features)), np.zeros(3)
+        start = (1.0 + options.alpha) ** 2
+        if covariance == "diag":
+            diagonal = DiagonalModel(W, np.full((n_classes, n_features), start), memory, options)
+            kernels = Kernels(predict_diagonal, update_diagonal, observe_diagonal, retract=retract_diagonal)
+            named = {"W": W, "A": diagonal.A, "memory": memory}
+            super().__init__(n_classes, n_features, named, diagonal, kernels)
             return
-        W = np.zeros((n_classes, n_features))
         # np.full writes all pages at once. With np.zeros, pages are mapped at the first access, and reads take 20%
         # longer.
         inverses = np.full((n_classes, n_features, n_features), 0.0)
         inverses[:, np.arange(n_features), np.arange(n_features)] = 1.0 / start
-        rows = np.zeros((n_classes, PENDING_MAX, n_features))
-        columns = np.zeros((n_classes, n_features, PENDING_MAX))  # transpose of `rows`, for fast access by feature
-        counts = np.zeros(n_classes, dtype=np.int32)
         arrays: dict[str, NDArray[Any]] = {
             "W": W,
             "inverses": inverses,
-            "rows": rows,
-            "columns": columns,
-            "counts": counts,
+            "rows": np.zeros((n_classes, PENDING_MAX, n_features)),
+            "columns": np.zeros((n_classes, n_features, PENDING_MAX)),
+            "counts": np.zeros(n_classes, dtype=np.int32),
             "memory": memory,
         }
-        super().__init__(n_classes, n_features, arrays, (*arrays.values(), settings), kernels)
+        super().__init__(n_classes, n_features, arrays, FullModel(**arrays, settings=options))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

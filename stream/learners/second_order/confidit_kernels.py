@@ -1,14 +1,17 @@
 """Confidit's kernels: the confidence bounds, and the algorithm's steps with full matrices and with diagonals."""
 
 from math import log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from stream.learners.kernels import (
+    Decided,
+    Event,
     argmax,
     bounded,
     check_event,
-    compiled,
+    kernel,
     limit,
     linear_scores,
     subtract_outer,
@@ -16,7 +19,7 @@ from stream.learners.kernels import (
     unit,
     usable,
 )
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import Features, FloatArray, IndexArray
 
 PENDING_MAX = 32
 """Number of rank-one changes to a class's inverse that are applied in one pass. The speed of a pass is limited by
@@ -28,38 +31,73 @@ ROUNDS = 0  # t, decisions made
 CONFIDENCE_SUM = 1  # Σ_s x_sᵀA_{a_s,s}⁻¹x_s over the updates
 ERROR_SUM = 2  # Σ_{s<t} q_s over the rounds
 
-# Indices in `settings`.
-ALPHA, ETA, U_NORM_SQ, DELTA, APPROX_ERROR, APPROX_ERROR_POWER, PROJECTION, CONFIDENCE = range(8)
+CONFIDENCES = ("constant", "theory", "modified")
+"""The formulas (11), (9) and (10). `Settings.confidence` is an index into this tuple."""
 
 
-@compiled
-def next_multiplier(memory: FloatArray, settings: FloatArray) -> float:
+class Settings(NamedTuple):
+    """The parameters; see `Confidit`."""
+
+    alpha: float
+    eta: float
+    u_norm_sq: float
+    delta: float
+    approx_error: float
+    approx_error_power: float
+    projection: bool
+    confidence: int
+
+
+class FullModel(NamedTuple):
+    """The model with a full matrix per class, stored as its inverse and the changes not yet applied to the inverse."""
+
+    W: FloatArray  # [K, d]
+    inverses: FloatArray  # [K, d, d]
+    rows: FloatArray  # [K, 32, d], the changes z of A⁻¹ −= zzᵀ
+    columns: FloatArray  # [K, d, 32], the transpose of `rows`, for fast access by feature
+    counts: IndexArray  # [K], the numbers of changes
+    memory: FloatArray  # [3], the running totals
+    settings: Settings
+
+
+class DiagonalModel(NamedTuple):
+    """The model with a diagonal per class."""
+
+    W: FloatArray  # [K, d]
+    A: FloatArray  # [K, d]
+    memory: FloatArray  # [3], the running totals
+    settings: Settings
+
+
+@kernel
+def next_multiplier(model: FullModel | DiagonalModel) -> float:
     """Return ε_i² / c_i for the next round."""
+    settings, memory = model.settings, model.memory
     t = memory[ROUNDS] + 1.0
-    confidence = settings[CONFIDENCE]
-    if confidence == 0.0:
-        return float(settings[ETA])  # (11)
-    scale = (1.0 + float(settings[ALPHA])) ** 2
+    if settings.confidence == 0:
+        return settings.eta  # (11)
+    scale = (1.0 + settings.alpha) ** 2
     bracket: float = (
-        0.5 * scale * settings[U_NORM_SQ]
+        0.5 * scale * settings.u_norm_sq
         + 0.5 * scale * memory[CONFIDENCE_SUM]
-        + 9.0 * scale * log((t + 4.0) / settings[DELTA])
+        + 9.0 * scale * log((t + 4.0) / settings.delta)
     )  # (9)
-    if confidence == 2.0:
+    if settings.confidence == 2:
         bracket += scale * memory[ERROR_SUM]  # (10)
     return 2.0 * bracket
 
 
-@compiled
-def count_round(memory: FloatArray, settings: FloatArray) -> None:
+@kernel
+def count_round(model: FullModel | DiagonalModel) -> None:
     """Count a round, and add q_t to the running sum."""
+    settings, memory = model.settings, model.memory
     t = memory[ROUNDS] + 1.0
     memory[ROUNDS] = t
-    if settings[CONFIDENCE] == 2.0:
-        memory[ERROR_SUM] += settings[APPROX_ERROR] * t ** settings[APPROX_ERROR_POWER]
+    if settings.confidence == 2:
+        memory[ERROR_SUM] += settings.approx_error * t**settings.approx_error_power
 
 
-@compiled
+@kernel
 def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     """Return β_i + λ for the projection in sect. 3.1, using one sort and one pass over the classes.
 
@@ -91,7 +129,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     return shift
 
 
-@compiled
+@kernel
 def all_positive(c: FloatArray) -> bool:
     """Return whether the projection has a solution, which requires a non-zero x."""
     positive = True
@@ -100,7 +138,7 @@ def all_positive(c: FloatArray) -> bool:
     return positive
 
 
-@compiled
+@kernel
 def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
     """Return the class with the highest s_i + ε_i. Ties go to the lowest index."""
     bounds = np.empty(scores.size)
@@ -109,336 +147,235 @@ def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
     return argmax(bounds)
 
 
-@compiled
-def target(reward: int, v: float, alpha: float) -> float:
+@kernel
+def target(reward: int, v: float, settings: Settings) -> float:
     """Return the sign of the update (steps 6a, 6b and 7)."""
-    return -1.0 if reward == 0 and v < 0.5 * (1.0 + alpha) else 1.0
+    return -1.0 if reward == 0 and v < 0.5 * (1.0 + settings.alpha) else 1.0
 
 
-@compiled
-def _variances(
-    indices: IndexArray, x: FloatArray, inverses: FloatArray, columns: FloatArray, counts: IndexArray, c: FloatArray
-) -> None:
-    """Compute c_i = xᵀA_i⁻¹x for every class, using half of the nnz × nnz entries and the pending changes.
+@kernel
+def _variances(x: Features, model: FullModel) -> FloatArray:
+    """Return c_i = xᵀA_i⁻¹x for every class, using half of the nnz × nnz entries and the pending changes.
 
     The speed is limited by scattered reads, so the function uses four independent sums.
     """
+    indices, values = x
+    inverses, columns, counts = model.inverses, model.columns, model.counts
     n = indices.size
-    dots = np.empty(columns.shape[2])
+    c, dots = np.empty(counts.size), np.empty(PENDING_MAX)
     for k in range(c.size):
         total = 0.0
         for a in range(n):
             row = inverses[k, indices[a]]
-            s0 = 0.5 * row[indices[a]] * x[a]
+            s0 = 0.5 * row[indices[a]] * values[a]
             s1 = s2 = s3 = 0.0
             b = a + 1
             while b + 3 < n:
-                s0 += row[indices[b]] * x[b]
-                s1 += row[indices[b + 1]] * x[b + 1]
-                s2 += row[indices[b + 2]] * x[b + 2]
-                s3 += row[indices[b + 3]] * x[b + 3]
+                s0 += row[indices[b]] * values[b]
+                s1 += row[indices[b + 1]] * values[b + 1]
+                s2 += row[indices[b + 2]] * values[b + 2]
+                s3 += row[indices[b + 3]] * values[b + 3]
                 b += 4
             while b < n:
-                s0 += row[indices[b]] * x[b]
+                s0 += row[indices[b]] * values[b]
                 b += 1
-            total += ((s0 + s1) + (s2 + s3)) * x[a]
+            total += ((s0 + s1) + (s2 + s3)) * values[a]
         total *= 2.0
         if counts[k] > 0:
             dots[:] = 0.0
             for a in range(n):
                 column = columns[k, indices[a]]
                 for m in range(dots.size):
-                    dots[m] += x[a] * column[m]
+                    dots[m] += values[a] * column[m]
             for m in range(counts[k]):
                 total -= dots[m] * dots[m]
         c[k] = max(total, 0.0)  # A⁻¹ is positive definite, so a negative value is a rounding error
+    return c
 
 
-@compiled
-def _inverse_times(
-    k: int,
-    indices: IndexArray,
-    x: FloatArray,
-    inverses: FloatArray,
-    rows: FloatArray,
-    columns: FloatArray,
-    counts: IndexArray,
-) -> FloatArray:
+@kernel
+def _inverse_times(k: int, x: Features, model: FullModel) -> FloatArray:
     """Return A_k⁻¹x."""
-    z = np.empty(inverses.shape[1])
-    sum_of_rows(inverses[k], indices, x, z)
-    for m in range(counts[k]):
+    indices, values = x
+    rows, columns = model.rows, model.columns
+    z = np.empty(rows.shape[2])
+    sum_of_rows(model.inverses[k], indices, values, z)
+    for m in range(model.counts[k]):
         change = rows[k, m]
         dot = 0.0
         for a in range(indices.size):
-            dot += x[a] * columns[k, indices[a], m]
+            dot += values[a] * columns[k, indices[a], m]
         for j in range(z.size):
             z[j] -= dot * change[j]
     return z
 
 
-@compiled
-def predict_full(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    inverses: FloatArray,
-    rows: FloatArray,
-    columns: FloatArray,
-    counts: IndexArray,
-    memory: FloatArray,
-    settings: FloatArray,
-) -> tuple[int, int, float]:
-    """Choose the class with the highest bound (steps 1-4), with one full matrix per class."""
-    check_event(indices, values, W.shape[1])
-    x = unit(values)
-    linear_scores(indices, x, W, scores)
-    c = np.empty(scores.size)
-    _variances(indices, x, inverses, columns, counts, c)
-    if settings[PROJECTION] != 0.0 and all_positive(c):
-        shift = shifts(scores, c, settings[ALPHA])
+@kernel
+def _unit(x: Features) -> Features:
+    """Scale x to unit norm."""
+    return Features(x.indices, unit(x.values))
+
+
+@kernel
+def _decide(event: Event, x: Features, c: FloatArray, model: FullModel | DiagonalModel) -> tuple[int, int, float]:
+    """Return the class with the highest bound (steps 1-4), given x scaled to unit norm and its c_i."""
+    scores, alpha = event.scores, model.settings.alpha
+    linear_scores(x, model.W, scores)
+    if model.settings.projection and all_positive(c):
+        shift = shifts(scores, c, alpha)
         for k in range(scores.size):
             scores[k] = bounded(scores[k] + shift[k] * c[k])  # the scores of W'
-    limit(scores, eligible)
-    action = highest_bound(scores, c, next_multiplier(memory, settings))
+    limit(scores, event.eligible)
+    action = highest_bound(scores, c, next_multiplier(model))
     return action, argmax(scores), 1.0
 
 
-@compiled
-def observe_full(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    W: FloatArray,
-    inverses: FloatArray,
-    rows: FloatArray,
-    columns: FloatArray,
-    counts: IndexArray,
-    memory: FloatArray,
-    settings: FloatArray,
-) -> None:
+@kernel
+def _shifts(x: Features, c: FloatArray, model: FullModel | DiagonalModel) -> FloatArray:
+    """Return the shifts of the scores of x, or an empty array if the projection has no solution."""
+    if not all_positive(c):
+        return np.empty(0)
+    scores = np.empty(c.size)
+    linear_scores(x, model.W, scores)
+    return shifts(scores, c, model.settings.alpha)
+
+
+@kernel
+def predict_full(event: Event, model: FullModel) -> tuple[int, int, float]:
+    """Choose the class with the highest bound, with one full matrix per class."""
+    check_event(event.x, model.W.shape[1])
+    x = _unit(event.x)
+    return _decide(event, x, _variances(x, model), model)
+
+
+@kernel
+def observe_full(event: Decided, model: FullModel) -> None:
     """Replace W with W' (step 2), with one full matrix per class, and count the round."""
-    check_event(indices, values, W.shape[1])
-    count_round(memory, settings)
-    if settings[PROJECTION] == 0.0:
+    W = model.W
+    check_event(event.x, W.shape[1])
+    count_round(model)
+    if not model.settings.projection:
         return
-    x = unit(values)
-    before = np.empty(W.shape[0])
-    linear_scores(indices, x, W, before)
-    c = np.empty(W.shape[0])
-    _variances(indices, x, inverses, columns, counts, c)
-    if all_positive(c):
-        shift = shifts(before, c, settings[ALPHA])
-        for k in range(c.size):
-            z = _inverse_times(k, indices, x, inverses, rows, columns, counts)
-            row = W[k]
-            for j in range(z.size):
-                row[j] += shift[k] * z[j]  # (7)
+    x = _unit(event.x)
+    shift = _shifts(x, _variances(x, model), model)
+    for k in range(shift.size):
+        z = _inverse_times(k, x, model)
+        row = W[k]
+        for j in range(z.size):
+            row[j] += shift[k] * z[j]  # (7)
 
 
-@compiled
-def update_full(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    inverses: FloatArray,
-    rows: FloatArray,
-    columns: FloatArray,
-    counts: IndexArray,
-    memory: FloatArray,
-    settings: FloatArray,
-) -> bool:
+@kernel
+def update_full(event: Decided, model: FullModel) -> bool:
     """Run steps 6-8 with one full matrix per class: w += A_new⁻¹x (±1 - wᵀx), A_new⁻¹ = A⁻¹ - zzᵀ/(1+c), z = A⁻¹x."""
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    if not usable(event, *model.W.shape):
         return False
-    x = unit(values)
-    z = _inverse_times(action, indices, x, inverses, rows, columns, counts)
-    w = W[action]
+    x = _unit(event.x)
+    indices, values = x
+    action, counts, columns = event.action, model.counts, model.columns
+    z = _inverse_times(action, x, model)
+    w = model.W[action]
     score = 0.0
     c = 0.0
     for a in range(indices.size):
-        score += w[indices[a]] * x[a]
-        c += z[indices[a]] * x[a]
+        score += w[indices[a]] * values[a]
+        c += z[indices[a]] * values[a]
     if not c > 0.0:
         return False
-    step = (target(reward, v, settings[ALPHA]) - score) / (1.0 + c)
+    step = (target(event.reward, event.v, model.settings) - score) / (1.0 + c)
     scale = 1.0 / sqrt(1.0 + c)
     place = counts[action]
-    change = rows[action, place]
+    change = model.rows[action, place]
     for j in range(z.size):
         w[j] += step * z[j]  # step 8
         change[j] = scale * z[j]
         columns[action, j, place] = scale * z[j]
     counts[action] = place + 1
     if counts[action] == PENDING_MAX:
-        subtract_outer(inverses[action], rows[action])
+        subtract_outer(model.inverses[action], model.rows[action])
         counts[action] = 0
-    memory[CONFIDENCE_SUM] += c / (1.0 + c)  # xᵀA⁻¹x after this update
+    model.memory[CONFIDENCE_SUM] += c / (1.0 + c)  # xᵀA⁻¹x after this update
     return True
 
 
-@compiled
-def retract_full(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    propensity: float,
-    scores: FloatArray,
-    assumed_reward: int,
-    reward: int,
-    v: float,
-    W: FloatArray,
-    inverses: FloatArray,
-    rows: FloatArray,
-    columns: FloatArray,
-    counts: IndexArray,
-    memory: FloatArray,
-    settings: FloatArray,
-) -> bool:
+@kernel
+def retract_full(event: Decided, assumed_reward: int, model: FullModel) -> bool:
     """Apply w_action += change · A⁻¹x, where change is the sign of the real bit minus that of the assumed bit."""
-    change = target(reward, v, settings[ALPHA]) - target(assumed_reward, v, settings[ALPHA])
-    if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    change = target(event.reward, event.v, model.settings) - target(assumed_reward, event.v, model.settings)
+    if change == 0.0 or not usable(event, *model.W.shape):
         return False
-    z = _inverse_times(action, indices, unit(values), inverses, rows, columns, counts)
-    w = W[action]
+    z = _inverse_times(event.action, _unit(event.x), model)
+    w = model.W[event.action]
     for j in range(z.size):
         w[j] += change * z[j]
-    return indices.size > 0
+    return event.x.indices.size > 0
 
 
-@compiled
-def _variances_diag(indices: IndexArray, x: FloatArray, A: FloatArray, c: FloatArray) -> None:
-    """Compute c_i = xᵀA_i⁻¹x for every class."""
+@kernel
+def _variances_diagonal(x: Features, A: FloatArray) -> FloatArray:
+    """Return c_i = xᵀA_i⁻¹x for every class."""
+    indices, values = x
+    c = np.empty(A.shape[0])
     for k in range(c.size):
         total = 0.0
         for a in range(indices.size):
-            total += x[a] * x[a] / A[k, indices[a]]
+            total += values[a] * values[a] / A[k, indices[a]]
         c[k] = total
+    return c
 
 
-@compiled
-def predict_diag(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    M: FloatArray,
-    memory: FloatArray,
-    settings: FloatArray,
-) -> tuple[int, int, float]:
-    """Choose the class with the highest bound (steps 1-4), with one diagonal per class."""
-    W, A = M[0], M[1]
-    check_event(indices, values, W.shape[1])
-    x = unit(values)
-    linear_scores(indices, x, W, scores)
-    c = np.empty(scores.size)
-    _variances_diag(indices, x, A, c)
-    if settings[PROJECTION] != 0.0 and all_positive(c):
-        shift = shifts(scores, c, settings[ALPHA])
-        for k in range(scores.size):
-            scores[k] = bounded(scores[k] + shift[k] * c[k])  # the scores of W'
-    limit(scores, eligible)
-    action = highest_bound(scores, c, next_multiplier(memory, settings))
-    return action, argmax(scores), 1.0
+@kernel
+def predict_diagonal(event: Event, model: DiagonalModel) -> tuple[int, int, float]:
+    """Choose the class with the highest bound, with one diagonal per class."""
+    check_event(event.x, model.W.shape[1])
+    x = _unit(event.x)
+    return _decide(event, x, _variances_diagonal(x, model.A), model)
 
 
-@compiled
-def observe_diag(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    M: FloatArray,
-    memory: FloatArray,
-    settings: FloatArray,
-) -> None:
+@kernel
+def observe_diagonal(event: Decided, model: DiagonalModel) -> None:
     """Replace W with W' (step 2), with one diagonal per class, and count the round."""
-    W, A = M[0], M[1]
-    check_event(indices, values, W.shape[1])
-    count_round(memory, settings)
-    if settings[PROJECTION] == 0.0:
+    W, A = model.W, model.A
+    check_event(event.x, W.shape[1])
+    count_round(model)
+    if not model.settings.projection:
         return
-    x = unit(values)
-    before = np.empty(W.shape[0])
-    linear_scores(indices, x, W, before)
-    c = np.empty(W.shape[0])
-    _variances_diag(indices, x, A, c)
-    if all_positive(c):
-        shift = shifts(before, c, settings[ALPHA])
-        for k in range(c.size):
-            for a in range(indices.size):
-                W[k, indices[a]] += shift[k] * x[a] / A[k, indices[a]]  # (7)
+    x = _unit(event.x)
+    indices, values = x
+    shift = _shifts(x, _variances_diagonal(x, A), model)
+    for k in range(shift.size):
+        for a in range(indices.size):
+            W[k, indices[a]] += shift[k] * values[a] / A[k, indices[a]]  # (7)
 
 
-@compiled
-def update_diag(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-    memory: FloatArray,
-    settings: FloatArray,
-) -> bool:
+@kernel
+def update_diagonal(event: Decided, model: DiagonalModel) -> bool:
     """Update the action's A and weights (steps 6-8), with one diagonal per class."""
-    W, A = M[0], M[1]
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    if not usable(event, *model.W.shape):
         return False
-    x = unit(values)
-    sign = target(reward, v, settings[ALPHA])
+    w, a = model.W[event.action], model.A[event.action]
+    indices, values = _unit(event.x)
+    sign = target(event.reward, event.v, model.settings)
     c_after = 0.0
-    for a in range(indices.size):
-        i = indices[a]
-        before = A[action, i]
-        after = before + x[a] * x[a]
-        W[action, i] = (before * W[action, i] + sign * x[a]) / after  # step 8
-        A[action, i] = after
-        c_after += x[a] * x[a] / after
-    memory[CONFIDENCE_SUM] += c_after
+    for j in range(indices.size):
+        i, x = indices[j], values[j]
+        before = a[i]
+        after = before + x * x
+        w[i] = (before * w[i] + sign * x) / after  # step 8
+        a[i] = after
+        c_after += x * x / after
+    model.memory[CONFIDENCE_SUM] += c_after
     return c_after > 0.0
 
 
-@compiled
-def retract_diag(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    propensity: float,
-    scores: FloatArray,
-    assumed_reward: int,
-    reward: int,
-    v: float,
-    M: FloatArray,
-    memory: FloatArray,
-    settings: FloatArray,
-) -> bool:
+@kernel
+def retract_diagonal(event: Decided, assumed_reward: int, model: DiagonalModel) -> bool:
     """Apply w_action += change · A⁻¹x, where change is the sign of the real bit minus that of the assumed bit."""
-    W, A = M[0], M[1]
-    change = target(reward, v, settings[ALPHA]) - target(assumed_reward, v, settings[ALPHA])
-    if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    change = target(event.reward, event.v, model.settings) - target(assumed_reward, event.v, model.settings)
+    if change == 0.0 or not usable(event, *model.W.shape):
         return False
-    x = unit(values)
-    for a in range(indices.size):
-        W[action, indices[a]] += change * x[a] / A[action, indices[a]]
+    w, a = model.W[event.action], model.A[event.action]
+    indices, values = _unit(event.x)
+    for j in range(indices.size):
+        w[indices[j]] += change * values[j] / a[indices[j]]
     return indices.size > 0

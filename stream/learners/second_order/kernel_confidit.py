@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
     SIMILARITIES,
+    Decided,
+    Event,
+    Kernels,
+    Similarity,
     argmax,
     bounded,
     check_event,
-    compiled,
+    kernel,
     similarity,
     squared_length,
     sum_of_rows,
@@ -31,15 +35,28 @@ SLACK = 1e-9
 is a million times the rounding error, so the action is the same as in the full computation."""
 
 
-@compiled
-def variance(
-    k: int, own: FloatArray, alone: float, enough: float, members: IndexArray, starts: IndexArray, L: FloatArray
-) -> float:
+class Model(NamedTuple):
+    """The stored examples of all classes; see `ConfiditKernel`."""
+
+    S: FloatArray  # [d, support_max], an example per column
+    L: FloatArray  # the rows of L_i⁻¹, one after another
+    support: FloatArray  # [2, support_max], ‖x_s‖² (0 or 1), and a_i
+    starts: IndexArray  # [support_max + 1], the offsets of the rows in L
+    members: IndexArray  # [K, support_max], the numbers of a class's examples
+    sizes: IndexArray  # [K]
+    similarity: Similarity
+    alpha: float
+    eta: float
+
+
+@kernel
+def variance(k: int, own: FloatArray, alone: float, enough: float, model: Model) -> float:
     """Return k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖². `own` is k_k, the similarities to the examples of class k.
 
     Each row of L_k⁻¹ decreases the value. If the value falls below `enough`, the loop stops and the result is an upper
     bound.
     """
+    L, starts, members = model.L, model.starts, model.members
     rest = alone
     for i in range(own.size):
         if rest < enough:
@@ -62,38 +79,24 @@ def variance(
     return max(rest, 0.0)  # a negative value is a rounding error
 
 
-@compiled
-def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    S: FloatArray,
-    L: FloatArray,
-    support: FloatArray,
-    starts: IndexArray,
-    members: IndexArray,
-    sizes: IndexArray,
-    kind: int,
-    degree: int,
-    width: float,
-    alpha: float,
-    eta: float,
-) -> tuple[int, int, float]:
+@kernel
+def predict(event: Event, model: Model) -> tuple[int, int, float]:
     """Given s_i = k_iᵀa_i, return the class with the highest s_i + √(η c_i).
 
     The greedy class is evaluated first. For every other class, the computation of c_i stops when the class's bound can
     no longer be the highest.
     """
-    check_event(indices, values, S.shape[0])
-    lam = (1.0 + alpha) ** 2
+    indices, values = event.x
+    support, members, sizes = model.support, model.members, model.sizes
+    scores = event.scores
+    check_event(event.x, model.S.shape[0])
+    lam = (1.0 + model.alpha) ** 2
     n = sizes.sum()
     x = unit(values)
     norm_sq = squared_length(x)
     similar = np.empty(n)  # ⟨x, x_p⟩
-    sum_of_rows(S, indices, x, similar)
-    alone = similarity(kind, norm_sq, norm_sq, norm_sq, degree, width)
+    sum_of_rows(model.S, indices, x, similar)
+    alone = similarity(model.similarity, norm_sq, norm_sq, norm_sq)
     grouped = np.empty(n)  # the similarities, grouped by class
     first = np.zeros(scores.size + 1, np.int64)
     for k in range(scores.size):
@@ -101,7 +104,7 @@ def predict(
         score = 0.0
         for i in range(sizes[k]):
             p = members[k, i]
-            value = similarity(kind, similar[p], norm_sq, support[0, p], degree, width)
+            value = similarity(model.similarity, similar[p], norm_sq, support[0, p])
             grouped[start + i] = value
             score += value * support[1, p]
         scores[k] = bounded(score)
@@ -109,66 +112,47 @@ def predict(
     greedy = argmax(scores)
     action = greedy
     own = grouped[first[greedy] : first[greedy + 1]]
-    highest = scores[greedy] + sqrt(eta * variance(greedy, own, alone, -1.0, members, starts, L) / lam)  # (11)
+    highest = scores[greedy] + sqrt(model.eta * variance(greedy, own, alone, -1.0, model) / lam)  # (11)
     for k in range(scores.size):
         if k == greedy:
             continue
         gap = highest - SLACK * (1.0 + abs(highest)) - scores[k]
-        enough = lam * gap * gap / eta if gap > 0.0 and eta > 0.0 else -1.0
+        enough = lam * gap * gap / model.eta if gap > 0.0 and model.eta > 0.0 else -1.0
         own = grouped[first[k] : first[k + 1]]
-        rest = variance(k, own, alone, enough, members, starts, L)
-        bound = scores[k] + sqrt(eta * rest / lam)  # (11)
+        rest = variance(k, own, alone, enough, model)
+        bound = scores[k] + sqrt(model.eta * rest / lam)  # (11)
         if bound > highest or (bound == highest and k < action):
             highest = bound
             action = k
     return action, greedy, 1.0
 
 
-@compiled
-def update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    S: FloatArray,
-    L: FloatArray,
-    support: FloatArray,
-    starts: IndexArray,
-    members: IndexArray,
-    sizes: IndexArray,
-    kind: int,
-    degree: int,
-    width: float,
-    alpha: float,
-    eta: float,
-) -> bool:
+@kernel
+def update(event: Decided, model: Model) -> bool:
     """Append x to the action's examples: add a row to L⁻¹ and recompute a = L⁻ᵀL⁻¹t. If S is full, do nothing."""
-    if not usable(indices, values, action, propensity, scores, sizes.size, S.shape[0]):
+    indices, values = event.x
+    S, L, support, starts, members = model.S, model.L, model.support, model.starts, model.members
+    if not usable(event, model.sizes.size, S.shape[0]):
         return False
-    n = sizes.sum()
-    size = sizes[action]
+    n = model.sizes.sum()
+    size = model.sizes[event.action]
     if n == S.shape[1]:
         return False
     x = unit(values)
     norm_sq = squared_length(x)
     own = np.empty(size)
     for i in range(size):
-        p = members[action, i]
+        p = members[event.action, i]
         dot = 0.0
         for j in range(indices.size):
             dot += x[j] * S[indices[j], p]
-        own[i] = similarity(kind, dot, norm_sq, support[0, p], degree, width)
+        own[i] = similarity(model.similarity, dot, norm_sq, support[0, p])
     row = L[starts[n] : starts[n] + size + 1]
     row[:] = 0.0
-    rest = similarity(kind, norm_sq, norm_sq, norm_sq, degree, width)
-    residual = -1.0 if reward == 0 and v < 0.5 * (1.0 + alpha) else 1.0  # steps 6a, 6b, 7
+    rest = similarity(model.similarity, norm_sq, norm_sq, norm_sq)
+    residual = -1.0 if event.reward == 0 and event.v < 0.5 * (1.0 + model.alpha) else 1.0  # steps 6a, 6b, 7
     for i in range(size):
-        p = members[action, i]
+        p = members[event.action, i]
         residual -= own[i] * support[1, p]
         earlier = L[starts[p] : starts[p] + i + 1]
         z = 0.0
@@ -177,19 +161,19 @@ def update(
         rest -= z * z
         for j in range(i + 1):
             row[j] -= z * earlier[j]
-    pivot = sqrt((1.0 + alpha) ** 2 + max(rest, 0.0))
+    pivot = sqrt((1.0 + model.alpha) ** 2 + max(rest, 0.0))
     row /= pivot
     row[size] = 1.0 / pivot
     residual /= pivot
     for i in range(size):
-        support[1, members[action, i]] += row[i] * residual
+        support[1, members[event.action, i]] += row[i] * residual
     for j in range(indices.size):
         S[indices[j], n] = x[j]
     support[0, n] = norm_sq
     support[1, n] = residual / pivot
     starts[n + 1] = starts[n] + size + 1
-    members[action, size] = n
-    sizes[action] = size + 1
+    members[event.action, size] = n
+    model.sizes[event.action] = size + 1
     return True
 
 
@@ -252,8 +236,7 @@ class ConfiditKernel(KernelLearner):
     from_logs: FromLogs = FromLogs.NOTHING
     one_right_class: bool = False
     randomised_update: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
+    kernels = Kernels(predict, update)
 
     def __init__(
         self,
@@ -275,8 +258,8 @@ class ConfiditKernel(KernelLearner):
             "members": np.zeros((n_classes, support_max), dtype=np.int32),
             "sizes": np.zeros(n_classes, dtype=np.int32),
         }
-        constants = (SIMILARITIES.index(kernel), degree, width, alpha, eta)
-        super().__init__(n_classes, n_features, arrays, (*arrays.values(), *constants))
+        k = Similarity(SIMILARITIES.index(kernel), degree, width)
+        super().__init__(n_classes, n_features, arrays, Model(**arrays, similarity=k, alpha=alpha, eta=eta))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

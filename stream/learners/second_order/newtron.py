@@ -6,17 +6,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter, sparse
+from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter
+from stream.learners.kernels import Kernels
 from stream.learners.registry import register
 from stream.learners.second_order.newtron_kernels import (
-    accumulate_diagonal,
+    DiagonalModel,
+    FullModel,
     predict_diagonal,
     predict_full,
+    retract_diagonal,
     retract_full,
     update_diagonal,
     update_full,
 )
-from stream.wire.records import Decision, Features, FloatArray
+from stream.wire.records import FloatArray
 
 PARAMETERS = (
     Parameter(
@@ -77,19 +80,15 @@ class PNewtron(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = PARAMETERS
     from_logs: FromLogs = FromLogs.PROPENSITY
     retractable: bool = True
-    predict_kernel = staticmethod(predict_diagonal)
-    update_kernel = staticmethod(update_diagonal)
+    kernels = Kernels(predict_diagonal, update_diagonal, retract=retract_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, alpha: float, beta: float, radius: float) -> None:
-        # The arrays are stored by feature, so that an event accesses a few whole rows: row i contains W'', A and b of
-        # feature i, with K entries each.
         M = np.zeros((n_features, 3 * n_classes))
         W, A, b = (M[:, k : k + n_classes].T for k in (0, n_classes, 2 * n_classes))
         A[:] = 1.0 / radius
-        # ‖W''‖², the number of updates and the parameters are stored in one array. Passing the array costs 0.2 µs per
-        # event; passing four scalars would cost 0.3 µs.
-        norm = np.array([0.0, 0.0, gamma, alpha, beta, radius])
-        super().__init__(n_classes, n_features, {"W": W, "A": A, "b": b, "norm": norm[:2]}, (M, norm))
+        norm = np.zeros(2)
+        model = DiagonalModel(M, norm, gamma, alpha, beta, radius)
+        super().__init__(n_classes, n_features, {"W": W, "A": A, "b": b, "norm": norm}, model)
         self.radius = radius
 
     def weights(self) -> FloatArray:
@@ -97,17 +96,6 @@ class PNewtron(KernelLearner):
         norm = sqrt(self.arrays["norm"][0])
         weights: FloatArray = self.arrays["W"] * (self.radius / norm if norm > self.radius else 1.0)
         return weights
-
-    def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
-    ) -> bool:
-        """Subtract the contribution of the assumed bit from A and b, and add the contribution of the real bit."""
-        if assumed_reward == reward:
-            return False
-        event = (*sparse(x, self.n_features), decision.action, decision.propensity, decision.scores)
-        away = accumulate_diagonal(*event, assumed_reward, -1.0, *self.model)
-        added = accumulate_diagonal(*event, reward, 1.0, *self.model)
-        return away or added
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -159,9 +147,7 @@ class Newtron(KernelLearner):
     from_logs: FromLogs = FromLogs.PROPENSITY
     retractable: bool = True
     instead: ClassVar[str] = "pnewtron, whose state is diagonal"
-    predict_kernel = staticmethod(predict_full)
-    update_kernel = staticmethod(update_full)
-    retract_kernel = staticmethod(retract_full)
+    kernels = Kernels(predict_full, update_full, retract=retract_full)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, alpha: float, beta: float, radius: float) -> None:
         size = n_classes * n_features
@@ -171,7 +157,8 @@ class Newtron(KernelLearner):
             "b": np.zeros(size),
             "shift": np.zeros(1),
         }
-        super().__init__(n_classes, n_features, arrays, (*arrays.values(), gamma, alpha, beta, radius))
+        model = FullModel(**arrays, gamma=gamma, alpha=alpha, beta=beta, D=radius)
+        super().__init__(n_classes, n_features, arrays, model)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -1,21 +1,24 @@
 """Newtron's kernels: the softmax and its gradient, and the steps with the diagonal of A and with the full A."""
 
 from math import exp, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from stream.learners.kernels import (
+    Decided,
+    Event,
     argmax,
     bounded,
     check_event,
-    compiled,
+    kernel,
     linear_scores,
     norm_of,
     sample_from,
     squared_length,
     usable,
 )
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import FloatArray
 
 STEP_MAX = 1e200
 """Updates with a larger coefficient are rejected, because a coefficient times an entry of x could overflow float64."""
@@ -41,7 +44,31 @@ rounding prevents convergence.
 """
 
 
-@compiled
+class DiagonalModel(NamedTuple):
+    """The model with the diagonal of A; see `PNewtron`."""
+
+    M: FloatArray  # [d, 3K]; row i contains W'', A and b of feature i, so that an event accesses a few whole rows
+    norm: FloatArray  # ‖W''‖², and the number of updates since it was recomputed
+    gamma: float
+    alpha: float
+    beta: float
+    D: float
+
+
+class FullModel(NamedTuple):
+    """The model with the full A; see `Newtron`."""
+
+    W: FloatArray  # [K, d]
+    A: FloatArray  # [Kd, Kd]
+    b: FloatArray  # [Kd]
+    shift: FloatArray  # [1], λ
+    gamma: float
+    alpha: float
+    beta: float
+    D: float
+
+
+@kernel
 def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> tuple[int, float]:
     """Sample from p' = (1-γ) softmax(α s) + γ/K, and return the action and its propensity."""
     K = scores.size
@@ -58,14 +85,13 @@ def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> 
     return action, p[action]
 
 
-@compiled
-def gradient(
-    action: int, propensity: float, scores: FloatArray, reward: int, alpha: float, beta: float
-) -> tuple[float, float, float, float]:
+@kernel
+def gradient(event: Decided, reward: int, alpha: float, beta: float) -> tuple[float, float, float, float]:
     """Return h in G = h⊗x (for the action, then for all other classes), κβ and 1 - κβ G·W_τ (lines 7 to 12).
 
     All values are those at prediction time.
     """
+    action, scores = event.action, event.scores
     K = scores.size
     top = scores[argmax(scores)]
     total, others = 0.0, 0.0
@@ -75,65 +101,51 @@ def gradient(
             others += scores[k]
     p = exp(alpha * (scores[action] - top)) / total
     if reward == 1:
-        c = -(1.0 - p) / propensity
-        curvature = propensity * beta
+        c = -(1.0 - p) / event.propensity
+        curvature = event.propensity * beta
     else:
-        c = p / propensity
+        c = p / event.propensity
         curvature = beta
     h_action, h_other = c * (1.0 - 1.0 / K), -c / K
     G_W = h_action * scores[action] + h_other * others  # G·W_τ = Σ_k h_k ⟨W_τ,k, x⟩
     return h_action, h_other, curvature, 1.0 - curvature * G_W
 
 
-@compiled
-def predict_diagonal(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    M: FloatArray,
-    norm: FloatArray,
-) -> tuple[int, int, float]:
+@kernel
+def predict_diagonal(event: Event, model: DiagonalModel) -> tuple[int, int, float]:
     """Sample from the softmax of the projected weights, mixed with γ."""
-    gamma, alpha, D = norm[2], norm[3], norm[5]
+    indices, values = event.x
+    M = model.M
+    scores = event.scores
+    norm_sq, D = model.norm[0], model.D
     K = scores.size
-    check_event(indices, values, M.shape[0])
+    check_event(event.x, M.shape[0])
     scores[:] = 0.0
     for j in range(indices.size):
         i = indices[j]
         for k in range(K):
             scores[k] += M[i, k] * values[j]
-    scale = D / sqrt(norm[0]) if norm[0] > D * D else 1.0
+    scale = D / sqrt(norm_sq) if norm_sq > D * D else 1.0
     for k in range(K):
         scores[k] = bounded(scores[k]) * scale
-    action, propensity = sample_softmax(scores, alpha, gamma, u)
+    action, propensity = sample_softmax(scores, model.alpha, model.gamma, event.u)
     return action, argmax(scores), propensity
 
 
-@compiled
-def accumulate_diagonal(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    sign: float,
-    M: FloatArray,
-    norm: FloatArray,
-) -> bool:
+@kernel
+def accumulate_diagonal(event: Decided, reward: int, sign: float, model: DiagonalModel) -> bool:
     """Add a round's contribution to A and b (sign 1) or subtract it (sign -1), and update W'' and its norm."""
-    alpha, beta, D = norm[3], norm[4], norm[5]
+    indices, values = event.x
+    M, norm, action = model.M, model.norm, event.action
     d, K = M.shape[0], M.shape[1] // 3
-    if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
+    if not usable(event, K, d) or indices.size == 0:
         return False
-    h_action, h_other, curvature, factor = gradient(action, propensity, scores, reward, alpha, beta)
+    h_action, h_other, curvature, factor = gradient(event, reward, model.alpha, model.beta)
     if h_action == 0.0 or not abs(factor * h_action) < STEP_MAX:
         return False
     square, step = sign * (curvature * h_other * h_other), sign * (factor * h_other)
     square_action, step_action = sign * (curvature * h_action * h_action), sign * (factor * h_action)
-    floor = 1.0 / D  # A is at least I/D, except for rounding in a subtraction
+    floor = 1.0 / model.D  # A is at least I/D, except for rounding in a subtraction
     change = 0.0
     changes = np.zeros(K)
     for j in range(indices.size):
@@ -167,25 +179,21 @@ def accumulate_diagonal(
     return True
 
 
-@compiled
-def update_diagonal(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-    norm: FloatArray,
-) -> bool:
+@kernel
+def update_diagonal(event: Decided, model: DiagonalModel) -> bool:
     """Apply A += κβ G² and b += (1 - κβ G·W_τ) G; then set W'' = -b/A."""
-    return accumulate_diagonal(indices, values, action, propensity, scores, reward, 1.0, M, norm)
+    return accumulate_diagonal(event, event.reward, 1.0, model)
 
 
-@compiled
+@kernel
+def retract_diagonal(event: Decided, assumed_reward: int, model: DiagonalModel) -> bool:
+    """Subtract the contribution of the assumed bit from A and b, and add the contribution of the real bit."""
+    away = accumulate_diagonal(event, assumed_reward, -1.0, model)
+    added = accumulate_diagonal(event, event.reward, 1.0, model)
+    return away or added
+
+
+@kernel
 def argmax_within(scores: FloatArray, tolerance: float) -> int:
     """Return the lowest class whose score is within the tolerance of the highest."""
     least = scores[argmax(scores)] - tolerance
@@ -195,30 +203,16 @@ def argmax_within(scores: FloatArray, tolerance: float) -> int:
     return 0  # unreachable
 
 
-@compiled
-def predict_full(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    A: FloatArray,
-    b: FloatArray,
-    shift: FloatArray,
-    gamma: float,
-    alpha: float,
-    beta: float,
-    D: float,
-) -> tuple[int, int, float]:
+@kernel
+def predict_full(event: Event, model: FullModel) -> tuple[int, int, float]:
     """Sample from the softmax of the projected weights, mixed with γ."""
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    action, propensity = sample_softmax(scores, alpha, gamma, u)
-    return action, argmax_within(scores, TIE_TOLERANCE * D * norm_of(values)), propensity
+    check_event(event.x, model.W.shape[1])
+    linear_scores(event.x, model.W, event.scores)
+    action, propensity = sample_softmax(event.scores, model.alpha, model.gamma, event.u)
+    return action, argmax_within(event.scores, TIE_TOLERANCE * model.D * norm_of(event.x.values)), propensity
 
 
-@compiled
+@kernel
 def factorise(S: FloatArray) -> bool:
     """Write the Cholesky factor U of S = UᵀU over the upper triangle of S. Return False if S is not positive definite.
 
@@ -242,7 +236,7 @@ def factorise(S: FloatArray) -> bool:
     return True
 
 
-@compiled
+@kernel
 def solve_lower(U: FloatArray, y: FloatArray) -> None:
     """Replace y with U⁻ᵀy by forward substitution."""
     for i in range(y.size):
@@ -252,7 +246,7 @@ def solve_lower(U: FloatArray, y: FloatArray) -> None:
             y[j] -= row[j] * y[i]
 
 
-@compiled
+@kernel
 def solve_upper(U: FloatArray, y: FloatArray) -> None:
     """Replace y with U⁻¹y by back substitution."""
     for i in range(y.size - 1, -1, -1):
@@ -263,7 +257,7 @@ def solve_upper(U: FloatArray, y: FloatArray) -> None:
         y[i] = total / row[i]
 
 
-@compiled
+@kernel
 def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray) -> float:
     """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ, or -1 if float64 is too imprecise.
 
@@ -299,28 +293,16 @@ def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray)
     return shift
 
 
-@compiled
-def accumulate_full(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    sign: float,
-    A: FloatArray,
-    b: FloatArray,
-    alpha: float,
-    beta: float,
-    d: int,
-) -> bool:
-    """Add a round's contribution to A and b (sign 1) or subtract it (sign -1)."""
-    K = scores.size
-    h_action, h_other, curvature, factor = gradient(action, propensity, scores, reward, alpha, beta)
+@kernel
+def accumulate_full(event: Decided, reward: int, sign: float, A: FloatArray, b: FloatArray, model: FullModel) -> bool:
+    """Add a round's contribution to A and b, copies of the model's, or subtract it (sign 1 or -1)."""
+    indices, values = event.x
+    K, d = model.W.shape
+    h_action, h_other, curvature, factor = gradient(event, reward, model.alpha, model.beta)
     if h_action == 0.0 or not abs(factor * h_action) < STEP_MAX:
         return False
     h = np.full(K, h_other)
-    h[action] = h_action
+    h[event.action] = h_action
     for k in range(K):
         for j in range(indices.size):
             row = k * d + indices[j]
@@ -332,16 +314,15 @@ def accumulate_full(
     return True
 
 
-@compiled
-def settle(
-    W: FloatArray, A: FloatArray, b: FloatArray, shift: FloatArray, A_new: FloatArray, b_new: FloatArray, D: float
-) -> bool:
+@kernel
+def settle(A_new: FloatArray, b_new: FloatArray, model: FullModel) -> bool:
     """Replace A and b, unless the new W' cannot be computed."""
+    W, A, b = model.W, model.A, model.b
     y = np.empty(b.size)
-    found = project(A_new, b_new, shift[0], D, y)
+    found = project(A_new, b_new, model.shift[0], model.D, y)
     if found < 0.0:
         return False
-    shift[0] = found
+    model.shift[0] = found
     d = W.shape[1]
     for i in range(b.size):
         W[i // d, i % d] = y[i]
@@ -351,62 +332,21 @@ def settle(
     return True
 
 
-@compiled
-def update_full(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    A: FloatArray,
-    b: FloatArray,
-    shift: FloatArray,
-    gamma: float,
-    alpha: float,
-    beta: float,
-    D: float,
-) -> bool:
+@kernel
+def update_full(event: Decided, model: FullModel) -> bool:
     """Apply A += κβ GGᵀ and b += (1 - κβ G·W_τ) G; then set W' to the projection of -A⁻¹b."""
-    K, d = W.shape
-    if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
+    if not usable(event, *model.W.shape) or event.x.indices.size == 0:
         return False
-    A_new, b_new = A.copy(), b.copy()
-    if not accumulate_full(indices, values, action, propensity, scores, reward, 1.0, A_new, b_new, alpha, beta, d):
-        return False
-    return settle(W, A, b, shift, A_new, b_new, D)
+    A, b = model.A.copy(), model.b.copy()
+    return accumulate_full(event, event.reward, 1.0, A, b, model) and settle(A, b, model)
 
 
-@compiled
-def retract_full(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    propensity: float,
-    scores: FloatArray,
-    assumed_reward: int,
-    reward: int,
-    v: float,
-    W: FloatArray,
-    A: FloatArray,
-    b: FloatArray,
-    shift: FloatArray,
-    gamma: float,
-    alpha: float,
-    beta: float,
-    D: float,
-) -> bool:
+@kernel
+def retract_full(event: Decided, assumed_reward: int, model: FullModel) -> bool:
     """Subtract the contribution of the assumed bit from A and b, and add the contribution of the real bit."""
-    K, d = W.shape
-    if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
+    if not usable(event, *model.W.shape) or event.x.indices.size == 0:
         return False
-    A_new, b_new = A.copy(), b.copy()
-    away = accumulate_full(
-        indices, values, action, propensity, scores, assumed_reward, -1.0, A_new, b_new, alpha, beta, d
-    )
-    added = accumulate_full(indices, values, action, propensity, scores, reward, 1.0, A_new, b_new, alpha, beta, d)
-    return (away or added) and settle(W, A, b, shift, A_new, b_new, D)
+    A, b = model.A.copy(), model.b.copy()
+    away = accumulate_full(event, assumed_reward, -1.0, A, b, model)
+    added = accumulate_full(event, event.reward, 1.0, A, b, model)
+    return (away or added) and settle(A, b, model)

@@ -5,13 +5,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, Extent, FromLogs, KernelLearner, Kernels, Parameter
+from stream.learners.base import MARGIN, Cost, Extent, FromLogs, KernelLearner, Parameter
+from stream.learners.kernels import Kernels
 from stream.learners.registry import register
 from stream.learners.second_order.soba_kernels import (
-    count_round_diagonal,
-    count_round_full,
-    predict_diagonal,
-    predict_full,
+    DiagonalModel,
+    FullModel,
+    count_round,
+    predict,
     update_diagonal,
     update_full,
 )
@@ -29,11 +30,11 @@ A_START = Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, hi
 
 def diagonal_model(
     n_classes: int, n_features: int, gamma: float, a: float, margin: str, sums: FloatArray
-) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the kernels' model arguments for a diagonal A."""
-    M = np.zeros((3, n_classes, n_features))
-    M[2] = a
-    return {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma, margin == "feedback")
+) -> tuple[dict[str, Any], DiagonalModel]:
+    """Return the arrays by name, and the kernels' model for a diagonal A."""
+    W, theta = np.zeros((n_classes, n_features)), np.zeros((n_classes, n_features))
+    arrays = {"W": W, "theta": theta, "A": np.full((n_classes, n_features), a), "sums": sums}
+    return arrays, DiagonalModel(**arrays, gamma=gamma, at_feedback=margin == "feedback")
 
 
 class SobaLearner(KernelLearner):
@@ -95,8 +96,7 @@ class SobaDiag(SobaLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA, A_START, MARGIN)
     from_logs: FromLogs = FromLogs.PROPENSITY
-    predict_kernel = staticmethod(predict_diagonal)
-    update_kernel = staticmethod(update_diagonal)
+    kernels = Kernels(predict, update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float, margin: str) -> None:
         super().__init__(n_classes, n_features, *diagonal_model(n_classes, n_features, gamma, a, margin, np.zeros(2)))
@@ -121,18 +121,20 @@ BLOCK_ROWS = 128
 
 def full_model(
     n_classes: int, n_features: int, gamma: float, a: float, margin: str, sums: FloatArray, *, condition: bool = True
-) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the kernels' model arguments for a full A."""
+) -> tuple[dict[str, Any], FullModel]:
+    """Return the arrays by name, and the kernels' model for a full A."""
     size = n_classes * n_features
-    arrays = {
+    arrays: dict[str, Any] = {
         "W": np.zeros((n_classes, n_features)),
         "P": np.eye(size) / a,
         "V": np.zeros((BLOCK, size)),
         "pending": np.zeros(1, dtype=np.int64),
         "sums": sums,
     }
-    scratch = (np.zeros(size), np.zeros((min(BLOCK_ROWS, size), size)))
-    return arrays, (*arrays.values(), *scratch, gamma, condition, margin == "feedback")
+    q, product = np.zeros(size), np.zeros((min(BLOCK_ROWS, size), size))
+    return arrays, FullModel(
+        **arrays, q=q, product=product, gamma=gamma, condition=condition, at_feedback=margin == "feedback"
+    )
 
 
 def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
@@ -202,8 +204,7 @@ class Soba(SobaLearner):
     )
     from_logs: FromLogs = FromLogs.PROPENSITY
     instead: ClassVar[str] = "soba-diag, whose state is diagonal"
-    predict_kernel = staticmethod(predict_full)
-    update_kernel = staticmethod(update_full)
+    kernels = Kernels(predict, update_full)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float, margin: str, condition: str) -> None:
         arrays, model = full_model(n_classes, n_features, gamma, a, margin, np.zeros(2), condition=condition == "paper")
@@ -259,13 +260,10 @@ class SobaAdaptive(SobaLearner):
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
 
     def __init__(self, n_classes: int, n_features: int, a: float, covariance: str, margin: str) -> None:
-        sums = np.zeros(3)
-        if covariance == "full":
-            arrays, model = full_model(n_classes, n_features, 0.0, a, margin, sums)
-            kernels = Kernels(predict_full, update_full, count_round_full)
-        else:
-            arrays, model = diagonal_model(n_classes, n_features, 0.0, a, margin, sums)
-            kernels = Kernels(predict_diagonal, update_diagonal, count_round_diagonal)
+        is_full = covariance == "full"
+        make = full_model if is_full else diagonal_model
+        arrays, model = make(n_classes, n_features, 0.0, a, margin, np.zeros(3))
+        kernels = Kernels(predict, update_full if is_full else update_diagonal, count_round)
         super().__init__(n_classes, n_features, arrays, model, kernels)
 
     @classmethod

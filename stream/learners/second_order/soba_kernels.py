@@ -1,137 +1,109 @@
 """SOBA's kernels: with the diagonal of A, with the full A, and with adaptive exploration."""
 
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream.learners.kernels import (
-    argmax,
+    Decided,
+    Event,
     argmax_except,
-    check_event,
-    compiled,
     current_scores,
-    limit,
-    linear_scores,
+    kernel,
+    linear_greedy,
     sample_epsilon_greedy,
     usable,
 )
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import FloatArray
 
 
-@compiled
-def explore(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    sums: FloatArray,
-    gamma: float,
-) -> tuple[int, int, float]:
+class DiagonalModel(NamedTuple):
+    """The model with the diagonal of A; see `SobaDiag`."""
+
+    W: FloatArray  # [K, d]
+    theta: FloatArray  # [K, d]
+    A: FloatArray  # [K, d]
+    sums: FloatArray  # Σ m, Σ ρ/(1+ρ) and, for soba-adaptive only, the number of rounds
+    gamma: float
+    at_feedback: bool
+
+
+class FullModel(NamedTuple):
+    """The model with the full A, stored as its inverse P − VᵀV; see `Soba`."""
+
+    W: FloatArray  # [K, d]
+    P: FloatArray  # [Kd, Kd]
+    V: FloatArray  # [64, Kd]
+    pending: NDArray[np.int64]  # [1], the number of rows of V in use
+    sums: FloatArray  # as in `DiagonalModel`
+    q: FloatArray  # [Kd], scratch space
+    product: FloatArray  # [128, Kd] or fewer rows, scratch space
+    gamma: float
+    condition: bool
+    at_feedback: bool
+
+
+@kernel
+def predict(event: Event, model: DiagonalModel | FullModel) -> tuple[int, int, float]:
     """Explore uniformly with probability γ; otherwise, play the greedy class.
 
-    soba-adaptive uses γ_t instead of γ. Only its `sums` contain a third value, the number of rounds.
+    soba-adaptive uses γ_t instead of γ.
     """
-    check_event(indices, values, W.shape[1])
-    linear_scores(indices, values, W, scores)
-    limit(scores, eligible)
-    greedy = argmax(scores)
+    gamma, sums = model.gamma, model.sums
+    greedy = linear_greedy(event, model.W)
     if sums.size > 2:
-        gamma = min(1.0, sqrt(eligible.size * (1.0 + sums[1]) / (sums[2] + 1.0)))
-    action, propensity = sample_epsilon_greedy(greedy, scores, gamma, u)
+        gamma = min(1.0, sqrt(event.eligible.size * (1.0 + sums[1]) / (sums[2] + 1.0)))
+    action, propensity = sample_epsilon_greedy(greedy, event.scores, gamma, event.u)
     return action, greedy, propensity
 
 
-@compiled
-def predict_diagonal(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    M: FloatArray,
-    sums: FloatArray,
-    gamma: float,
-    at_feedback: bool,
-) -> tuple[int, int, float]:
-    """Return the action, the greedy class and the propensity."""
-    return explore(indices, values, u, scores, eligible, M[0], sums, gamma)
+@kernel
+def count_round(event: Decided, model: DiagonalModel | FullModel) -> None:
+    """Count a round."""
+    model.sums[2] += 1.0
 
 
-@compiled
-def update_diagonal(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    M: FloatArray,
-    sums: FloatArray,
-    gamma: float,
-    at_feedback: bool,
-) -> bool:
+@kernel
+def update_diagonal(event: Decided, model: DiagonalModel) -> bool:
     """Update as in lines 8 to 20 of Algorithm 1, with the diagonal of A."""
-    W, theta, A = M[0], M[1], M[2]
-    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+    indices, values = event.x
+    scores = event.scores
+    W, theta, A = model.W, model.theta, model.A
+    if not usable(event, *W.shape):
         return False
-    if reward == 0 or indices.size == 0:
+    if event.reward == 0 or indices.size == 0:
         return False
-    if at_feedback:
-        scores = current_scores(indices, values, W, scores)
-    rival = argmax_except(scores, action)  # line 9
+    if model.at_feedback:
+        scores = current_scores(event, W)
+    rival = argmax_except(scores, event.action)  # line 9
     residual = 0.0  # zᵀA⁻¹z
     for j in range(indices.size):
         i = indices[j]
         # 1/A_ȳ + 1/A_y with a single division, because divisions account for half the time of an update.
-        residual += values[j] * values[j] * ((A[rival, i] + A[action, i]) / (A[rival, i] * A[action, i]))
-    residual /= propensity
-    delta = scores[rival] - scores[action]
-    m = (delta * delta + 2.0 * delta) / (propensity * (1.0 + residual))  # line 12
-    if not abs(m) < np.inf or not sums[0] + m >= 0.0:  # line 13
+        residual += values[j] * values[j] * ((A[rival, i] + A[event.action, i]) / (A[rival, i] * A[event.action, i]))
+    residual /= event.propensity
+    delta = scores[rival] - scores[event.action]
+    m = (delta * delta + 2.0 * delta) / (event.propensity * (1.0 + residual))  # line 12
+    if not abs(m) < np.inf or not model.sums[0] + m >= 0.0:  # line 13
         return False
-    sums[0] += m
-    sums[1] += residual / (1.0 + residual)
+    model.sums[0] += m
+    model.sums[1] += residual / (1.0 + residual)
     for j in range(indices.size):
         i = indices[j]
         x = values[j]
-        g = x / propensity
+        g = x / event.propensity
         A[rival, i] += x * g  # line 18: z² = x²/p
-        A[action, i] += x * g
+        A[event.action, i] += x * g
         theta[rival, i] -= g  # line 19
-        theta[action, i] += g
+        theta[event.action, i] += g
         W[rival, i] = theta[rival, i] / A[rival, i]  # line 20
-        W[action, i] = theta[action, i] / A[action, i]
+        W[event.action, i] = theta[event.action, i] / A[event.action, i]
     return True
 
 
-@compiled
-def predict_full(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    W: FloatArray,
-    P: FloatArray,
-    V: FloatArray,
-    pending: IndexArray,
-    sums: FloatArray,
-    q: FloatArray,
-    product: FloatArray,
-    gamma: float,
-    condition: bool,
-    at_feedback: bool,
-) -> tuple[int, int, float]:
-    """Return the action, the greedy class and the propensity."""
-    return explore(indices, values, u, scores, eligible, W, sums, gamma)
-
-
-@compiled
+@kernel
 def subtract_pending(P: FloatArray, V: FloatArray, product: FloatArray) -> None:
     """Apply P -= VᵀV in blocks of rows."""
     size, rows = P.shape[0], product.shape[0]
@@ -144,39 +116,22 @@ def subtract_pending(P: FloatArray, V: FloatArray, product: FloatArray) -> None:
                 P[i, j] -= part[i - start, j]
 
 
-@compiled
-def update_full(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    W: FloatArray,
-    P: FloatArray,
-    V: FloatArray,
-    pending: IndexArray,
-    sums: FloatArray,
-    q: FloatArray,
-    product: FloatArray,
-    gamma: float,
-    condition: bool,
-    at_feedback: bool,
-) -> bool:
+@kernel
+def update_full(event: Decided, model: FullModel) -> bool:
     """Update as in lines 8 to 20 of Algorithm 1, with A⁻¹ = P - VᵀV."""
+    indices, values = event.x
+    W, P, V, pending, q = model.W, model.P, model.V, model.pending, model.q
+    scores = event.scores
     K, d = W.shape
-    if not usable(indices, values, action, propensity, scores, K, d):
+    if not usable(event, K, d):
         return False
-    if reward == 0 or indices.size == 0:
+    if event.reward == 0 or indices.size == 0:
         return False
-    if at_feedback:
-        scores = current_scores(indices, values, W, scores)
-    rival = argmax_except(scores, action)  # line 9
-    root = sqrt(propensity)
-    plus, minus = rival * d, action * d  # z = (e_rival - e_action)⊗x/√p is zero outside these two blocks
+    if model.at_feedback:
+        scores = current_scores(event, W)
+    rival = argmax_except(scores, event.action)  # line 9
+    root = sqrt(event.propensity)
+    plus, minus = rival * d, event.action * d  # z = (e_rival - e_action)⊗x/√p is zero outside these two blocks
     q[:] = 0.0  # A⁻¹z
     for j in range(indices.size):
         z = values[j] / root
@@ -194,15 +149,15 @@ def update_full(
     for j in range(indices.size):
         i = indices[j]
         residual += values[j] / root * (q[plus + i] - q[minus + i])
-        W_z += values[j] / root * (W[rival, i] - W[action, i])
+        W_z += values[j] / root * (W[rival, i] - W[event.action, i])
     if not 0.0 <= residual < np.inf:
         return False
-    delta = scores[rival] - scores[action]
-    m = (delta * delta + 2.0 * delta) / (propensity * (1.0 + residual))  # line 12
-    if not abs(m) < np.inf or (condition and not sums[0] + m >= 0.0):  # line 13
+    delta = scores[rival] - scores[event.action]
+    m = (delta * delta + 2.0 * delta) / (event.propensity * (1.0 + residual))  # line 12
+    if not abs(m) < np.inf or (model.condition and not model.sums[0] + m >= 0.0):  # line 13
         return False
-    sums[0] += m
-    sums[1] += residual / (1.0 + residual)
+    model.sums[0] += m
+    model.sums[1] += residual / (1.0 + residual)
     # Lines 18 to 20 combined. By Sherman-Morrison, the new A⁻¹ is A⁻¹ - qqᵀ/(1 + zᵀq). With θ = AW and g = z/√p, the
     # product of the new A⁻¹ and θ - g is W - q(1/√p + ⟨W,z⟩)/(1 + zᵀq), where ⟨W,z⟩ uses the current W.
     step = (1.0 / root + W_z) / (1.0 + residual)
@@ -213,46 +168,6 @@ def update_full(
         V[pending[0], n] = scale * q[n]
     pending[0] += 1
     if pending[0] == V.shape[0]:
-        subtract_pending(P, V, product)
+        subtract_pending(P, V, model.product)
         pending[0] = 0
     return True
-
-
-@compiled
-def count_round_diagonal(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    M: FloatArray,
-    sums: FloatArray,
-    gamma: float,
-    at_feedback: bool,
-) -> None:
-    """Count a round."""
-    sums[2] += 1.0
-
-
-@compiled
-def count_round_full(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    W: FloatArray,
-    P: FloatArray,
-    V: FloatArray,
-    pending: IndexArray,
-    sums: FloatArray,
-    q: FloatArray,
-    product: FloatArray,
-    gamma: float,
-    condition: bool,
-    at_feedback: bool,
-) -> None:
-    """Count a round."""
-    sums[2] += 1.0

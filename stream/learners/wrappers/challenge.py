@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,15 @@ from stream.learners.base import (
     Cost,
     FromLogs,
     KernelLearner,
-    Kernels,
     Learner,
     ParameterError,
     State,
     load_arrays,
     sparse,
 )
-from stream.learners.kernels import compiled
+from stream.learners.kernels import Decided, Event, kernel
 from stream.learners.wrappers.wrapper import Wrapper, rewrapped
-from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
+from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
 
 OTHER, OTHER_GREEDY, IS_CHALLENGER = -3, -2, -1
 """Indices of the last three logged values: the class and the greedy class of the learner that did not decide, and 1 if
@@ -42,6 +41,16 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
 from the champion."""
 
 T = TypeVar("T")
+
+
+class Model(NamedTuple):
+    """The flag, the total numbers of scores and logged values of each learner, and the learners' models."""
+
+    flag: NDArray[np.int64]  # [1]: 1 if the challenger decides
+    width: int
+    other_width: int
+    inner: Any
+    other: Any
 
 
 class Challenge(Wrapper):
@@ -99,14 +108,12 @@ class Challenge(Wrapper):
         super().__init__(
             inner,
             self._prefixed({**challenger.arrays, "decides": self._flag}),
-            (self._flag, *self._widths),
+            Model(self._flag, *self._widths, inner.model, challenger.model),
             self._prefixed(challenger.observed),
-            Kernels(_predict, _update, _observe, _log),
+            (_predict, _update, _observe, _log),
             logged_size=self._widths[1] + 3,
             options=(challenger,),
-            others={f"other_{name}": kernel for name, kernel in challenger.kernels._asdict().items()}
-            | {"MODEL_SIZE": len(inner.model)},
-            beside=challenger.model,
+            others={f"other_{name}": kernel for name, kernel in challenger.kernels._asdict().items()},
         )
         for name, combine in _COMBINED.items():
             setattr(self, name, combine((getattr(inner, name), getattr(challenger, name))))
@@ -217,12 +224,10 @@ class Challenge(Wrapper):
 
 
 # The globals `predict`, `update`, `observe` and `log` are the champion's kernels, and `other_predict`, `other_update`,
-# `other_observe` and `other_log` are the challenger's; see `compile_with`. The first MODEL_SIZE entries of `model` are
-# the champion's model. `width` and `other_width` are the total numbers of scores and logged values of the champion and
-# of the challenger.
+# `other_observe` and `other_log` are the challenger's; see `compile_with`.
 
 
-@compiled
+@kernel
 def _other_draw(u: float) -> float:
     """Return a hash of u for use as a second draw in [0, 1). The hash is SplitMix64's finaliser."""
     z = np.uint64(u * 2.0**53) + np.uint64(0x9E3779B97F4A7C15)
@@ -231,97 +236,49 @@ def _other_draw(u: float) -> float:
     return float((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
 
 
-def _predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    flag: NDArray[np.int64],
-    width: int,
-    other_width: int,
-    *model: Any,
-) -> tuple[int, int, float]:
-    w = _other_draw(u)
-    if flag[0] == 0:
-        own, beside = scores[:width], scores[width:OTHER]
-        action, greedy, p = predict(indices, values, u, own, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
-        other, other_greedy, _ = other_predict(indices, values, w, beside, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
+def _predict(event: Event, model: Model) -> tuple[int, int, float]:
+    x, scores, eligible, w = event.x, event.scores, event.eligible, _other_draw(event.u)
+    if model.flag[0] == 0:
+        own, beside = scores[: model.width], scores[model.width : OTHER]
+        action, greedy, p = predict(Event(x, event.u, own, eligible), model.inner)  # type: ignore[name-defined] # noqa: F821
+        other, other_greedy, _ = other_predict(Event(x, w, beside, eligible), model.other)  # type: ignore[name-defined] # noqa: F821
         if other != action:  # replace the values logged for its own class with values for the played class
-            other_log(indices, values, action, beside, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
+            other_log(Decided(x, action, other_greedy, p, beside, -1, 0.0, -1), model.other)  # type: ignore[name-defined] # noqa: F821
     else:
-        own, beside = scores[:other_width], scores[other_width:OTHER]
-        action, greedy, p = other_predict(indices, values, u, own, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
-        other, other_greedy, _ = predict(indices, values, w, beside, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
+        own, beside = scores[: model.other_width], scores[model.other_width : OTHER]
+        action, greedy, p = other_predict(Event(x, event.u, own, eligible), model.other)  # type: ignore[name-defined] # noqa: F821
+        other, other_greedy, _ = predict(Event(x, w, beside, eligible), model.inner)  # type: ignore[name-defined] # noqa: F821
         if other != action:
-            log(indices, values, action, beside, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
+            log(Decided(x, action, other_greedy, p, beside, -1, 0.0, -1), model.inner)  # type: ignore[name-defined] # noqa: F821
     scores[OTHER] = other
     scores[OTHER_GREEDY] = other_greedy
-    scores[IS_CHALLENGER] = flag[0]
+    scores[IS_CHALLENGER] = model.flag[0]
     return action, greedy, p
 
 
-@compiled
-def _split(scores: FloatArray, greedy: int, width: int, other_width: int) -> tuple[FloatArray, int, FloatArray, int]:
-    """Return the champion's scores, logged values and greedy class, and then the challenger's."""
-    other_greedy = int(scores[OTHER_GREEDY])
-    if scores[IS_CHALLENGER] == 0.0:
-        return scores[:width], greedy, scores[width:OTHER], other_greedy
-    return scores[other_width:OTHER], other_greedy, scores[:other_width], greedy
+@kernel
+def _learned_by(is_challenger: bool, event: Decided, model: Model) -> Decided:
+    """Return the event as the champion or the challenger receives it."""
+    scores, greedy = event.scores, event.greedy
+    decided = (scores[IS_CHALLENGER] != 0.0) == is_challenger
+    first = model.other_width if scores[IS_CHALLENGER] != 0.0 else model.width
+    own = scores[:first] if decided else scores[first:OTHER]
+    if not decided:
+        greedy = int(scores[OTHER_GREEDY])
+    return Decided(event.x, event.action, greedy, event.propensity, own, event.reward, event.v, event.label)
 
 
-def _observe(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    flag: NDArray[np.int64],
-    width: int,
-    other_width: int,
-    *model: Any,
-) -> None:
-    first, first_greedy, second, second_greedy = _split(scores, greedy, width, other_width)
-    observe(indices, values, action, first_greedy, propensity, first, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
-    other_observe(indices, values, action, second_greedy, propensity, second, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
+def _observe(event: Decided, model: Model) -> None:
+    observe(_learned_by(False, event, model), model.inner)  # type: ignore[name-defined] # noqa: F821
+    other_observe(_learned_by(True, event, model), model.other)  # type: ignore[name-defined] # noqa: F821
 
 
-def _update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    flag: NDArray[np.int64],
-    width: int,
-    other_width: int,
-    *model: Any,
-) -> bool:
-    first, first_greedy, second, second_greedy = _split(scores, greedy, width, other_width)
-    changed = update(  # type: ignore[name-defined] # noqa: F821
-        indices, values, action, first_greedy, propensity, first, reward, v, label, *model[:MODEL_SIZE]  # type: ignore[name-defined] # noqa: F821
-    )  # fmt: skip
-    other_changed = other_update(  # type: ignore[name-defined] # noqa: F821
-        indices, values, action, second_greedy, propensity, second, reward, v, label, *model[MODEL_SIZE:]  # type: ignore[name-defined] # noqa: F821
-    )  # fmt: skip
+def _update(event: Decided, model: Model) -> bool:
+    changed = update(_learned_by(False, event, model), model.inner)  # type: ignore[name-defined] # noqa: F821
+    other_changed = other_update(_learned_by(True, event, model), model.other)  # type: ignore[name-defined] # noqa: F821
     return bool(changed or other_changed)
 
 
-def _log(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    scores: FloatArray,
-    flag: NDArray[np.int64],
-    width: int,
-    other_width: int,
-    *model: Any,
-) -> None:
-    first, _, second, _ = _split(scores, 0, width, other_width)
-    log(indices, values, action, first, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
-    other_log(indices, values, action, second, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
+def _log(event: Decided, model: Model) -> None:
+    log(_learned_by(False, event, model), model.inner)  # type: ignore[name-defined] # noqa: F821
+    other_log(_learned_by(True, event, model), model.other)  # type: ignore[name-defined] # noqa: F821

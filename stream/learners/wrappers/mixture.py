@@ -1,7 +1,7 @@
 """A mixture of a learner with fixed policies: an exploration floor, and a holdout for comparison."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,17 +11,33 @@ from stream.learners.base import (
     Cost,
     FromLogs,
     KernelLearner,
-    Kernels,
     ParameterError,
-    compile_with,
     sparse,
 )
-from stream.learners.kernels import compiled
+from stream.learners.entries import compile_with
+from stream.learners.kernels import Decided, Event, compiled, kernel
 from stream.learners.wrappers.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 U_MAX = 1.0 - 2.0**-53
 """The largest u below 1."""
+
+
+class Frozen(NamedTuple):
+    """A frozen learner as a policy."""
+
+    scores: FloatArray  # [K + L], scratch space
+    model: Any
+
+
+class Model(NamedTuple):
+    """The shares, the policy and the inner learner's model."""
+
+    floor: float
+    holdout: float
+    policy: Any  # a class, -1 for a uniformly random class, or `Frozen`
+    own: int  # 1 if the last logged value is the learner's own propensity, which is 0 if a fixed policy decided
+    inner: Any
 
 
 class Mixture(Wrapper):
@@ -74,7 +90,7 @@ class Mixture(Wrapper):
                 raise ParameterError(
                     f"policy: expected {expected[0]} classes and {expected[1]} features; got {sizes[0]} and {sizes[1]}"
                 )
-            self._policy = np.empty(policy.n_classes + policy.logged_size), policy.model
+            self._policy = Frozen(np.empty(policy.n_classes + policy.logged_size), policy.model)
             self._class_of = compile_with(policy, _greedy_class)
         elif policy is not None and not 0 <= policy < inner.n_classes:
             raise ParameterError(f"policy: expected a class from 0 to {inner.n_classes - 1}; got {policy!r}")
@@ -83,9 +99,9 @@ class Mixture(Wrapper):
         super().__init__(
             inner,
             {},
-            (*self._shares, self._policy, self._own),
+            Model(*self._shares, self._policy, self._own, inner.model),
             {},
-            Kernels(_predict, _update, _observe, _log),
+            (_predict, _update, _observe, _log),
             logged_size=self._own,
             options=(floor, holdout, policy),
             others={"class_of": self._class_of},
@@ -96,7 +112,7 @@ class Mixture(Wrapper):
         floor, holdout = self._shares
         p = (1.0 - holdout) * (1.0 - floor) * self.inner.distribution(x, eligible)
         among = self.among(eligible)
-        fixed = self._class_of(*sparse(x, self.n_features), among, self._policy)
+        fixed = self._class_of(sparse(x, self.n_features), among, self._policy)
         for k in among.tolist():
             p[k] += chance(k, among, floor, holdout, fixed)
         return p
@@ -132,20 +148,18 @@ class Mixture(Wrapper):
 
 
 # The inner learner's kernels are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
-# The global `class_of` returns the class that the holdout's `policy` plays, or -1 for a uniformly random class. If
-# `own` is 1, the last logged value is the learner's own propensity, or 0 if a fixed policy made the decision.
+# The global `class_of` returns the class that the holdout's `policy` plays, or -1 for a uniformly random class.
 
 
 @compiled
-def _constant_class(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: int) -> int:
+def _constant_class(x: Features, eligible: IndexArray, policy: int) -> int:
     """Return the policy's constant class, or -1 for a uniformly random class."""
     return policy
 
 
-def _greedy_class(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: Any) -> int:
+def _greedy_class(x: Features, eligible: IndexArray, policy: Frozen) -> int:
     """Return a frozen learner's greedy class, which may be ineligible if the learner ignores `eligible`."""
-    scores, model = policy
-    return int(predict(indices, values, 0.0, scores, eligible, *model)[1])  # type: ignore[name-defined] # noqa: F821
+    return int(predict(Event(x, 0.0, policy.scores, eligible), policy.model)[1])  # type: ignore[name-defined] # noqa: F821
 
 
 @compiled
@@ -158,32 +172,22 @@ def chance(action: int, eligible: IndexArray, floor: float, holdout: float, fixe
     return of_holdout + (1.0 - holdout) * (floor / eligible.size)
 
 
-@compiled
+@kernel
 def _uniform(u: float, eligible: IndexArray) -> int:
     """Return an eligible class for a uniform draw."""
-    return int(eligible[min(int(u * eligible.size), eligible.size - 1)])
+    return int(np.int64(eligible[min(int(u * eligible.size), eligible.size - 1)]))
 
 
-def _predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    floor: float,
-    holdout: float,
-    policy: Any,
-    own: int,
-    *model: Any,
-) -> tuple[int, int, float]:
+def _predict(event: Event, model: Model) -> tuple[int, int, float]:
+    u, eligible, scores = event.u, event.eligible, event.scores
+    floor, holdout, own = model.floor, model.holdout, model.own
     inner = scores[: scores.size - own]
-    fixed = class_of(indices, values, eligible, policy)  # type: ignore[name-defined] # noqa: F821
+    fixed = class_of(event.x, eligible, model.policy)  # type: ignore[name-defined] # noqa: F821
     rest = (1.0 - holdout) * (1.0 - floor)
     t = (u - holdout) / (1.0 - holdout) if u >= holdout else 0.0
     if u >= holdout and t >= floor:
-        action, greedy, p = predict(  # type: ignore[name-defined] # noqa: F821
-            indices, values, min((t - floor) / (1.0 - floor), U_MAX), inner, eligible, *model
-        )
+        draw = min((t - floor) / (1.0 - floor), U_MAX)
+        action, greedy, p = predict(Event(event.x, draw, inner, eligible), model.inner)  # type: ignore[name-defined] # noqa: F821
         if own == 1:
             scores[scores.size - 1] = p
         return action, greedy, chance(action, eligible, floor, holdout, fixed) + rest * p
@@ -197,7 +201,7 @@ def _predict(
     p, greedy, place, step = 0.0, 0, 0.0, U_STEP
     is_known = np.zeros(inner.size, np.bool_)
     while place < 1.0 - U_REST:  # as in `Learner.distribution`
-        played, greedy, q = predict(indices, values, place, inner, eligible, *model)  # type: ignore[name-defined] # noqa: F821
+        played, greedy, q = predict(Event(event.x, place, inner, eligible), model.inner)  # type: ignore[name-defined] # noqa: F821
         if played == action and q > 0.0:
             p = q
             break
@@ -206,68 +210,32 @@ def _predict(
             place, step = place + q, U_STEP
         else:
             place, step = place + step, 2.0 * step
-    log(indices, values, action, inner, *model)  # type: ignore[name-defined] # noqa: F821
+    log(Decided(event.x, action, greedy, p, inner, -1, 0.0, -1), model.inner)  # type: ignore[name-defined] # noqa: F821
     if own == 1:
         scores[scores.size - 1] = 0.0
     return action, greedy, chance(action, eligible, floor, holdout, fixed) + rest * p
 
 
-def _observe(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    floor: float,
-    holdout: float,
-    policy: Any,
-    own: int,
-    *model: Any,
-) -> None:
-    if own == 1:
-        propensity = scores[scores.size - 1]
-        if not propensity > 0.0:
-            return
-    inner = scores[: scores.size - own]
-    observe(indices, values, action, greedy, propensity, inner, *model)  # type: ignore[name-defined] # noqa: F821
+@kernel
+def _inside(event: Decided, own: int) -> Decided:
+    """Return the event as the inner learner receives it. The propensity is 0 if it does not learn from the event."""
+    last = event.scores.size - own
+    p = event.scores[last] if own == 1 else event.propensity
+    return Decided(event.x, event.action, event.greedy, p, event.scores[:last], event.reward, event.v, event.label)
 
 
-def _update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    floor: float,
-    holdout: float,
-    policy: Any,
-    own: int,
-    *model: Any,
-) -> bool:
-    if own == 1:
-        propensity = scores[scores.size - 1]
-        if not propensity > 0.0:
-            return False
-    inner = scores[: scores.size - own]
-    return update(  # type: ignore[name-defined,no-any-return] # noqa: F821
-        indices, values, action, greedy, propensity, inner, reward, v, label, *model
-    )
+def _observe(event: Decided, model: Model) -> None:
+    inside = _inside(event, model.own)
+    if model.own == 0 or inside.propensity > 0.0:
+        observe(inside, model.inner)  # type: ignore[name-defined] # noqa: F821
 
 
-def _log(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    scores: FloatArray,
-    floor: float,
-    holdout: float,
-    policy: Any,
-    own: int,
-    *model: Any,
-) -> None:
-    log(indices, values, action, scores[: scores.size - own], *model)  # type: ignore[name-defined] # noqa: F821
+def _update(event: Decided, model: Model) -> bool:
+    inside = _inside(event, model.own)
+    if model.own == 1 and not inside.propensity > 0.0:
+        return False
+    return update(inside, model.inner)  # type: ignore[name-defined,no-any-return] # noqa: F821
+
+
+def _log(event: Decided, model: Model) -> None:
+    log(_inside(event, model.own), model.inner)  # type: ignore[name-defined] # noqa: F821

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, Extent, KernelLearner, Kernels
-from stream.learners.kernels import VALUE_MAX, check_event, compiled
+from stream.learners.base import Cost, Extent, KernelLearner
+from stream.learners.kernels import VALUE_MAX, Decided, Event, check_event, compiled, kernel
 from stream.learners.wrappers.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
@@ -37,6 +37,22 @@ CENTRE, UNIT = 0, 1
 """Columns of a scale. A scaled value is (x - centre) / unit. The unit is 0 if the feature's values do not vary."""
 
 Counts = NDArray[np.int64]
+
+
+class Scales(NamedTuple):
+    """The statistics of the contexts, and the scales; see `RunningScale`."""
+
+    counts: Counts  # [CENTRED + 33]
+    moments: FloatArray  # [d, 3]
+    rows: FloatArray  # [33, d, 2]
+    centred: IndexArray  # [33, d]
+
+
+class Model(NamedTuple):
+    """The scales and the inner learner's model."""
+
+    scales: Scales
+    inner: Any
 
 
 class RunningScale(Wrapper):
@@ -75,43 +91,45 @@ class RunningScale(Wrapper):
     def __init__(self, inner: KernelLearner) -> None:
         """Scale a learner's features."""
         d = inner.n_features
-        self._counts: Counts = np.zeros(CENTRED + VERSIONS_MAX + 1, np.int64)
-        self._moments = np.zeros((d, 3))
-        self._rows = np.zeros((VERSIONS_MAX + 1, d, 2))  # memory is allocated when a row is written
-        self._centred = np.zeros((VERSIONS_MAX + 1, d), np.int32)
-        own = {
-            "scale.counts": self._counts[:CENTRED],
-            "scale.moments": self._moments,
-            "scale.rows": self._rows[1:],
+        self._scales = scales = Scales(
+            counts=np.zeros(CENTRED + VERSIONS_MAX + 1, np.int64),
+            moments=np.zeros((d, 3)),
+            rows=np.zeros((VERSIONS_MAX + 1, d, 2)),  # memory is allocated when a row is written
+            centred=np.zeros((VERSIONS_MAX + 1, d), np.int32),
+        )
+        own: dict[str, NDArray[Any]] = {
+            "scale.counts": scales.counts[:CENTRED],
+            "scale.moments": scales.moments,
+            "scale.rows": scales.rows[1:],
         }
         super().__init__(
             inner,
             own,
-            (self._counts, self._moments, self._rows, self._centred),
+            Model(scales, inner.model),
             {"scale.counts": Extent.WHOLE, "scale.moments": Extent.FEATURES, "scale.rows": Extent.OTHER},
-            Kernels(_predict, _update, _observe, _log),
+            (_predict, _update, _observe, _log),
             logged_size=1,
         )
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
         """See `Wrapper.inside`. The returned x is scaled with the version recorded in the decision."""
-        (indices, values), own = super().inside(x, decision)
-        return Features(*scaled(indices, values, decision.logged[-1], *self.model[:4])), own
+        features, own = super().inside(x, decision)
+        return Features(*scaled(features, decision.logged[-1], self._scales)), own
 
     def in_use(self, state: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
         """See `Wrapper.in_use`. `scale.rows` is limited to the scales that have been fixed."""
-        counts = np.asarray(state.get("scale.counts", self._counts))
+        counts = np.asarray(state.get("scale.counts", self._scales.counts))
         versions = int(counts[VERSIONS]) if counts.size > VERSIONS else 0
-        return {**self.own, "scale.rows": self._rows[1 : versions + 1]}
+        return {**self.own, "scale.rows": self._scales.rows[1 : versions + 1]}
 
     def load_own(self, state: Mapping[str, Any]) -> None:
         """See `Wrapper.load_own`."""
         super().load_own(state)
-        versions = int(self._counts[VERSIONS])
+        versions = int(self._scales.counts[VERSIONS])
         for version in range(1, versions + 1):
-            centred = np.flatnonzero(self._rows[version, :, CENTRE])
-            self._counts[CENTRED + version] = centred.size
-            self._centred[version, : centred.size] = centred
+            centred = np.flatnonzero(self._scales.rows[version, :, CENTRE])
+            self._scales.counts[CENTRED + version] = centred.size
+            self._scales.centred[version, : centred.size] = centred
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -124,17 +142,10 @@ class RunningScale(Wrapper):
 
 
 @compiled
-def scaled(
-    indices: IndexArray,
-    values: FloatArray,
-    version: float,
-    counts: Counts,
-    moments: FloatArray,
-    rows: FloatArray,
-    centred: IndexArray,
-) -> tuple[IndexArray, FloatArray]:
+def scaled(x: Features, version: float, scales: Scales) -> Features:
     """Return the non-zero entries of the scaled x. Values outside ±VALUE_MAX are left unscaled; see `usable`."""
-    check_event(indices, values, rows.shape[1])
+    (indices, values), counts, rows, centred = x, scales.counts, scales.rows, scales.centred
+    check_event(x, rows.shape[1])
     if not 0.0 <= version <= counts[VERSIONS]:
         raise ValueError("decision: expected a scale that the model has fixed")
     row, listed, n_listed = rows[int(version)], centred[int(version)], counts[CENTRED + int(version)]
@@ -154,10 +165,10 @@ def scaled(
         if value != 0.0:
             places[size], z[size] = feature, value
             size += 1
-    return places[:size], z[:size]
+    return Features(places[:size], z[:size])
 
 
-@compiled
+@kernel
 def _scaled_value(value: float, centre: float, unit: float) -> float:
     """Return (value - centre) / unit, limited to ±LIMIT, or the sign of the value if the unit is 0."""
     if not abs(value) <= VALUE_MAX:
@@ -167,16 +178,10 @@ def _scaled_value(value: float, centre: float, unit: float) -> float:
     return min(max((value - centre) / unit, -LIMIT), LIMIT)
 
 
-@compiled
-def _count(
-    indices: IndexArray,
-    values: FloatArray,
-    counts: Counts,
-    moments: FloatArray,
-    rows: FloatArray,
-    centred: IndexArray,
-) -> None:
+@kernel
+def _count(x: Features, scales: Scales) -> None:
     """Add an observed context to the moments, and fix a scale after 2ᵏ contexts."""
+    (indices, values), counts, moments = x, scales.counts, scales.moments
     for j in range(indices.size):
         value = values[j]
         if value != 0.0 and abs(value) <= VALUE_MAX:
@@ -188,12 +193,13 @@ def _count(
     counts[OBSERVED] += 1
     n = counts[OBSERVED]
     if n >= FIRST and n & (n - 1) == 0 and counts[VERSIONS] < VERSIONS_MAX:
-        _fix(counts, moments, rows, centred)
+        _fix(scales)
 
 
-@compiled
-def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexArray) -> None:
+@kernel
+def _fix(scales: Scales) -> None:
     """Append a scale computed from all observed contexts."""
+    counts, moments, rows, centred = scales
     counts[VERSIONS] += 1
     version, n = counts[VERSIONS], float(counts[OBSERVED])
     row, n_centred = rows[version], 0
@@ -215,80 +221,33 @@ def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexAr
     counts[CENTRED + version] = n_centred
 
 
+@kernel
+def _inside(event: Decided, scales: Scales) -> Decided:
+    """Return the event as the inner learner receives it."""
+    own = event.scores.size - 1
+    z = scaled(event.x, event.scores[own], scales)
+    scores = event.scores[:own]
+    return Decided(z, event.action, event.greedy, event.propensity, scores, event.reward, event.v, event.label)
+
+
 # The inner learner's kernels are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
 
 
-def _predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    eligible: IndexArray,
-    counts: Counts,
-    moments: FloatArray,
-    rows: FloatArray,
-    centred: IndexArray,
-    *model: Any,
-) -> tuple[int, int, float]:
-    own = scores.size - 1
-    scores[own] = counts[VERSIONS]
-    places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
-    return predict(places, z, u, scores[:own], eligible, *model)  # type: ignore[name-defined,no-any-return] # noqa: F821
+def _predict(event: Event, model: Model) -> tuple[int, int, float]:
+    own = event.scores.size - 1
+    event.scores[own] = model.scales.counts[VERSIONS]
+    z = scaled(event.x, event.scores[own], model.scales)
+    return predict(Event(z, event.u, event.scores[:own], event.eligible), model.inner)  # type: ignore[name-defined,no-any-return] # noqa: F821
 
 
-def _observe(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    counts: Counts,
-    moments: FloatArray,
-    rows: FloatArray,
-    centred: IndexArray,
-    *model: Any,
-) -> None:
-    own = scores.size - 1
-    places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
-    observe(places, z, action, greedy, propensity, scores[:own], *model)  # type: ignore[name-defined] # noqa: F821
-    _count(indices, values, counts, moments, rows, centred)
+def _observe(event: Decided, model: Model) -> None:
+    observe(_inside(event, model.scales), model.inner)  # type: ignore[name-defined] # noqa: F821
+    _count(event.x, model.scales)
 
 
-def _update(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    greedy: int,
-    propensity: float,
-    scores: FloatArray,
-    reward: int,
-    v: float,
-    label: int,
-    counts: Counts,
-    moments: FloatArray,
-    rows: FloatArray,
-    centred: IndexArray,
-    *model: Any,
-) -> bool:
-    own = scores.size - 1
-    places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
-    return update(  # type: ignore[name-defined,no-any-return] # noqa: F821
-        places, z, action, greedy, propensity, scores[:own], reward, v, label, *model
-    )
+def _update(event: Decided, model: Model) -> bool:
+    return update(_inside(event, model.scales), model.inner)  # type: ignore[name-defined,no-any-return] # noqa: F821
 
 
-def _log(
-    indices: IndexArray,
-    values: FloatArray,
-    action: int,
-    scores: FloatArray,
-    counts: Counts,
-    moments: FloatArray,
-    rows: FloatArray,
-    centred: IndexArray,
-    *model: Any,
-) -> None:
-    own = scores.size - 1
-    places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
-    log(places, z, action, scores[:own], *model)  # type: ignore[name-defined] # noqa: F821
+def _log(event: Decided, model: Model) -> None:
+    log(_inside(event, model.scales), model.inner)  # type: ignore[name-defined] # noqa: F821

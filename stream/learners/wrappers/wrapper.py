@@ -1,14 +1,18 @@
 """Base class for learners that wrap another learner, for example to scale features."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
 
-from stream.learners.base import Extent, KernelLearner, Kernels, State, compile_with, sparse
+from stream.learners.base import Extent, KernelLearner, State, sparse
+from stream.learners.entries import compile_with
+from stream.learners.kernels import Kernels
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
+
+Template = Callable[..., Any]
 
 DECLARATIONS = (
     "name", "summary", "best_for", "paper", "parameters", "needs_label", "randomised_update", "retractable",
@@ -29,26 +33,25 @@ class Wrapper(KernelLearner):
         self,
         inner: KernelLearner,
         arrays: Mapping[str, NDArray[Any]],
-        model: tuple[Any, ...],
+        model: Any,
         observed: Mapping[str, Extent],
-        templates: Kernels,
+        templates: tuple[Template, Template, Template, Template],
         logged_size: int,
         options: tuple[Any, ...] = (),
         others: Mapping[str, Any] = MappingProxyType({}),
-        beside: tuple[Any, ...] = (),
     ) -> None:
         """Wrap a learner.
 
         Args:
             inner: The learner, in any state.
             arrays: The wrapper's own state by name.
-            model: The kernels' arguments between the event and `inner`'s model.
+            model: The kernels' model, which contains `inner`'s model.
             observed: The wrapper's own arrays that `observe` may change.
-            templates: Functions that call `inner`'s kernels as globals named after the fields of `Kernels`.
+            templates: The functions predict, update, observe and log, which call `inner`'s kernels as globals named
+                after the fields of `Kernels`.
             logged_size: The number of the wrapper's own values per decision.
             options: The constructor's arguments after `inner`.
             others: Other globals used by the templates; see `compile_with`.
-            beside: The kernels' arguments after `inner`'s model.
         """
         self._options = options
         self.inner = inner
@@ -63,7 +66,7 @@ class Wrapper(KernelLearner):
             inner.n_classes,
             inner.n_features,
             {**inner.arrays, **arrays},
-            (*model, *inner.model, *beside),
+            model,
             Kernels(*(compile_with(inner, template, **others) for template in templates)),
         )
 
