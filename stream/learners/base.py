@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
-from stream.learners.entries import OBSERVE, PREDICT, RETRACT, UPDATE, entry_point, handle_of
+from stream.learners.entries import entry_points, handle_of
 from stream.learners.kernels import DRIFTS, Kernels, observe_nothing
 from stream.parsing import parse_number, parse_whole
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray, make
@@ -327,6 +327,8 @@ class KernelLearner(Learner):
     is_linear: bool = True  # the scores are linear in x, with the weights in the state's array W
     arrays: dict[str, NDArray[Any]]  # the state arrays by name; written in place, never replaced
     model: Any  # the kernels' last argument: a NamedTuple of arrays, numbers and such NamedTuples
+    entries: Kernels  # the kernels' entry points
+    handle: FloatArray  # the entry points' last argument
 
     def __init__(
         self,
@@ -350,12 +352,9 @@ class KernelLearner(Learner):
         self.model = model
         if kernels is not None:
             self.kernels = kernels
-        self._handle = handle_of(model)
-        self._predict = entry_point(self.kernels.predict, PREDICT, model)
-        self._update = entry_point(self.kernels.update, UPDATE, model)
-        self._observe = entry_point(self.kernels.observe, OBSERVE, model)
-        self._log = entry_point(self.kernels.log, OBSERVE, model)
-        self._retract = entry_point(self.kernels.retract, RETRACT, model)
+        self.handle = handle_of(model)
+        self.entries = entry_points(self.kernels, model)
+        self._predict, self._update, self._observe, self._log, self._retract = self.entries
         self._observes = self.kernels.observe is not observe_nothing
         self._every = all_classes(n_classes)
         self._of_scores, self._of_logged = slice(n_classes), slice(n_classes, None)
@@ -367,7 +366,7 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         scores = np.empty(self.n_classes + self.logged_size)
         among = self._every if eligible is None else self.among(eligible)
-        action, greedy, propensity = self._predict(indices, values, u, scores, among, self._handle)
+        action, greedy, propensity = self._predict(indices, values, u, scores, among, self.handle)
         if self.logged_size == 0:
             return make(Decision, (action, greedy, propensity, scores, NOTHING_LOGGED))
         return make(Decision, (action, greedy, propensity, scores[self._of_scores], scores[self._of_logged]))
@@ -377,13 +376,13 @@ class KernelLearner(Learner):
         among = self.among(eligible)
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         scores = np.empty(self.n_classes + self.logged_size)
-        return _distribution(self.n_classes, lambda u: self._predict(indices, values, u, scores, among, self._handle))
+        return _distribution(self.n_classes, lambda u: self._predict(indices, values, u, scores, among, self.handle))
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:
         """Record that `decision` was made for x."""
         if self._observes:
             indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-            self._observe(indices, values, *self._kernel_arguments(decision), self._handle)
+            self._observe(indices, values, *self._kernel_arguments(decision), self.handle)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
         """Yield the name of each array that `observe_early` may change, and the index of the changed part."""
@@ -399,7 +398,7 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         K = self.n_classes
         row = np.concatenate((decision.scores, decision.logged))
-        self._log(indices, values, action, decision.greedy, propensity, row, self._handle)
+        self._log(indices, values, action, decision.greedy, propensity, row, self.handle)
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
@@ -431,7 +430,7 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         action, greedy, propensity, scores = self._kernel_arguments(decision)
         changed: bool = self._update(
-            indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, self._handle
+            indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, self.handle
         )
         return changed
 
@@ -445,7 +444,7 @@ class KernelLearner(Learner):
             return False
         indices, values = sparse(x, self.n_features)
         rewards = int(reward), v, -1, int(assumed_reward)
-        return bool(self._retract(indices, values, *self._kernel_arguments(decision), *rewards, self._handle))
+        return bool(self._retract(indices, values, *self._kernel_arguments(decision), *rewards, self.handle))
 
     @property
     def alarms(self) -> FloatArray:

@@ -1,10 +1,10 @@
-"""Entry points: the compiled functions through which Python calls kernels.
+"""Entry points: the compiled functions through which Python and compiled loops call kernels.
 
 A kernel's arguments are structures: an event and a model (see `stream.learners.kernels`). Numba takes several
-microseconds to convert a NamedTuple that Python passes, but only 0.1 µs for an array. Python therefore passes the
-event's fields separately, and the whole model as one array, its handle. The handle contains the model's numbers, and
-the addresses and shapes of its arrays. An entry point builds the structures from these arguments and calls the kernel,
-for example:
+microseconds to convert a NamedTuple that Python passes, but only 0.1 µs for an array. An entry point's arguments are
+therefore the event's fields, and the whole model as one array, its handle. The handle contains the model's numbers, and
+the addresses and shapes of its arrays. An entry point builds the structures from these arguments and runs the kernel,
+which is compiled as part of the entry point, for example:
 
     def predict_entry_1f2e(indices, values, u, scores, eligible, handle):
         return kernel(
@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from itertools import count
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 from numba import carray, types  # type: ignore[attr-defined]
@@ -28,9 +28,6 @@ from numba.extending import intrinsic
 
 from stream.learners.kernels import Decided, Event, Kernel, Kernels, compiled
 from stream.wire.records import Features, FloatArray
-
-if TYPE_CHECKING:
-    from stream.learners.base import KernelLearner
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,8 +55,14 @@ RETRACT = Arguments(f"{UPDATE.of_entry}, assumed_reward", f"{UPDATE.of_kernel}, 
 _entries: dict[tuple[Kernel, str], Kernel] = {}
 
 
+def entry_points(kernels: Kernels, model: Any) -> Kernels:
+    """Return the entry points of a learner's kernels."""
+    arguments = PREDICT, UPDATE, OBSERVE, OBSERVE, RETRACT
+    return Kernels(*(entry_point(kernel, its, model) for kernel, its in zip(kernels, arguments, strict=True)))
+
+
 def entry_point(kernel: Kernel, arguments: Arguments, model: Any) -> Kernel:
-    """Return the function through which Python calls a kernel. Its last argument is the model's handle.
+    """Return a kernel's entry point. Its last argument is the model's handle.
 
     A kernel that is a plain Python function is not compiled, and receives this very model.
     """
@@ -131,28 +134,30 @@ def pointer(context: Any, address: Any) -> Any:
 _compiled: dict[tuple[CodeType, Kernels, tuple[Any, ...]], Callable[..., object]] = {}
 
 
-def compile_with(learner: "KernelLearner", template: Callable[P, R], **others: Any) -> Callable[P, R]:
-    """Compile a function that calls a learner's kernels.
+def compile_with(
+    kernels: Kernels, template: Callable[P, R], decorator: Callable[..., Any] = compiled, **others: Any
+) -> Callable[P, R]:
+    """Compile a function that calls a learner's kernels, or their entry points.
 
     The function is copied, and the kernels become globals of the copy. Numba does not cache a function on disk if it
     receives compiled functions as arguments or from a closure, but does cache such a copy. The copy's name contains a
     digest of the kernels' names and source. Numba therefore recompiles the copy when the source changes.
 
     Args:
-        learner: The learner whose kernels are used.
+        kernels: The kernels or entry points.
         template: A module-level function that calls `predict`, `observe`, `update` or `log` as globals.
+        decorator: `kernel` if the function is a kernel.
         others: Other globals used by the template: compiled functions.
     """
     assert isinstance(template, FunctionType)
-    kernels = learner.kernels
     key = template.__code__, kernels, tuple(others.items())
     if key not in _compiled:
         called = [*kernels, *others.values()]
         names = [getattr(kernel, "__name__", "kernel") for kernel in called]
-        sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in called]
+        sources = [inspect.getsource(inspect.getmodule(kernel) or inspect) for kernel in called]
         digest = hashlib.blake2b("".join(names + sources).encode(), digest_size=8).hexdigest()
         namespace = {**template.__globals__, **kernels._asdict(), **others}
         copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{digest}")
         copy.__qualname__, copy.__module__ = copy.__name__, template.__module__
-        _compiled[key] = compiled(copy)
+        _compiled[key] = decorator(copy)
     return _compiled[key]  # type: ignore[return-value]  # has the template's type

@@ -1,7 +1,7 @@
 """Compiled functions that several learners share.
 
 A learner's kernels take the event first and the model last. The model is a NamedTuple of arrays and numbers that the
-learner defines. Compiled loops, such as the one in `stream.offline`, can therefore call any learner's kernels:
+learner defines:
 
     predict(event: Event, model) -> (action, greedy, propensity)
     observe(event: Decided, model)
@@ -9,9 +9,9 @@ learner defines. Compiled loops, such as the one in `stream.offline`, can theref
     update(event: Decided, model) -> changed
     retract(event: Decided, assumed_reward, model) -> changed
 
-`log` stores the logged values of an action that another policy chose. Python calls kernels through entry points; see
-`stream.learners.entries`. A predict kernel calls `limit`, so that a decision's scores also show which classes were
-eligible.
+`log` stores the logged values of an action that another policy chose. Python and compiled loops, such as the one in
+`stream.offline`, call kernels through entry points; see `stream.learners.entries`. A predict kernel calls `limit`, so
+that a decision's scores also show which classes were eligible.
 
 A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales
 x to unit norm. Compiled code does not check array bounds, so these functions check them, which takes 0.02 µs.
@@ -99,10 +99,15 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel that only compiled code calls, such as an entry point.
+    """Declare a kernel. It is compiled as part of its entry point; see `stream.learners.entries`.
 
-    Omitting the wrapper for calls from Python saves a third of the compile time.
+    If a kernel were a function of its own, it would be compiled once for itself and once for its entry point.
     """
+    return cast(Callable[P, R], _njit(inline="always")(function))
+
+
+def subroutine(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function that only compiled code calls. It has no wrapper for calls from Python."""
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "cache": bool(CACHE_DIRECTORY)}
     return cast(Callable[P, R], _njit(**options)(function))
 
@@ -140,7 +145,7 @@ class Decided(NamedTuple):
 Kernel = Callable[..., Any]
 
 
-@compiled
+@kernel
 def observe_nothing(event: Decided, model: object) -> None:
     """Do nothing, because decisions do not change the model."""
 
@@ -155,7 +160,7 @@ class Kernels(NamedTuple):
     retract: Kernel = observe_nothing
 
 
-@kernel
+@subroutine
 def check_event(x: Features, n_features: int) -> None:
     """Raise ValueError unless the indices increase strictly within [0, d) and there is one value per index."""
     indices, values = x
@@ -170,7 +175,7 @@ def check_event(x: Features, n_features: int) -> None:
         raise ValueError("x: expected indices below n_features")
 
 
-@kernel
+@subroutine
 def check_decision(event: Decided, n_classes: int, n_features: int, logged_size: int = 0) -> None:
     """Raise ValueError if an event or its decision does not match a model of this size."""
     check_event(event.x, n_features)
@@ -178,7 +183,7 @@ def check_decision(event: Decided, n_classes: int, n_features: int, logged_size:
         raise ValueError("decision: expected an action below n_classes and n_classes scores")
 
 
-@kernel
+@subroutine
 def usable(event: Decided, n_classes: int, n_features: int) -> bool:
     """Return whether a model may learn from this event; False if float64 could overflow.
 
@@ -241,7 +246,7 @@ def linear_scores(x: Features, W: FloatArray, scores: FloatArray) -> None:
         k += 1
 
 
-@kernel
+@subroutine
 def limit(scores: FloatArray, eligible: IndexArray) -> None:
     """Set the scores of the classes that are not eligible to `NOT_ELIGIBLE`."""
     if eligible.size < scores.size:
@@ -253,7 +258,7 @@ def limit(scores: FloatArray, eligible: IndexArray) -> None:
                 scores[k] = NOT_ELIGIBLE
 
 
-@kernel
+@subroutine
 def linear_greedy(event: Event, W: FloatArray) -> int:
     """Check an event, write its scores Wx, and return the greedy class."""
     check_event(event.x, W.shape[1])
@@ -262,7 +267,7 @@ def linear_greedy(event: Event, W: FloatArray) -> int:
     return argmax(event.scores)
 
 
-@kernel
+@subroutine
 def current_scores(event: Decided, W: FloatArray) -> FloatArray:
     """Return the scores of an event, already checked, under the current W. Ineligible classes keep `NOT_ELIGIBLE`."""
     current = np.empty(W.shape[0])
@@ -451,7 +456,7 @@ class Similarity(NamedTuple):
     width: float
 
 
-@kernel
+@subroutine
 def similarity(k: Similarity, dot: float, norm_sq: float, other_norm_sq: float) -> float:
     """Return k(x, x') from ⟨x, x'⟩, ‖x‖² and ‖x'‖². k is linear, rational (norms up to 1), polynomial or Gaussian."""
     if k.kind == 0:

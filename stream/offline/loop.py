@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner, Learner, all_classes
 from stream.learners.entries import compile_with
-from stream.learners.kernels import Decided, Event
 from stream.settings.task_fields import LatePolicy, OnExpiry
 from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
@@ -144,7 +143,7 @@ def run(
     loop: Callable[..., tuple[int, int, int]] = _loop_in_python
     model: Any = (learner, {})
     if isinstance(learner, KernelLearner):
-        loop, model = compile_with(learner, _loop), learner.model
+        loop, model = compile_with(learner.entries, _loop), learner.handle
     decided = applied = updates = 0
     while True:
         decided, applied, changed = loop(decided, applied, task, made, model)
@@ -215,8 +214,8 @@ def check_run(
     policies.check_policies(learner)
 
 
-def _loop(decided: int, applied: int, task: Task, made: Decisions, model: Any) -> tuple[int, int, int]:
-    """Apply due updates, then make the next event's decision. The learner's kernels are globals; see `compile_with`.
+def _loop(decided: int, applied: int, task: Task, made: Decisions, handle: FloatArray) -> tuple[int, int, int]:
+    """Apply due updates, then make the next event's decision. The kernels' entry points are globals (`compile_with`).
 
     Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends after the
     last event, or before a correction for late feedback. The caller applies the correction.
@@ -231,24 +230,21 @@ def _loop(decided: int, applied: int, task: Task, made: Decisions, model: Any) -
             s = events[applied]
             if kinds[applied] == LATE:
                 return decided, applied, updates
-            event = Decided(
-                Features(indices[offsets[s] : offsets[s + 1]], values[offsets[s] : offsets[s + 1]]),
-                actions[s],
-                greedy[s],
-                propensities[s],
-                scores[s % rows],
-                1 if kinds[applied] == MATCHED and actions[s] == labels[s] else 0,
-                v[s],
-                labels[s] if task.needs_label else -1,
-            )
-            updates += 1 if update(event, model) else 0  # type: ignore[name-defined] # noqa: F821
+            x = slice(offsets[s], offsets[s + 1])
+            reward = 1 if kinds[applied] == MATCHED and actions[s] == labels[s] else 0
+            label = labels[s] if task.needs_label else -1
+            changed = update(  # type: ignore[name-defined] # noqa: F821
+                indices[x], values[x], actions[s], greedy[s], propensities[s], scores[s % rows], reward, v[s], label,
+                handle,
+            )  # fmt: skip
+            updates += 1 if changed else 0
             applied += 1
         if decided == size:
             return decided, applied, updates
         t = decided
-        x, row = Features(indices[offsets[t] : offsets[t + 1]], values[offsets[t] : offsets[t + 1]]), scores[t % rows]
-        actions[t], greedy[t], propensities[t] = predict(Event(x, u[t], row, task.classes), model)  # type: ignore[name-defined] # noqa: F821
-        observe(Decided(x, actions[t], greedy[t], propensities[t], row, -1, 0.0, -1), model)  # type: ignore[name-defined] # noqa: F821
+        x, row = slice(offsets[t], offsets[t + 1]), scores[t % rows]
+        actions[t], greedy[t], propensities[t] = predict(indices[x], values[x], u[t], row, task.classes, handle)  # type: ignore[name-defined] # noqa: F821
+        observe(indices[x], values[x], actions[t], greedy[t], propensities[t], row, handle)  # type: ignore[name-defined] # noqa: F821
         decided += 1
 
 

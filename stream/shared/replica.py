@@ -8,15 +8,14 @@ learner's kernels apply the entries in one compiled loop.
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner
 from stream.learners.entries import compile_with
-from stream.learners.kernels import Decided
-from stream.wire.records import Features, Foreign, Record, place_of
+from stream.wire.records import FloatArray, Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
@@ -163,11 +162,11 @@ def apply_entries(learner: KernelLearner, entries: Entries) -> int:
 
     The compiled loop handles only decisions and bits. Each of the other entries takes about 10 µs.
     """
-    loop = compile_with(learner, _loop)
+    loop = compile_with(learner.entries, _loop)
     ends = np.cumsum(entries.sizes, dtype=np.int64)
     done = updates = 0
     while True:
-        done, changed = loop(done, entries, ends, learner.needs_label, learner.model)
+        done, changed = loop(done, entries, ends, learner.needs_label, learner.handle)
         updates += changed
         if done == entries.kinds.size:
             return updates
@@ -179,28 +178,28 @@ def apply_entries(learner: KernelLearner, entries: Entries) -> int:
         done += 1
 
 
-def _loop(done: int, entries: Entries, ends: NDArray[np.int64], needs_label: bool, model: Any) -> tuple[int, int]:
-    """Apply entries, starting at index `done`. The learner's kernels are globals; see `compile_with`.
+def _loop(
+    done: int, entries: Entries, ends: NDArray[np.int64], needs_label: bool, handle: FloatArray
+) -> tuple[int, int]:
+    """Apply entries, starting at index `done`. The kernels' entry points are globals; see `compile_with`.
 
     Returns the index of the first entry that was not applied, and the number of entries that changed the model. The
     loop stops at an entry that is neither a decision nor a bit. The caller must apply this entry.
     """
     kinds, updates = entries.kinds, 0
     while done < kinds.size and kinds[done] < CORRECTED:
-        place = slice(ends[done] - entries.sizes[done], ends[done])
-        event = Decided(
-            Features(entries.indices[place], entries.values[place]),
-            int(np.int64(entries.actions[done])),
-            int(np.int64(entries.greedy[done])),
-            entries.propensities[done],
-            entries.scores[done],
-            int(np.int64(entries.rewards[done])),
-            entries.v[done],
-            int(np.int64(entries.labels[done])) if needs_label else NO_LABEL,
-        )
+        x = slice(ends[done] - entries.sizes[done], ends[done])
+        indices, values = entries.indices[x], entries.values[x]
+        action, greedy = np.int64(entries.actions[done]), np.int64(entries.greedy[done])
+        propensity, scores = entries.propensities[done], entries.scores[done]
         if kinds[done] == DECIDED:
-            observe(event, model)  # type: ignore[name-defined] # noqa: F821
-        elif update(event, model):  # type: ignore[name-defined] # noqa: F821
-            updates += 1
+            observe(indices, values, action, greedy, propensity, scores, handle)  # type: ignore[name-defined] # noqa: F821
+        else:
+            reward, v = np.int64(entries.rewards[done]), entries.v[done]
+            label = np.int64(entries.labels[done]) if needs_label else NO_LABEL
+            changed = update(  # type: ignore[name-defined] # noqa: F821
+                indices, values, action, greedy, propensity, scores, reward, v, label, handle
+            )
+            updates += 1 if changed else 0
         done += 1
     return done, updates

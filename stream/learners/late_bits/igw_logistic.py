@@ -22,6 +22,7 @@ from stream.learners.kernels import (
     limit,
     logistic,
     sample_inverse_gap,
+    subroutine,
     unit,
     watch,
 )
@@ -50,7 +51,7 @@ class Model(NamedTuple):
     drift: int  # an index into DRIFTS
 
 
-@kernel
+@subroutine
 def probabilities(x: Features, model: Model, p: FloatArray) -> None:
     """Compute p_k = σ(w_k·x), including the constant."""
     indices, values = x

@@ -21,6 +21,7 @@ from stream.learners.kernels import (
     check_event,
     kernel,
     limit,
+    subroutine,
     sum_of_rows,
     unit,
     watch,
@@ -88,7 +89,7 @@ def log_of(event: Decided, model: Model) -> None:
         event.scores[own_score_place(model)] = score_of(x, model.weights, event.action)
 
 
-@kernel
+@subroutine
 def check(event: Decided, model: Model) -> None:
     """Raise ValueError if an event or its decision does not match the model."""
     d, p = model.G.shape

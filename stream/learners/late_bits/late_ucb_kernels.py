@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.learners.kernels import Decided, argmax, bounded, inlined, kernel, norm_of, sum_of_rows, unit
+from stream.learners.kernels import Decided, argmax, bounded, inlined, norm_of, subroutine, sum_of_rows, unit
 from stream.learners.late_bits.random_features_kernels import Waves, write_waves
 from stream.learners.late_bits.symmetric_kernels import aligned_row, variance
 from stream.wire.records import NOT_ELIGIBLE, Features, FloatArray
@@ -36,7 +36,7 @@ class Model(NamedTuple):
     drift: int  # an index into DRIFTS
 
 
-@kernel
+@subroutine
 def expanded(x: Features, d: int) -> Features:
     """Return the entries of x, followed by all products x_i x_j with i ≤ j."""
     indices, values = x
@@ -184,7 +184,7 @@ def highest_bound(x: Features, length_sq: float, scores: FloatArray, model: Mode
     return action
 
 
-@kernel
+@subroutine
 def reset(k: int, model: Model) -> None:
     """Reset the model of a class."""
     model.N[k] = 0.0

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.learners.kernels import bounded, kernel, logistic, unit
+from stream.learners.kernels import bounded, logistic, subroutine, unit
 from stream.learners.late_bits.word_vectors_kernels import IS_ON, RIDGE, WordVectors, word_signals
 from stream.wire.records import Features, FloatArray
 
@@ -72,7 +72,7 @@ def signals_with(dimensions: int) -> int:
     return PRIOR.size + (OF_WORDS if dimensions else 0)
 
 
-@kernel
+@subroutine
 def weighted(x: Features, Z: FloatArray, decided: float) -> Features:
     """Scale x to unit norm, weight each entry by the rarity of its feature, and scale the result to unit norm.
 
@@ -85,7 +85,7 @@ def weighted(x: Features, Z: FloatArray, decided: float) -> Features:
     return Features(indices, unit(values))
 
 
-@kernel
+@subroutine
 def lead(z: FloatArray, out: FloatArray) -> None:
     """Compute, for every class k, z_k minus the largest of the other z_j."""
     largest = second = -inf
@@ -99,7 +99,7 @@ def lead(z: FloatArray, out: FloatArray) -> None:
         out[k] = z[k] - (largest if z[k] < largest else second)
 
 
-@kernel
+@subroutine
 def evidence(x: Features, model: Model) -> tuple[FloatArray, float]:
     """Return C_kᵀx, N_kᵀx and W_kᵀx for every class [3, K], and Mᵀx."""
     indices, values = x
@@ -119,7 +119,7 @@ def evidence(x: Features, model: Model) -> tuple[FloatArray, float]:
     return dots.reshape((3, K)), mean
 
 
-@kernel
+@subroutine
 def signals(dots: FloatArray, mean: float, e: FloatArray, model: Model) -> FloatArray:
     """Return φ [K, S], the evidence for each class. e = Σ x_i V_i is empty without vectors."""
     norm_sq, all_hits, misses = model.norm_sq, model.hits, model.misses
@@ -157,7 +157,7 @@ def signals(dots: FloatArray, mean: float, e: FloatArray, model: Model) -> Float
     return phi
 
 
-@kernel
+@subroutine
 def believed(v: FloatArray, phi: FloatArray) -> float:
     """Return σ(v·φ)."""
     total = 0.0
@@ -166,7 +166,7 @@ def believed(v: FloatArray, phi: FloatArray) -> float:
     return logistic(total)
 
 
-@kernel
+@subroutine
 def update_stack(v: FloatArray, P: FloatArray, phi: FloatArray, reward: int) -> None:
     """Update the shared logistic regression v, using its running covariance P."""
     rho = believed(v, phi)
@@ -186,7 +186,7 @@ def update_stack(v: FloatArray, P: FloatArray, phi: FloatArray, reward: int) -> 
             P[i, j] -= (root * z[i]) * (root * z[j])  # computed like the mirrored entry, for exact symmetry
 
 
-@kernel
+@subroutine
 def reset(first: int, stop: int, model: Model) -> None:
     """Reset the models of the classes from `first` up to `stop`. Feature statistics and v are kept."""
     Z, words, K = model.Z, model.words, model.hits.size

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.learners.kernels import assign, compiled, inlined, kernel, sum_of_rows
+from stream.learners.kernels import assign, compiled, inlined, subroutine, sum_of_rows
 from stream.learners.late_bits.symmetric_kernels import aligned, aligned_row, padded
 from stream.wire.records import Features, FloatArray, IndexArray
 
@@ -88,7 +88,7 @@ def words_size(K: int, m: int) -> int:
     return 4 + 3 * m * m + 2 * K * m + K * (m + 1) * (1 + padded(m + 1)) if m > 0 else 0
 
 
-@kernel
+@subroutine
 def hashed(feature: int, column: int) -> float:
     """Return a fixed number in (−½, ½), computed with SplitMix64's finaliser."""
     h = np.uint64(feature) * np.uint64(64) + np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)
@@ -146,7 +146,7 @@ def slots(words: WordVectors) -> tuple[int, int]:
     return m * (1 - odd), m * odd
 
 
-@kernel
+@subroutine
 def embedded(x: Features, Z: FloatArray, words: WordVectors) -> FloatArray:
     """Return Σ x_i V_i = Bᵀ Σ x_i U_i, plus the rows newer than B, which are 0 once the vectors are in use.
 
@@ -178,7 +178,7 @@ def from_basis(B: FloatArray, u: FloatArray) -> FloatArray:
     return e
 
 
-@kernel
+@subroutine
 def pulled(x: Features, Z: FloatArray, words: WordVectors) -> FloatArray:
     """Return Gᵀx."""
     rows, entries = rows_since(x, Z, words.state[REFRESHES], 0.0, words.state[USED])
@@ -187,7 +187,7 @@ def pulled(x: Features, Z: FloatArray, words: WordVectors) -> FloatArray:
     return g
 
 
-@kernel
+@subroutine
 def observe_words(x: Features, Z: FloatArray, words: WordVectors, classes: int) -> None:
     """Add x eᵀ to the rows of G for features in x, and update the products of G. `classes` is the offset of C in Z."""
     indices, values = x
@@ -233,7 +233,7 @@ def observe_words(x: Features, Z: FloatArray, words: WordVectors, classes: int) 
             sketch[j, k] += e[j] * dots[k]
 
 
-@kernel
+@subroutine
 def allocate_row(feature: int, Z: FloatArray, words: WordVectors) -> None:
     """Assign a row to a feature, if a row is free."""
     state, m = words.state, words.basis.shape[0]
@@ -258,7 +258,7 @@ def is_refreshed_at(decided: float) -> bool:
     return at == decided
 
 
-@kernel
+@subroutine
 def inverse_factor(gram: FloatArray) -> FloatArray:
     """Return R⁻¹ for an upper triangular R with RᵀR = GᵀG. Linearly dependent columns are 0."""
     m = gram.shape[0]
@@ -282,7 +282,7 @@ def inverse_factor(gram: FloatArray) -> FloatArray:
     return np.ascontiguousarray(B.T)
 
 
-@kernel
+@subroutine
 def refresh(words: WordVectors, decided: float) -> None:
     """Compute new vectors, and transform the parameters that were learned with the old vectors."""
     state, gram, overlap, sketch, centroids = words.state, words.gram, words.overlap, words.sketch, words.centroids
@@ -317,7 +317,7 @@ def refresh(words: WordVectors, decided: float) -> None:
     state[REFRESHES] += 1.0
 
 
-@kernel
+@subroutine
 def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
     """Set b_k = T b_k and R_k = T R_k Tᵀ + (I − T Tᵀ)/.3, that is, T (R_k − I/.3) Tᵀ + I/.3."""
     size = T.shape[0]
@@ -342,7 +342,7 @@ def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
                 R[k, j, c] = R[k, c, j]
 
 
-@kernel
+@subroutine
 def learn_words(e: FloatArray, action: int, reward: int, words: WordVectors) -> None:
     """Update the action's regression of the bit on (ê, .3)."""
     m = e.size
@@ -386,7 +386,7 @@ def with_constant(e: FloatArray) -> FloatArray:
     return y
 
 
-@kernel
+@subroutine
 def word_signals(e: FloatArray, words: WordVectors, near: FloatArray, fit: FloatArray) -> None:
     """Compute c'_k = ê·Ĉ_k/‖Ĉ_k‖ and t_k = b_k·(ê, .3)."""
     m, K = e.size, near.size

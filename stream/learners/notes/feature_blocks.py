@@ -8,7 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import Cost, KernelLearner, Parameter
-from stream.learners.kernels import Decided, Event, Kernels, argmax, check_event, kernel, sample_from, usable
+from stream.learners.kernels import (
+    Decided,
+    Event,
+    Kernels,
+    argmax,
+    check_event,
+    kernel,
+    sample_from,
+    subroutine,
+    usable,
+)
 from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
@@ -30,7 +40,7 @@ class Model(NamedTuple):
     side: float
 
 
-@kernel
+@subroutine
 def cells_of(values: FloatArray, side: float) -> NDArray[np.int32]:
     """Return the cell number of each entry, ⌊x_j / side⌋, or 0 for NaN."""
     cells = np.zeros(values.size, np.int32)
@@ -41,7 +51,7 @@ def cells_of(values: FloatArray, side: float) -> NDArray[np.int32]:
     return cells
 
 
-@kernel
+@subroutine
 def place_of(indices: IndexArray, cells: NDArray[np.int32], model: Model) -> tuple[int, int]:
     """Return the index of the block with these cells (-1 if there is none) and its slot in the hash table.
 

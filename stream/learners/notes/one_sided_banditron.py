@@ -18,6 +18,7 @@ from stream.learners.kernels import (
     kernel,
     linear_scores,
     squared_length,
+    subroutine,
     usable,
 )
 from stream.learners.registry import register
@@ -33,7 +34,7 @@ CYCLES_MAX = 10_000
 needed."""
 
 
-@kernel
+@subroutine
 def _centre(W: FloatArray) -> None:
     """Subtract the mean row, which gives the nearest W with Σ_i W_i = 0."""
     K = W.shape[0]

@@ -21,6 +21,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     similarity,
     squared_length,
+    subroutine,
     sum_of_rows,
     unit,
     usable,
@@ -50,7 +51,7 @@ class SupportModel(NamedTuple):
     similarity: Similarity
 
 
-@kernel
+@subroutine
 def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
     """Return the class with the highest score, or a random class if that score is negative (lines 3-5 and 8-9)."""
     greedy = argmax(scores)
@@ -60,7 +61,7 @@ def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
     return action, greedy, propensity
 
 
-@kernel
+@subroutine
 def direction(scores: FloatArray, reward: int) -> float:
     """Return the sign of the update: -1 for a wrong claim, 1 for a right guess, 0 otherwise (lines 6 and 10)."""
     claimed = scores[argmax(scores)] >= 0.0

@@ -21,6 +21,7 @@ from stream.learners.kernels import (
     softmax,
     squared_length,
     squared_norm,
+    subroutine,
     symmetric_product,
     usable,
 )
@@ -66,7 +67,7 @@ class LogisticModel(NamedTuple):
     radius: float
 
 
-@kernel
+@subroutine
 def add_outer(inverse: FloatArray, x: Features, weight: float) -> FloatArray:
     """Replace M⁻¹ with (M + weight · xxᵀ)⁻¹ (Sherman-Morrison) and return the new M⁻¹x.
 
@@ -102,7 +103,7 @@ def predict(event: Event, model: QuadraticModel | LogisticModel) -> tuple[int, i
     return greedy, greedy, 1.0
 
 
-@kernel
+@subroutine
 def _shift(event: Decided, sign: float, model: QuadraticModel) -> None:
     """Add one right answer (sign 1) or remove it (sign -1), as in lines 14 and 15."""
     W, alpha = model.W, model.alpha
@@ -137,7 +138,7 @@ def retract_quadratic(event: Decided, assumed_reward: int, model: QuadraticModel
     return True
 
 
-@kernel
+@subroutine
 def _objective_gradient(W: FloatArray, model: LogisticModel) -> FloatArray:
     """Return Σ_s (softmax(W x_s) - e_{y_s}) x_sᵀ + W/η at this W, which need not be the model's."""
     starts, labels, eta = model.starts, model.labels, model.eta
@@ -157,7 +158,7 @@ def _objective_gradient(W: FloatArray, model: LogisticModel) -> FloatArray:
     return gradient
 
 
-@kernel
+@subroutine
 def _into_balls(W: FloatArray, radius: float) -> None:
     """Project every row onto its ball, which gives the nearest point in Ω = {‖W_i‖ ≤ radius}."""
     for i in range(W.shape[0]):
@@ -168,7 +169,7 @@ def _into_balls(W: FloatArray, radius: float) -> None:
                 W[i, j] *= shrink
 
 
-@kernel
+@subroutine
 def refit(model: LogisticModel) -> None:
     """Take projected gradient steps from W with Nesterov's momentum and restarts (line 15, for equation (15)).
 

@@ -25,6 +25,7 @@ from stream.learners.kernels import (
     kernel,
     linear_scores,
     sample_epsilon_greedy,
+    subroutine,
     usable,
 )
 from stream.learners.registry import register
@@ -104,14 +105,14 @@ class ExhaustionModel(NamedTuple):
     current: NDArray[np.int64]  # [1]
 
 
-@kernel
+@subroutine
 def vote(hypothesis: FloatArray, x: Features, room: FloatArray) -> int:
     """Return the class that a hypothesis predicts for x. The scores are written to `room`."""
     linear_scores(x, hypothesis, room)
     return argmax(room)
 
 
-@kernel
+@subroutine
 def count_votes(event: Event, model: MajorityModel) -> None:
     """Set scores[i] = |S_t(i)|, the number of remaining hypotheses that predict class i."""
     H, alive, scores = model.H, model.alive, event.scores
@@ -123,7 +124,7 @@ def count_votes(event: Event, model: MajorityModel) -> None:
             scores[vote(H[h], event.x, room)] += 1.0
 
 
-@kernel
+@subroutine
 def eliminate(event: Decided, agreeing: bool, model: MajorityModel) -> bool:
     """Remove the hypotheses that predict the action (if `agreeing`) or those that do not, unless none would remain."""
     H, alive = model.H, model.alive
@@ -146,7 +147,7 @@ def eliminate(event: Decided, agreeing: bool, model: MajorityModel) -> bool:
     return True
 
 
-@kernel
+@subroutine
 def clear_majority(scores: FloatArray, alpha: float) -> bool:
     """Return whether one class has a share of at least 1 - α of the hypotheses (Algorithm 8, line 7)."""
     return bool(scores[argmax(scores)] >= (1.0 - alpha) * scores.sum())

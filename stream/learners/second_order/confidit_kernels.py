@@ -14,6 +14,7 @@ from stream.learners.kernels import (
     kernel,
     limit,
     linear_scores,
+    subroutine,
     subtract_outer,
     sum_of_rows,
     unit,
@@ -69,7 +70,7 @@ class DiagonalModel(NamedTuple):
     settings: Settings
 
 
-@kernel
+@subroutine
 def next_multiplier(model: FullModel | DiagonalModel) -> float:
     """Return ε_i² / c_i for the next round."""
     settings, memory = model.settings, model.memory
@@ -87,7 +88,7 @@ def next_multiplier(model: FullModel | DiagonalModel) -> float:
     return 2.0 * bracket
 
 
-@kernel
+@subroutine
 def count_round(model: FullModel | DiagonalModel) -> None:
     """Count a round, and add q_t to the running sum."""
     settings, memory = model.settings, model.memory
@@ -97,7 +98,7 @@ def count_round(model: FullModel | DiagonalModel) -> None:
         memory[ERROR_SUM] += settings.approx_error * t**settings.approx_error_power
 
 
-@kernel
+@subroutine
 def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     """Return β_i + λ for the projection in sect. 3.1, using one sort and one pass over the classes.
 
@@ -129,7 +130,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     return shift
 
 
-@kernel
+@subroutine
 def all_positive(c: FloatArray) -> bool:
     """Return whether the projection has a solution, which requires a non-zero x."""
     positive = True
@@ -138,7 +139,7 @@ def all_positive(c: FloatArray) -> bool:
     return positive
 
 
-@kernel
+@subroutine
 def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
     """Return the class with the highest s_i + ε_i. Ties go to the lowest index."""
     bounds = np.empty(scores.size)
@@ -147,13 +148,13 @@ def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
     return argmax(bounds)
 
 
-@kernel
+@subroutine
 def target(reward: int, v: float, settings: Settings) -> float:
     """Return the sign of the update (steps 6a, 6b and 7)."""
     return -1.0 if reward == 0 and v < 0.5 * (1.0 + settings.alpha) else 1.0
 
 
-@kernel
+@subroutine
 def _variances(x: Features, model: FullModel) -> FloatArray:
     """Return c_i = xᵀA_i⁻¹x for every class, using half of the nnz × nnz entries and the pending changes.
 
@@ -193,7 +194,7 @@ def _variances(x: Features, model: FullModel) -> FloatArray:
     return c
 
 
-@kernel
+@subroutine
 def _inverse_times(k: int, x: Features, model: FullModel) -> FloatArray:
     """Return A_k⁻¹x."""
     indices, values = x
@@ -210,13 +211,13 @@ def _inverse_times(k: int, x: Features, model: FullModel) -> FloatArray:
     return z
 
 
-@kernel
+@subroutine
 def _unit(x: Features) -> Features:
     """Scale x to unit norm."""
     return Features(x.indices, unit(x.values))
 
 
-@kernel
+@subroutine
 def _decide(event: Event, x: Features, c: FloatArray, model: FullModel | DiagonalModel) -> tuple[int, int, float]:
     """Return the class with the highest bound (steps 1-4), given x scaled to unit norm and its c_i."""
     scores, alpha = event.scores, model.settings.alpha
@@ -230,7 +231,7 @@ def _decide(event: Event, x: Features, c: FloatArray, model: FullModel | Diagona
     return action, argmax(scores), 1.0
 
 
-@kernel
+@subroutine
 def _shifts(x: Features, c: FloatArray, model: FullModel | DiagonalModel) -> FloatArray:
     """Return the shifts of the scores of x, or an empty array if the projection has no solution."""
     if not all_positive(c):
@@ -311,7 +312,7 @@ def retract_full(event: Decided, assumed_reward: int, model: FullModel) -> bool:
     return event.x.indices.size > 0
 
 
-@kernel
+@subroutine
 def _variances_diagonal(x: Features, A: FloatArray) -> FloatArray:
     """Return c_i = xᵀA_i⁻¹x for every class."""
     indices, values = x

@@ -20,6 +20,7 @@ from stream.learners.kernels import (
     kernel,
     similarity,
     squared_length,
+    subroutine,
     sum_of_rows,
     unit,
     usable,
@@ -49,7 +50,7 @@ class Model(NamedTuple):
     eta: float
 
 
-@kernel
+@subroutine
 def variance(k: int, own: FloatArray, alone: float, enough: float, model: Model) -> float:
     """Return k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖². `own` is k_k, the similarities to the examples of class k.
 

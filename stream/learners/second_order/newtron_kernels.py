@@ -16,6 +16,7 @@ from stream.learners.kernels import (
     norm_of,
     sample_from,
     squared_length,
+    subroutine,
     usable,
 )
 from stream.wire.records import FloatArray
@@ -68,7 +69,7 @@ class FullModel(NamedTuple):
     D: float
 
 
-@kernel
+@subroutine
 def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> tuple[int, float]:
     """Sample from p' = (1-γ) softmax(α s) + γ/K, and return the action and its propensity."""
     K = scores.size
@@ -85,7 +86,7 @@ def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> 
     return action, p[action]
 
 
-@kernel
+@subroutine
 def gradient(event: Decided, reward: int, alpha: float, beta: float) -> tuple[float, float, float, float]:
     """Return h in G = h⊗x (for the action, then for all other classes), κβ and 1 - κβ G·W_τ (lines 7 to 12).
 
@@ -132,7 +133,7 @@ def predict_diagonal(event: Event, model: DiagonalModel) -> tuple[int, int, floa
     return action, argmax(scores), propensity
 
 
-@kernel
+@subroutine
 def accumulate_diagonal(event: Decided, reward: int, sign: float, model: DiagonalModel) -> bool:
     """Add a round's contribution to A and b (sign 1) or subtract it (sign -1), and update W'' and its norm."""
     indices, values = event.x
@@ -193,7 +194,7 @@ def retract_diagonal(event: Decided, assumed_reward: int, model: DiagonalModel) 
     return away or added
 
 
-@kernel
+@subroutine
 def argmax_within(scores: FloatArray, tolerance: float) -> int:
     """Return the lowest class whose score is within the tolerance of the highest."""
     least = scores[argmax(scores)] - tolerance
@@ -212,7 +213,7 @@ def predict_full(event: Event, model: FullModel) -> tuple[int, int, float]:
     return action, argmax_within(event.scores, TIE_TOLERANCE * model.D * norm_of(event.x.values)), propensity
 
 
-@kernel
+@subroutine
 def factorise(S: FloatArray) -> bool:
     """Write the Cholesky factor U of S = UᵀU over the upper triangle of S. Return False if S is not positive definite.
 
@@ -236,7 +237,7 @@ def factorise(S: FloatArray) -> bool:
     return True
 
 
-@kernel
+@subroutine
 def solve_lower(U: FloatArray, y: FloatArray) -> None:
     """Replace y with U⁻ᵀy by forward substitution."""
     for i in range(y.size):
@@ -246,7 +247,7 @@ def solve_lower(U: FloatArray, y: FloatArray) -> None:
             y[j] -= row[j] * y[i]
 
 
-@kernel
+@subroutine
 def solve_upper(U: FloatArray, y: FloatArray) -> None:
     """Replace y with U⁻¹y by back substitution."""
     for i in range(y.size - 1, -1, -1):
@@ -257,7 +258,7 @@ def solve_upper(U: FloatArray, y: FloatArray) -> None:
         y[i] = total / row[i]
 
 
-@kernel
+@subroutine
 def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray) -> float:
     """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ, or -1 if float64 is too imprecise.
 
@@ -293,7 +294,7 @@ def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray)
     return shift
 
 
-@kernel
+@subroutine
 def accumulate_full(event: Decided, reward: int, sign: float, A: FloatArray, b: FloatArray, model: FullModel) -> bool:
     """Add a round's contribution to A and b, copies of the model's, or subtract it (sign 1 or -1)."""
     indices, values = event.x
@@ -314,7 +315,7 @@ def accumulate_full(event: Decided, reward: int, sign: float, A: FloatArray, b: 
     return True
 
 
-@kernel
+@subroutine
 def settle(A_new: FloatArray, b_new: FloatArray, model: FullModel) -> bool:
     """Replace A and b, unless the new W' cannot be computed."""
     W, A, b = model.W, model.A, model.b

@@ -14,6 +14,7 @@ from stream.learners.kernels import (
     kernel,
     linear_greedy,
     sample_epsilon_greedy,
+    subroutine,
     usable,
 )
 from stream.wire.records import FloatArray
@@ -103,7 +104,7 @@ def update_diagonal(event: Decided, model: DiagonalModel) -> bool:
     return True
 
 
-@kernel
+@subroutine
 def subtract_pending(P: FloatArray, V: FloatArray, product: FloatArray) -> None:
     """Apply P -= VᵀV in blocks of rows."""
     size, rows = P.shape[0], product.shape[0]

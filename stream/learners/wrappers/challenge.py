@@ -18,7 +18,7 @@ from stream.learners.base import (
     load_arrays,
     sparse,
 )
-from stream.learners.kernels import Decided, Event, kernel
+from stream.learners.kernels import Decided, Event, subroutine
 from stream.learners.wrappers.wrapper import Wrapper, rewrapped
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
 
@@ -227,7 +227,7 @@ class Challenge(Wrapper):
 # `other_observe` and `other_log` are the challenger's; see `compile_with`.
 
 
-@kernel
+@subroutine
 def _other_draw(u: float) -> float:
     """Return a hash of u for use as a second draw in [0, 1). The hash is SplitMix64's finaliser."""
     z = np.uint64(u * 2.0**53) + np.uint64(0x9E3779B97F4A7C15)
@@ -256,7 +256,7 @@ def _predict(event: Event, model: Model) -> tuple[int, int, float]:
     return action, greedy, p
 
 
-@kernel
+@subroutine
 def _learned_by(is_challenger: bool, event: Decided, model: Model) -> Decided:
     """Return the event as the champion or the challenger receives it."""
     scores, greedy = event.scores, event.greedy

@@ -15,7 +15,7 @@ from stream.learners.base import (
     sparse,
 )
 from stream.learners.entries import compile_with
-from stream.learners.kernels import Decided, Event, compiled, kernel
+from stream.learners.kernels import Decided, Event, compiled, subroutine
 from stream.learners.wrappers.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
@@ -91,7 +91,7 @@ class Mixture(Wrapper):
                     f"policy: expected {expected[0]} classes and {expected[1]} features; got {sizes[0]} and {sizes[1]}"
                 )
             self._policy = Frozen(np.empty(policy.n_classes + policy.logged_size), policy.model)
-            self._class_of = compile_with(policy, _greedy_class)
+            self._class_of = compile_with(policy.kernels, _greedy_class)
         elif policy is not None and not 0 <= policy < inner.n_classes:
             raise ParameterError(f"policy: expected a class from 0 to {inner.n_classes - 1}; got {policy!r}")
         self._shares = float(floor), float(holdout)
@@ -172,7 +172,7 @@ def chance(action: int, eligible: IndexArray, floor: float, holdout: float, fixe
     return of_holdout + (1.0 - holdout) * (floor / eligible.size)
 
 
-@kernel
+@subroutine
 def _uniform(u: float, eligible: IndexArray) -> int:
     """Return an eligible class for a uniform draw."""
     return int(np.int64(eligible[min(int(u * eligible.size), eligible.size - 1)]))
@@ -216,7 +216,7 @@ def _predict(event: Event, model: Model) -> tuple[int, int, float]:
     return action, greedy, chance(action, eligible, floor, holdout, fixed) + rest * p
 
 
-@kernel
+@subroutine
 def _inside(event: Decided, own: int) -> Decided:
     """Return the event as the inner learner receives it. The propensity is 0 if it does not learn from the event."""
     last = event.scores.size - own

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import Cost, Extent, KernelLearner
-from stream.learners.kernels import VALUE_MAX, Decided, Event, check_event, compiled, kernel
+from stream.learners.kernels import VALUE_MAX, Decided, Event, check_event, compiled, subroutine
 from stream.learners.wrappers.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
@@ -168,7 +168,7 @@ def scaled(x: Features, version: float, scales: Scales) -> Features:
     return Features(places[:size], z[:size])
 
 
-@kernel
+@subroutine
 def _scaled_value(value: float, centre: float, unit: float) -> float:
     """Return (value - centre) / unit, limited to ±LIMIT, or the sign of the value if the unit is 0."""
     if not abs(value) <= VALUE_MAX:
@@ -178,7 +178,7 @@ def _scaled_value(value: float, centre: float, unit: float) -> float:
     return min(max((value - centre) / unit, -LIMIT), LIMIT)
 
 
-@kernel
+@subroutine
 def _count(x: Features, scales: Scales) -> None:
     """Add an observed context to the moments, and fix a scale after 2ᵏ contexts."""
     (indices, values), counts, moments = x, scales.counts, scales.moments
@@ -196,7 +196,7 @@ def _count(x: Features, scales: Scales) -> None:
         _fix(scales)
 
 
-@kernel
+@subroutine
 def _fix(scales: Scales) -> None:
     """Append a scale computed from all observed contexts."""
     counts, moments, rows, centred = scales
@@ -221,7 +221,7 @@ def _fix(scales: Scales) -> None:
     counts[CENTRED + version] = n_centred
 
 
-@kernel
+@subroutine
 def _inside(event: Decided, scales: Scales) -> Decided:
     """Return the event as the inner learner receives it."""
     own = event.scores.size - 1

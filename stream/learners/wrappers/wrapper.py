@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream.learners.base import Extent, KernelLearner, State, sparse
 from stream.learners.entries import compile_with
-from stream.learners.kernels import Kernels
+from stream.learners.kernels import Kernels, kernel
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
 
 Template = Callable[..., Any]
@@ -67,7 +67,7 @@ class Wrapper(KernelLearner):
             inner.n_features,
             {**inner.arrays, **arrays},
             model,
-            Kernels(*(compile_with(inner, template, **others) for template in templates)),
+            Kernels(*(compile_with(inner.kernels, template, kernel, **others) for template in templates)),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
