@@ -71,10 +71,11 @@ def entry_point(kernel: Kernel, arguments: Arguments, model: Any) -> Kernel:
     source = f"def entry({arguments.of_entry}, handle):\n    return kernel({arguments.of_kernel}, {built})\n"
     key = kernel, f"{source}{names}"
     names |= {"kernel": kernel, "Event": Event, "Decided": Decided, "Features": Features}
-    names |= {"carray": carray, "pointer": pointer, "model": model}
     if not isinstance(kernel, CPUDispatcher):
+        names["model"] = model
         exec(source, names)  # noqa: S102 (the source consists of names only)
         return cast(Kernel, names["entry"])
+    names |= {"carray": carray, "pointer": pointer}
     if key not in _entries:
         function = kernel.py_func
         digest = hashlib.blake2b(key[1].encode(), digest_size=8).hexdigest()
