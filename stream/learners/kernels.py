@@ -13,12 +13,13 @@ learner defines:
 `stream.offline`, call kernels through entry points; see `stream.learners.entries`. A predict kernel calls `limit`, so
 that a decision's scores also show which classes were eligible.
 
-A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales
-x to unit norm. Compiled code does not check array bounds, so these functions check them, which takes 0.02 µs.
+A predict kernel starts with `check_event` or `linear_greedy`. An update kernel starts with `usable`, or with
+`check_decision` if it scales x to unit norm. Compiled code does not check array bounds, so these functions check them,
+which takes 0.02 µs.
 
 Kernels are compiled without fast-math, so equal inputs give bitwise equal results in every run. A kernel may call only
-kernels in its own file, in this file, and in files whose names end with `kernels.py` (see `_cache_directory`). The only
-exception is `murmur2`, which never changes (see `stream.task.placement`).
+functions in its own file, in this file, and in files whose names end with `kernels.py` (see `_cache_directory`). The
+only exception is `murmur2`, which never changes (see `stream.task.placement`).
 """
 
 import hashlib
@@ -91,9 +92,10 @@ _njit: Any = njit  # numba's type annotations lack `no_cfunc_wrapper`
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel on its first call and cache the machine code on disk if possible.
+    """Compile a function on its first call and cache the machine code on disk if possible.
 
-    No kernel is used as a C callback. Omitting the callback wrapper reduces a small kernel's compile time by a fifth.
+    No function is used as a C callback. Omitting the callback wrapper reduces a small function's compile time by a
+    fifth.
     """
     return cast(Callable[P, R], _njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY))(function))
 
@@ -113,7 +115,7 @@ def subroutine(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel and inline it into its callers.
+    """Compile a function and inline it into its callers.
 
     Without inlining, a call costs 0.01 µs per array, plus reference counting.
     """
@@ -160,7 +162,7 @@ class Kernels(NamedTuple):
     retract: Kernel = observe_nothing
 
 
-@subroutine
+@compiled
 def check_event(x: Features, n_features: int) -> None:
     """Raise ValueError unless the indices increase strictly within [0, d) and there is one value per index."""
     indices, values = x
@@ -175,7 +177,7 @@ def check_event(x: Features, n_features: int) -> None:
         raise ValueError("x: expected indices below n_features")
 
 
-@subroutine
+@compiled
 def check_decision(event: Decided, n_classes: int, n_features: int, logged_size: int = 0) -> None:
     """Raise ValueError if an event or its decision does not match a model of this size."""
     check_event(event.x, n_features)
@@ -183,7 +185,7 @@ def check_decision(event: Decided, n_classes: int, n_features: int, logged_size:
         raise ValueError("decision: expected an action below n_classes and n_classes scores")
 
 
-@subroutine
+@compiled
 def usable(event: Decided, n_classes: int, n_features: int) -> bool:
     """Return whether a model may learn from this event; False if float64 could overflow.
 
@@ -246,7 +248,7 @@ def linear_scores(x: Features, W: FloatArray, scores: FloatArray) -> None:
         k += 1
 
 
-@subroutine
+@compiled
 def limit(scores: FloatArray, eligible: IndexArray) -> None:
     """Set the scores of the classes that are not eligible to `NOT_ELIGIBLE`."""
     if eligible.size < scores.size:
@@ -258,7 +260,7 @@ def limit(scores: FloatArray, eligible: IndexArray) -> None:
                 scores[k] = NOT_ELIGIBLE
 
 
-@subroutine
+@compiled
 def linear_greedy(event: Event, W: FloatArray) -> int:
     """Check an event, write its scores Wx, and return the greedy class."""
     check_event(event.x, W.shape[1])
@@ -267,7 +269,7 @@ def linear_greedy(event: Event, W: FloatArray) -> int:
     return argmax(event.scores)
 
 
-@subroutine
+@compiled
 def current_scores(event: Decided, W: FloatArray) -> FloatArray:
     """Return the scores of an event, already checked, under the current W. Ineligible classes keep `NOT_ELIGIBLE`."""
     current = np.empty(W.shape[0])
@@ -456,7 +458,7 @@ class Similarity(NamedTuple):
     width: float
 
 
-@subroutine
+@compiled
 def similarity(k: Similarity, dot: float, norm_sq: float, other_norm_sq: float) -> float:
     """Return k(x, x') from ⟨x, x'⟩, ‖x‖² and ‖x'‖². k is linear, rational (norms up to 1), polynomial or Gaussian."""
     if k.kind == 0:

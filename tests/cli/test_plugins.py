@@ -142,8 +142,8 @@ def test_broken_plugin_data_set_fails_only_if_used(install: Install, onebit: One
         ("faulty-init", "super().__init__(", "1 / 0\n        super().__init__(", "ZeroDivisionError"),
         (
             "faulty-kernel",
-            "W: Any, epsilon: float, step: float\n) ->",
-            "W: Any, epsilon: float\n) ->",
+            "def predict(event: Event, model: Model)",
+            "def predict(event: Event)",
             "Typ(e|ing)Error",
         ),
     ],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.learners.kernels import compiled, inlined, sum_of_rows
+from stream.learners.kernels import compiled, inlined, subroutine, sum_of_rows
 from stream.wire.records import Features, FloatArray
 
 SAMPLE = 64
@@ -100,7 +100,7 @@ def median_of_distances(sample: FloatArray) -> float:
     return float(median) if 0.0 < median < inf else 1.0
 
 
-@compiled
+@subroutine
 def add_to_sample(x: Features, waves: Waves) -> None:
     """Store one of the first contexts. After the last of these contexts, compute σ²."""
     indices, values = x

@@ -9,7 +9,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from stream.learners.kernels import assign, compiled, inlined, subtract_outer, sum_of_rows
+from stream.learners.kernels import assign, inlined, subroutine, subtract_outer, sum_of_rows
 from stream.wire.records import Features, FloatArray
 
 DENSE_SHARE = 3
@@ -64,7 +64,7 @@ def size_of(P: FloatArray) -> int:
     return rows - BLOCK if rows > SMALL else rows
 
 
-@compiled
+@subroutine
 def dots_of(V: FloatArray, x: Features) -> FloatArray:
     """Return V x, with four rows per pass and independent sums."""
     indices, values = x
