@@ -16,6 +16,7 @@ from stream.settings.definitions import Settings
 from stream.settings.model import Program
 from stream.settings.sources import Described, client_config_of, described, is_set
 from stream.settings.values import HIDDEN, config_path, variable_of
+from stream.text import read_text
 
 app = typer.Typer(help="Show the effective settings and their sources.", no_args_is_help=True)
 
@@ -63,7 +64,7 @@ def show(
 
 def _settings(settings: Settings) -> list[Effective]:
     path = config_path()
-    in_file = tomllib.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+    in_file = tomllib.loads(read_text(path)) if path is not None else {}
     values = settings.shown()
 
     def effective(one: Described) -> Effective:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stream.errors import OnebitError
 from stream.settings.task_fields import LatePolicy, OnExpiry
+from stream.text import read_text
 
 Scalar = int | float | str
 Parameters = dict[str, Scalar]
@@ -287,7 +288,7 @@ def read_sets() -> dict[str, SetEntry]:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ExperimentError(f"{path}: not a valid TOML file: {error}") from error
 

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from stream.kafka.port import BrokerError
 from stream.parsing import close_matches
+from stream.text import read_text
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -141,7 +142,7 @@ def read_properties(path: Path) -> dict[str, str]:
         ClientConfigError: the file cannot be read, or a line is not a property.
     """
     try:
-        text = "\n".join(path.read_text(encoding="utf-8-sig").splitlines())  # some editors write a byte-order mark
+        text = re.sub(r"\r\n?", "\n", read_text(path))  # Java also ends a line at a single carriage return
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8 text"
         raise ClientConfigError(f"{path}: cannot read the properties: {reason}") from None

@@ -11,6 +11,7 @@ from stream.settings.definitions import AUTO, LearnerSettings, Settings, Setting
 from stream.settings.task_fields import Play, shared_values
 from stream.task.frozen import MODEL, Frozen
 from stream.task.settings import TaskSettings
+from stream.text import read_bytes
 from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
 
 
@@ -118,7 +119,7 @@ def named_features(settings: LearnerSettings) -> dict[str, Any] | None:
     if settings.features is None:
         return None
     try:
-        return to_plain(from_plain(orjson.loads(settings.features.read_bytes())))
+        return to_plain(from_plain(orjson.loads(read_bytes(settings.features))))
     except (OSError, orjson.JSONDecodeError, NamedFeaturesError) as error:
         raise SettingsError(
             f"--features {settings.features}: expected a file from `onebit data show --save-features`; {error}"

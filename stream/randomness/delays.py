@@ -29,6 +29,7 @@ from typing import Protocol
 from stream.errors import OnebitError
 from stream.parsing import DURATION_MS_MAX, DurationError, parse_duration, parse_number
 from stream.randomness.draws import Draws, Purpose
+from stream.text import lines_of, read_text
 
 GRAMMAR = (
     "none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0, weibull:10s,0.7, empirical:FILE, "
@@ -256,7 +257,7 @@ def _parse_law(law_text: str, spec: str) -> Law:
 def read_empirical(path: Path) -> Empirical:
     """Read a file with one delay in milliseconds per line. Blank lines are skipped."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = lines_of(read_text(path))
     except (OSError, UnicodeDecodeError) as error:
         raise DelayError(f"cannot read the delays in {path}: {error}") from error
     delays_ms = [_line_ms(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -10,7 +10,9 @@ value: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
 """
 
 import json
+import tomllib
 from dataclasses import fields
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -53,6 +55,7 @@ from stream.settings.values import (
     config_path,
     variable_of,
 )
+from stream.text import read_text
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 AUTO: Final = "auto"
@@ -533,7 +536,7 @@ class Settings(  # type: ignore[misc]  # mypy does not know that BaseSettings ca
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources in order of priority: flags, variables, file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
+        return init_settings, env_settings, _TomlFile(settings_cls, config_path())
 
     def shown(self) -> dict[str, object]:
         """Return the effective settings by name, in the form in which users write them."""
@@ -550,6 +553,11 @@ class Settings(  # type: ignore[misc]  # mypy does not know that BaseSettings ca
             name: value.get_secret_value() for name in self.given if isinstance(value := getattr(self, name), SecretStr)
         }
         return {variable_of(name): _as_variable(value) for name, value in given.items() if value is not None}
+
+
+class _TomlFile(TomlConfigSettingsSource):
+    def _read_file(self, file_path: Traversable) -> dict[str, object]:
+        return tomllib.loads(read_text(file_path))
 
 
 def _as_variable(value: object) -> str:

@@ -1,31 +1,49 @@
-"""CSV files with a header, as tables of strings."""
+"""CSV files with a header, as tables of strings.
+
+Fields can be quoted, and a quoted field can contain line breaks. Quotation marks must be closed before a delimiter or
+the end of a line: Python's reader would otherwise append the following text, and rows up to the next quotation mark, to
+the field. Spaces after a delimiter are skipped, so that `a, "b, c"` has two fields.
+"""
 
 import csv
-import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
+from producers.datasets.base import DatasetError
 from producers.datasets.logs.columns import Column
-from producers.datasets.logs.formats import delimiter_of
+from producers.datasets.logs.formats import SEPARATOR_LINE, delimiter_of
 from producers.datasets.logs.parsed import Problem
-from producers.datasets.logs.streams import LINE_BYTES_MAX, Fault, LineBlock, Source, line_blocks
+from producers.datasets.logs.streams import LINE_BYTES_MAX, LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table
 
-# This limit applies to the whole process and is 131,072 by default. A field is at most as long as a block plus the
-# incomplete row before it.
-csv.field_size_limit(4 * LINE_BYTES_MAX)
+if TYPE_CHECKING:
+    from _csv import Reader
 
-_BOM = b"\xef\xbb\xbf"
-_NOT_UTF_8 = re.compile("[\udc80-\udcff]")
+_CARRIAGE_RETURN = "\udc0d"
+"""Replaces a carriage return within a line, where Python's reader would end the row. UTF-8 text contains no
+surrogates, and decoding creates only those from U+DC80 on."""
+
+_WITHIN_A_LINE = re.compile(r"\r(?!\n|\Z)")
+
+_UNCLOSED = "row: expected a closing quotation mark"
 
 
-def column_names(source: Source) -> list[str]:
-    """Return the column names in the header."""
-    head = source.head().removeprefix(_BOM).decode("utf-8", "replace")
-    return next(filter(None, csv.reader(io.StringIO(head, newline=""), delimiter=delimiter_of(source.head()))))
+def column_names(source: Source, _wanted: Collection[str] = ()) -> list[str]:
+    """Return the column names in the header.
+
+    Raises:
+        DatasetError: a quotation mark in the header is not closed.
+    """
+    lines = _lines_of(source.head())
+    begin = _header_begin(lines)
+    rows = _split(lines[begin:], delimiter_of(source.head()), strict=True)
+    try:
+        return [_restored(name) for name in next(filter(None, rows), ())]
+    except csv.Error as error:
+        raise DatasetError(f"{source.name}, line {begin + 1}, {_UNCLOSED}; got {lines[begin][:60]!r}") from error
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
@@ -39,20 +57,23 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
     wanted = {name: header.index(name) for name in (header if columns is None else columns) if name in header}
     first_row = 0
     for rows in _Reader(delimiter_of(source.head()), n).rows(line_blocks(source.chunks())):
-        found: dict[str, Column] = {name: rows.cells[place::n] for name, place in wanted.items()}
-        if rows.n:
-            yield Table(rows.n, first_row, found, tuple(rows.problems), rows.where)
-        first_row += rows.n
+        if rows.lines:
+            found: dict[str, Column] = {name: rows.cells[place::n] for name, place in wanted.items()}
+            yield Table(len(rows.lines), first_row, found, tuple(rows.problems), partial(_where, rows.lines))
+        first_row += len(rows.lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(NamedTuple):
     """Complete rows. Rows with a problem have empty cells."""
 
-    n: int
+    lines: list[int]  # number of each row's first line
     cells: list[str]  # all cells, one row after another
     problems: list[Problem]
-    where: partial[str]
+
+    def add_problem(self, line: int, n_columns: int, reason: str, got: str) -> None:
+        self.problems.append(Problem(len(self.lines), reason, got))
+        self.lines.append(line)
+        self.cells.extend([""] * n_columns)
 
 
 class _Reader:
@@ -61,7 +82,6 @@ class _Reader:
     def __init__(self, delimiter: str, n_columns: int) -> None:
         self._delimiter = delimiter
         self._n_columns = n_columns
-        self._is_whole = True  # whether the last row is complete
 
     def rows(self, blocks: Iterable[LineBlock]) -> Iterator[_Rows]:
         """Yield the rows after the header.
@@ -69,100 +89,107 @@ class _Reader:
         If a quotation mark is not closed within the maximum line length, its line is reported as a problem, and reading
         continues at the next line.
         """
-        open_row: list[str] = []
+        held: list[str] = []  # the lines of an incomplete row
         number = 1
         for block in chain(blocks, (None,)):
-            if block is not None and not open_row:
+            if block is not None and not held:
                 number = block.first_line
-            lines = open_row + _lines_of(block)
-            if number == 1:
-                behind = self._header_lines(lines)
-                number += _line_ends(lines[:behind])
-                lines = lines[behind:]
-            while lines:
-                rows, n_lines = self._whole(lines, number)
-                yield rows
-                number += _line_ends(lines[:n_lines])
-                lines = lines[n_lines:]
-                if block is not None and block.fault is None and sum(map(len, lines)) <= LINE_BYTES_MAX:
-                    break
-                if lines:
-                    yield self._fault(Fault("row: expected a closing quotation mark", repr(lines[0][:60])), number)
-                    number += _line_ends(lines[:1])
-                    lines = lines[1:]
-            open_row = lines
+            lines = held + ([] if block is None else _lines_of(block.data))
+            begin = self._header_end(lines) if number == 1 else 0
+            is_last = block is None or block.fault is not None
+            found, end = self._parse(lines, begin, number, is_last=is_last)
+            held = lines[end:]
+            number += end
             if block is not None and block.fault is not None:
-                yield self._fault(block.fault, block.first_line)
+                found.add_problem(block.first_line, self._n_columns, *block.fault)
+            yield found
 
-    def _header_lines(self, lines: list[str]) -> int:
-        reader = csv.reader(lines, delimiter=self._delimiter)
+    def _header_end(self, lines: list[str]) -> int:
+        begin = _header_begin(lines)
+        reader = _split(lines[begin:], self._delimiter)
         next(filter(None, reader), None)
-        return reader.line_num
+        return begin + reader.line_num
 
-    def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
-        """Return the complete rows in these lines, and the number of lines in the rows."""
+    def _parse(self, lines: list[str], begin: int, first_line: int, *, is_last: bool) -> tuple[_Rows, int]:
+        """Return the rows from line `begin` on, and the number of lines before the first incomplete row.
+
+        If `is_last`, no lines follow that could complete a row.
+        """
+        found = _Rows([], [], [])
         n = self._n_columns
-        sizes: dict[int, int] = {}  # number of columns found, for each row in which it is wrong
-        # The sentinel line `end` becomes a row or part of an incomplete row, and is removed afterwards.
-        end = self._delimiter * n
-        cells = list(chain.from_iterable(self._sized(chain(lines, (end,)), sizes)))
-        del cells[-n:]
-        n_rows = len(cells) // n
-        sizes.pop(n_rows, None)
-        n_lines = len(lines) if self._is_whole else self._begin_of_last(lines)
-        problems = [Problem(row, f"row: expected {n} columns, as in the header", str(k)) for row, k in sizes.items()]
-        if not _is_utf_8(lines[:n_lines]):
-            for row in range(n_rows):
-                one = cells[row * n : row * n + n]
-                if _NOT_UTF_8.search("".join(one)):
-                    problems.append(Problem(row, "row: expected UTF-8 text", repr(one)[:60]))
-                    cells[row * n : row * n + n] = [""] * n
-        return _Rows(n_rows, cells, problems, partial(self._where, lines, first_line)), n_lines
+        while begin < len(lines):
+            reader = _split(lines[begin:] if begin else lines, self._delimiter, strict=True)
+            offset, used = begin, 0
+            is_closed = True
+            try:
+                for row in reader:
+                    rows_lines = reader.line_num - used
+                    if rows_lines > 1 and self._is_table(lines[begin : begin + rows_lines]):
+                        is_closed = False
+                        break
+                    if len(row) == n:
+                        found.lines.append(first_line + begin)
+                        found.cells.extend(row)
+                    elif row and row != [""]:  # a blank line may contain spaces
+                        expected = f"row: expected {n} columns, as in the header"
+                        found.add_problem(first_line + begin, n, expected, str(len(row)))
+                    used = reader.line_num
+                    begin = offset + used
+            except csv.Error:
+                is_closed = False
+                is_at_end = offset + reader.line_num == len(lines)
+                if is_at_end and not is_last and sum(map(len, lines[begin:])) <= LINE_BYTES_MAX:
+                    break
+            if not is_closed:
+                found.add_problem(first_line + begin, n, _UNCLOSED, repr(_restored(lines[begin])[:60]))
+                begin += 1
+        self._check_text(found, lines)
+        return found, begin
 
-    def _sized(self, lines: Iterable[str], sizes: dict[int, int]) -> Iterator[list[str]]:
-        """Yield all rows. If a row has the wrong number of columns, record a problem and yield an empty row."""
-        nothing = [""] * self._n_columns
-        for place, row in enumerate(filter(None, csv.reader(lines, delimiter=self._delimiter))):
-            if len(row) == self._n_columns:
-                yield row
-            else:
-                sizes[place] = len(row)
-                yield nothing
-        self._is_whole = row == [""] * (self._n_columns + 1)
+    def _is_table(self, lines: list[str]) -> bool:
+        """Return whether each line alone is a row, so that the quotation mark that joins the lines was not closed."""
+        n = self._n_columns
+        return n > 2 and all(line.count(self._delimiter) == n - 1 for line in lines)
 
-    def _begin_of_last(self, lines: list[str]) -> int:
-        reader = csv.reader(lines, delimiter=self._delimiter)
-        return [0, *(reader.line_num for _ in reader)][-2]
-
-    def _where(self, lines: list[str], first_line: int, row: int) -> str:
-        begins = 0
-        reader = csv.reader(lines, delimiter=self._delimiter)
-        for found in reader:
-            if found and row == 0:
-                break
-            row -= bool(found)
-            begins = reader.line_num
-        return f"line {first_line + _line_ends(lines[:begins])}"
-
-    def _fault(self, fault: Fault, line: int) -> _Rows:
-        return _Rows(1, [""] * self._n_columns, [Problem(0, *fault)], partial(self._where, [], line))
-
-
-def _lines_of(block: LineBlock | None) -> list[str]:
-    if block is None:
-        return []
-    data = block.data.removeprefix(_BOM) if block.first_line == 1 else block.data
-    return list(io.StringIO(data.decode("utf-8", "surrogateescape"), newline=""))
+    def _check_text(self, found: _Rows, lines: list[str]) -> None:
+        """Report rows that are not UTF-8, and restore carriage returns."""
+        try:
+            "".join(lines).encode()
+        except UnicodeEncodeError:
+            n = self._n_columns
+            for row in range(len(found.lines)):
+                cells = [_restored(cell) for cell in found.cells[row * n : row * n + n]]
+                if any("\udc80" <= one <= "\udcff" for one in "".join(cells)):
+                    found.problems.append(Problem(row, "row: expected UTF-8 text", repr(cells)[:60]))
+                    cells = [""] * n
+                found.cells[row * n : row * n + n] = cells
 
 
-def _line_ends(lines: list[str]) -> int:
-    """Return the number of newlines. A carriage return without a newline is not counted."""
-    return sum(line.endswith("\n") for line in lines)
+def _header_begin(lines: list[str]) -> int:
+    """Return the number of blank lines and separator lines before the header."""
+    for place, line in enumerate(lines):
+        if line.strip():
+            return place + bool(SEPARATOR_LINE.fullmatch(line.rstrip("\r\n")))
+    return len(lines)
 
 
-def _is_utf_8(lines: list[str]) -> bool:
-    try:
-        "".join(lines).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _split(lines: Iterable[str], delimiter: str, *, strict: bool = False) -> "Reader":
+    return csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=strict)
+
+
+def _lines_of(data: bytes) -> list[str]:
+    r"""Return the lines with their ends, \n or \r\n."""
+    text = data.decode("utf-8", "surrogateescape")
+    if text.count("\r") > text.count("\r\n"):
+        text = _WITHIN_A_LINE.sub(_CARRIAGE_RETURN, text)
+    lines = text.split("\n")
+    last = lines.pop()
+    return [f"{line}\n" for line in lines] + [last] * bool(last)
+
+
+def _restored(text: str) -> str:
+    return text.replace(_CARRIAGE_RETURN, "\r")
+
+
+def _where(lines: list[int], row: int) -> str:
+    return f"line {lines[row]}"

@@ -1,7 +1,6 @@
 """Detection of file formats from the first bytes."""
 
 import csv
-import io
 import re
 from collections.abc import Callable
 from enum import StrEnum
@@ -9,7 +8,8 @@ from enum import StrEnum
 import orjson
 
 from producers.datasets.base import DatasetError
-from producers.datasets.logs.streams import HEAD_BYTES
+from producers.datasets.logs.streams import LINE_BYTES_MAX
+from stream.text import lines_of
 
 
 class Format(StrEnum):
@@ -28,7 +28,14 @@ ACCEPTED = (
     "(`action:cost:probability | features`) and svmlight; all except Parquet may be compressed with gzip or zstd"
 )
 
+# This limit applies to the whole process and is 131,072 by default. A field is at most as long as a block plus the
+# incomplete row before it.
+csv.field_size_limit(4 * LINE_BYTES_MAX)
+
 _DELIMITERS = (",", "\t", ";", "|")
+
+SEPARATOR_LINE = re.compile('sep=([^"])', re.IGNORECASE)
+"""A line before the header, which Excel writes to name the delimiter."""
 
 _MAGIC = (
     (b"PK\x03\x04", "a zip archive (or an .xlsx spreadsheet); extract it, or save it as CSV"),
@@ -60,10 +67,9 @@ def format_of(head: bytes, name: str) -> Format:
     """
     if head.startswith(b"PAR1"):
         return Format.PARQUET
-    text = head.removeprefix(b"\xef\xbb\xbf")
-    unlike = _unlike_text(text)
+    unlike = _unlike_text(head)
     if unlike is None:
-        lines = _first_lines(text)
+        lines = _first_lines(head)
         for what, fits in _TESTS:
             if fits(lines):
                 return what
@@ -73,7 +79,13 @@ def format_of(head: bytes, name: str) -> Format:
 
 def delimiter_of(head: bytes) -> str:
     """Return the column delimiter of a CSV file that starts with these bytes."""
-    header = next(iter(_first_lines(head.removeprefix(b"\xef\xbb\xbf"))), "")
+    lines = _first_lines(head)
+    if lines and (given := SEPARATOR_LINE.fullmatch(lines[0])):
+        return given[1]
+    return _commonest_delimiter(lines[0] if lines else "")
+
+
+def _commonest_delimiter(header: str) -> str:
     outside = re.sub(r'"[^"]*"', "", header)
     return max(_DELIMITERS, key=lambda one: (outside.count(one), -_DELIMITERS.index(one)))
 
@@ -94,10 +106,7 @@ def _unlike_text(head: bytes) -> str | None:
 
 
 def _first_lines(head: bytes) -> list[str]:
-    lines = head.decode("utf-8", "ignore").splitlines()
-    is_whole = len(head) < HEAD_BYTES or len(lines) < 2 or head.endswith(b"\n")
-    whole = lines if is_whole else lines[:-1]
-    return [line for line in whole if line.strip()][:20]
+    return [line for line in lines_of(head.decode("utf-8", "ignore")) if line.strip()][:20]
 
 
 def _is_dsjson(lines: list[str]) -> bool:
@@ -119,15 +128,34 @@ def _is_jsonl(lines: list[str]) -> bool:
 
 def _is_vw_text(lines: list[str]) -> bool:
     return all(map(_may_be_vw, lines)) and any(
-        _COSTED.fullmatch(token) for line in lines for token in line.partition("|")[0].split()
+        _COSTED.fullmatch(token) for line in lines for token in vw_labels(line.partition("|")[0])
     )
 
 
 def _may_be_vw(line: str) -> bool:
     """Return whether the text before the bar consists of actions and, optionally, a tag."""
     label, bar, _ = line.partition("|")
-    tokens = label.split()
-    return bool(bar) and tokens[:1] != ["shared"] and all(_ACTION.fullmatch(token) for token in tokens[:-1])
+    is_shared = label.split()[:1] == ["shared"]
+    return bool(bar) and not is_shared and all(_ACTION.fullmatch(token) for token in vw_labels(label))
+
+
+def vw_labels(text: str) -> list[str]:
+    """Return the labels in the text before the first bar of a line in VW text.
+
+    The last word is a tag, and no label, if it touches the bar or starts with an apostrophe.
+
+    >>> vw_labels("1:0:0.5 2 "), vw_labels("1:0:0.5 2"), vw_labels("1:0:0.5 'two ")
+    (['1:0:0.5', '2'], ['1:0:0.5'], ['1:0:0.5'])
+    """
+    words = vw_words(text)
+    if words and (words[-1].startswith("'") or text.endswith(words[-1])):
+        words.pop()
+    return words
+
+
+def vw_words(text: str) -> list[str]:
+    """Split VW text at spaces and tabs. All other characters are part of a word."""
+    return [word for word in text.replace("\t", " ").split(" ") if word]
 
 
 def _is_svmlight(lines: list[str]) -> bool:
@@ -144,10 +172,12 @@ def _is_svmlight(lines: list[str]) -> bool:
 
 
 def _is_csv(lines: list[str]) -> bool:
-    delimiter = delimiter_of(lines[0].encode())
-    if lines[0].lstrip()[:1] in ("<", "[", "{"):
+    given = SEPARATOR_LINE.fullmatch(lines[0])
+    lines = lines[1:] if given else lines
+    if not lines or lines[0].lstrip()[:1] in ("<", "[", "{"):
         return False
-    rows = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter))
+    delimiter = given[1] if given else _commonest_delimiter(lines[0])
+    rows = list(csv.reader((line.replace("\r", " ") for line in lines), delimiter=delimiter, skipinitialspace=True))
     if delimiter == "|" and any(name != name.strip() or not name for name in rows[0]):
         return False  # VW text
     return len(rows[0]) > 1 and (len(rows) < 2 or any(len(row) == len(rows[0]) for row in rows[1:]))

@@ -1,6 +1,6 @@
 """Reads JSON lines (one object per line) as tables. Nested fields have dotted column names."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,22 +8,25 @@ from typing import Any, NamedTuple
 import orjson
 
 from producers.datasets.logs.parsed import Problem, problem
-from producers.datasets.logs.streams import HEAD_BYTES, LineBlock, Source, line_blocks
+from producers.datasets.logs.streams import LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table
 
 _DEPTH_MAX = 8
 
 
-def column_names(source: Source) -> list[str]:
-    """Return the names of the columns found in the first rows."""
-    head = source.head()
-    whole = head if len(head) < HEAD_BYTES else head[: head.rfind(b"\n") + 1]
-    rows = _objects(LineBlock(whole, 1)).rows
-    return list(dict.fromkeys(name for fields in rows for name in _flat_names(fields, "", 0)))
+def column_names(source: Source, wanted: Collection[str] = ()) -> list[str]:
+    """Return the names of all columns, in order of first appearance. Stop once all wanted columns are found."""
+    found: dict[str, None] = {}
+    for objects in objects_of(source):
+        for fields in objects.rows:
+            found.update(dict.fromkeys(_flat_names(fields, "", 0)))
+        if wanted and found.keys() >= set(wanted):
+            break
+    return list(found)
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows, restricted to these columns; None means all columns found in the first rows."""
+    """Yield the rows, restricted to these columns; None means all columns."""
     names = column_names(source) if columns is None else columns
     first_row = 0
     for objects in objects_of(source):
@@ -83,13 +86,13 @@ def _where(block: LineBlock, row: int) -> str:
 def _column(rows: list[dict[str, Any]], name: str) -> list[Any]:
     """Return the value with this name, or at this dotted path, in each row."""
     found = [row.get(name) for row in rows]
-    if "." not in name or any(value is not None for value in found):
+    if "." not in name:
         return found
     first, *rest = name.split(".")
-    found = [row.get(first) for row in rows]
+    nested = [row.get(first) for row in rows]
     for part in rest:
-        found = [value.get(part) if type(value) is dict else None for value in found]
-    return found
+        nested = [value.get(part) if type(value) is dict else None for value in nested]
+    return [inner if value is None else value for value, inner in zip(found, nested, strict=True)]
 
 
 def _flat_names(fields: dict[str, Any], prefix: str, depth: int) -> Iterator[str]:

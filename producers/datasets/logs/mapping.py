@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from producers.datasets.base import DatasetError
 from stream.parsing import close_matches
+from stream.text import read_text
 from stream.wire.named_features import Kind
 
 Unit = Literal["us", "ms", "s", "m", "h", "d"]
@@ -164,7 +165,7 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
     if "=" in text and not os.path.exists(path):  # Path.exists would fail if the pairs are too long for a file name
         return mapping_of(_fields_of_pairs(text), repr(text))
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        fields = tomllib.loads(read_text(path))
     except OSError as error:
         raise DatasetError(f"cannot read the mapping {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
 """Reads Parquet files as tables. Nested fields have dotted names. Only this module imports the optional pyarrow."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,7 @@ BATCH_ROWS = 16_384
 """Number of rows per batch. Even with wide rows, a batch takes only a few megabytes."""
 
 
-def column_names(source: Source) -> list[str]:
+def column_names(source: Source, _wanted: Collection[str] = ()) -> list[str]:
     """Return the column names, including those within structs."""
     return [name for field in _open(source).schema_arrow for name in _names(field)]
 

@@ -1,7 +1,7 @@
 """Opens log files: format detection, mapping, first pass, and batches of rows."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -44,8 +44,8 @@ _SUFFIX = re.compile(r"\.(gz|zst|zstd|csv|tsv|jsonl|ndjson|json|parquet|dsjson|v
 class TableReader(Protocol):
     """A reader for a table format."""
 
-    def column_names(self, source: Source) -> list[str]:
-        """Return the column names."""
+    def column_names(self, source: Source, wanted: Collection[str] = (), /) -> list[str]:
+        """Return the column names. A reader that has to search for them stops once the wanted ones are found."""
         ...
 
     def tables(self, source: Source, columns: Sequence[str] | None) -> Iterator[Table]:
@@ -351,7 +351,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, 
         raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
     known = mapping  # gives the nested functions the narrower type
     tables = table_reader(kind).tables
-    check_columns(mapping, table_reader(kind).column_names(source), source.name)
+    check_columns(mapping, table_reader(kind).column_names(source, mapping.columns()), source.name)
     surveyed = [name for name, one in mapping.features.kinds().items() if scales or one is not Kind.NUMERIC]
     surveyed += [
         name for name in (mapping.label, mapping.action, mapping.eligible) if name is not None and name not in surveyed

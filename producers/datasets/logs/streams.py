@@ -15,6 +15,7 @@ from stat import S_ISREG
 from typing import NamedTuple
 
 from producers.datasets.base import DatasetError
+from stream.text import BYTE_ORDER_MARK
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -31,7 +32,11 @@ LINE_BYTES_MAX = 8 << 20
 """Maximum length of a line, which limits memory use. A longer line is treated as an invalid row."""
 
 HEAD_BYTES = 1 << 16
-"""Number of bytes used to detect the format."""
+"""Number of bytes used to detect the format. If the first line is longer, the whole line is used."""
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_SKIPPABLE = b"\x2a\x4d\x18"
+"""The second to fourth byte of a skippable zstd frame. The first byte is 0x50 to 0x5f."""
 
 
 class CutOffError(DatasetError):
@@ -93,13 +98,19 @@ class Source:
         return self._copy
 
     def head(self) -> bytes:
-        """Return the first bytes, decompressed."""
+        """Return the first lines, decompressed, without a byte-order mark.
+
+        Only the last line of the file can be incomplete, or a first line above the maximum length of a line.
+        """
         if self._head is None:
             head = b""
             with closing(self.chunks()) as chunks:
                 try:
-                    while len(head) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
+                    while (chunk := next(chunks, None)) is not None:
                         head += chunk
+                        if len(head) >= HEAD_BYTES and (b"\n" in head or len(head) > LINE_BYTES_MAX):
+                            head = head[: head.rfind(b"\n") + 1] or head
+                            break
                 except CutOffError:
                     if not head:
                         raise
@@ -122,7 +133,7 @@ class Source:
             raise DatasetError(f"{self.name} changed while being read; wait until it is complete, or read a copy")
 
     def chunks(self) -> Generator[bytes, None, None]:
-        """Yield all bytes from the start, decompressed.
+        """Yield all bytes from the start, decompressed, without a byte-order mark.
 
         Raises:
             CutOffError: the compressed file is damaged or truncated from this point on.
@@ -133,6 +144,11 @@ class Source:
                 self.check_unchanged()
                 try:
                     # A few kilobytes can expand 32,000-fold. The size of a read limits memory use.
+                    first = b""
+                    while len(first) < len(BYTE_ORDER_MARK) and (chunk := content.read1(BLOCK_BYTES)):
+                        first += chunk
+                    if first := first.removeprefix(BYTE_ORDER_MARK):
+                        yield first
                     while chunk := content.read1(BLOCK_BYTES):
                         yield chunk
                 except (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
@@ -148,7 +164,7 @@ def _decompressed(file: BufferedReader) -> BufferedIOBase:
     first = file.peek(4)
     if first.startswith(b"\x1f\x8b"):
         return gzip.GzipFile(fileobj=file)
-    if first.startswith(b"\x28\xb5\x2f\xfd"):
+    if first.startswith(_ZSTD) or (first[1:4] == _SKIPPABLE and first[0] >> 4 == 5):
         return zstd.ZstdFile(file)
     return file
 

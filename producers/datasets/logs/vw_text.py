@@ -11,11 +11,11 @@ Each namespace is a categorical feature, and the VW features in the namespace ar
 """
 
 import math
-import re
 from collections.abc import Iterator
 
 import numpy as np
 
+from producers.datasets.logs.formats import vw_labels, vw_words
 from producers.datasets.logs.parsed import ACTION_MAX, FeatureEntries, ParsedBatch, Problem, Texts, is_action, problem
 from producers.datasets.logs.streams import LineBlock, Source, line_blocks
 from stream.parsing import parse_number, parse_whole
@@ -29,7 +29,6 @@ NOTES = (
 DEFAULT_NAMESPACE = "default"
 
 _EXPECTED = f"labels such as 2:0:0.25 (action:cost:probability) before the |, with actions from 1 to {ACTION_MAX}"
-_LABEL = re.compile(r"[0-9]+(:[^\s:|]*){0,2}")
 
 
 def batches(source: Source) -> Iterator[ParsedBatch]:
@@ -49,7 +48,7 @@ class _Lines:
         text = "|" if block.fault is not None else block.data.decode("utf-8", "surrogateescape")
         numbered = [(number, line) for number, line in enumerate(text.split("\n"), block.first_line) if line.strip()]
         self.numbers = [number for number, _ in numbered]
-        self._lines = [line.rstrip("\r") for _, line in numbered]
+        self._lines = [line.removesuffix("\r") for _, line in numbered]
         self._first_row = first_row
         self._problems: list[Problem] = []
         if block.fault is not None:
@@ -84,9 +83,7 @@ class _Lines:
         )
 
     def _add_label(self, row: int, label: str) -> None:
-        tokens = label.split()
-        if tokens and (tokens[-1].startswith("'") or not _LABEL.fullmatch(tokens[-1])):
-            tokens.pop()  # tag
+        tokens = vw_labels(label)
         action: str | None = None
         cost = propensity = math.nan
         for token in tokens:
@@ -109,9 +106,9 @@ class _Lines:
         self._propensities.append(propensity)
 
     def _add_namespace(self, row: int, text: str) -> None:
-        tokens = text.split()
+        tokens = vw_words(text)
         name, weight = DEFAULT_NAMESPACE, 1.0
-        if tokens and not text[:1].isspace():
+        if tokens and text[0] not in " \t":
             name, colon, given = tokens.pop(0).partition(":")
             number = parse_number(given) if colon else 1.0
             if number is None:

@@ -25,7 +25,6 @@ KNOWN = [
     (b'"time, of day",b\n1,2\n', Format.CSV),
     (b"just,a,header", Format.CSV),
     (b'{"a": 1}\n', Format.JSONL),
-    (b'\xef\xbb\xbf{"a": 1}', Format.JSONL),
     (b'{"c": 1, "p": 0.5}\n', Format.JSONL),
     (b'{"_label_cost":-1,"EventId":"x","a":[1,2],"c":{},"p":[0.5,0.5]}\n', Format.VW_DSJSON),
     (b'{"RewardValue":1,"EventId":"x"}\n{"EventId":"y","a":[1],"c":{},"p":[1]}\n', Format.VW_DSJSON),

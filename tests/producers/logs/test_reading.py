@@ -440,7 +440,7 @@ def test_csv_rows_do_not_depend_on_block_boundaries(tmp_path: Path, text: str, s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams, "BLOCK_BYTES", size)
         assert rows() == at_once
-    lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line]
+    lines = [line for line in text.replace("\r\n", "\n").removesuffix("\r").split("\n") if line]
     if '"' not in text:
         assert len(at_once) == len(lines)
 
@@ -467,8 +467,7 @@ def test_binary_garbage_between_rows_is_counted(tmp_path: Path) -> None:
     before, after = as_csv(ROWS * 10_000), as_csv(ROWS).partition(b"\n")[2]
     log, found = read(write(tmp_path, before + garbage + b"\n" + after), on_bad_row="skip")
     assert [row["x"] for row in found] == [row["x"] for row in READ * 10_001]
-    lines = io.StringIO(garbage.decode("latin-1") + "\n", newline="")
-    assert sum(log.skipped.values()) == sum(1 for line in lines if line.strip("\r\n"))
+    assert sum(log.skipped.values()) == sum(1 for line in garbage.split(b"\n") if line.strip(b"\r"))
 
 
 def test_only_plain_decimal_numbers_are_accepted(tmp_path: Path) -> None:
