@@ -8,6 +8,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -35,6 +36,15 @@ def parse_number(text: str) -> float | None:
     """
     number = float(text) if _DECIMAL.fullmatch(text) else math.inf
     return number if math.isfinite(number) else None
+
+
+def parse_exact(text: str) -> Decimal | None:
+    """Parse a number that `parse_number` accepts, without rounding it to a float.
+
+    >>> parse_exact("9007199254740993"), parse_exact("1.0") == parse_exact("1"), parse_exact("nan")
+    (Decimal('9007199254740993'), True, None)
+    """
+    return None if parse_number(text) is None else Decimal(text)
 
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}

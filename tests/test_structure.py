@@ -17,7 +17,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
         (
-            ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness"),
+            ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.text"),
             ("stream.wire",),
             ("stream.kafka",),
             ("stream.settings",),
@@ -60,8 +60,8 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 """Modules that the core must not import. Core functions receive the time and random numbers as arguments."""
 
 CORE = frozenset(
-    ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.wire", "stream.task",
-     "stream.shared", "stream.learners", "stream.recovery", "stream.verifying", "stream.offline",
+    ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.text", "stream.wire",
+     "stream.task", "stream.shared", "stream.learners", "stream.recovery", "stream.verifying", "stream.offline",
      "stream.estimating", "onebit.simulation", "stream.kafka.port",
      "stream.kafka.embedded", "stream.kafka.reading",
      "stream.telemetry.metrics", "stream.telemetry.samples",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import Dataset, DatasetError, LabelArray, OffsetArray, SparseRows
 from producers.datasets.logs.streams import LineBlock, Source, line_blocks
-from stream.parsing import parse_number
+from stream.parsing import parse_exact
 from stream.wire.records import FloatArray, IndexArray
 
 N_FEATURES_MAX = 2**31 - 1
@@ -193,10 +193,10 @@ class _Table:
     def classes(self) -> tuple[LabelArray, tuple[str, ...]]:
         """Return each row's class, and the class labels in the file."""
         distinct = dict.fromkeys(self._labels)
-        numbers = {label: parse_number(label) for label in distinct}
-        if all(number is not None for number in numbers.values()):
+        numbers = {label: number for label in distinct if (number := parse_exact(label)) is not None}
+        if len(numbers) == len(distinct):
             first_name = {number: label for label, number in reversed(numbers.items())}
-            class_names = tuple(first_name[number] for number in sorted(first_name, key=lambda n: n or 0.0))
+            class_names = tuple(first_name[number] for number in sorted(first_name))
             class_of_number = {numbers[name]: k for k, name in enumerate(class_names)}
             class_of = {label: class_of_number[number] for label, number in numbers.items()}
         else:

@@ -235,20 +235,45 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
 
 
 def text_of(value: object) -> str | None:
-    """Convert a category to text, for example both 3 and 3.0 to "3". Return None if the value is not a category.
+    """Return the one text of a category, class or id, or None if the value is none of these.
 
-    >>> [text_of(value) for value in ("de", 3, 3.0, 0.5, True, None, [1])]
-    ['de', '3', '3', '0.5', 'true', None, None]
+    Numbers and booleans have the same text in every format: programs write 3 as `3`, `3.0` or `3.0E0`, and true as
+    `True` or `TRUE`. A float of 2**53 or more has no text, because it may be a whole number that was rounded.
+
+    >>> [text_of(value) for value in ("de", 3, 3.0, "3.0", 0.5, "1.10", True, "True", None, [1])]
+    ['de', '3', '3', '3', '0.5', '1.10', 'true', 'true', None, None]
+    >>> [text_of(value) for value in (2**70, "1180591620717411303424", 2.0**70, "1.1805916207174113e+21")]
+    ['1180591620717411303424', '1180591620717411303424', None, None]
     """
     if type(value) is str:
-        return value
+        if value[-1:] in _DIGITS:
+            return _text_of_number(value) if _WRITTEN_AS_FLOAT.fullmatch(value) else value
+        return _BOOLEANS.get(value, value)
     if type(value) is bool:
         return "true" if value else "false"
     if type(value) is int:
         return str(value)
     if type(value) is float and math.isfinite(value):
-        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+        if not value.is_integer():
+            return repr(value)
+        return str(int(value)) if abs(value) < EXACT_BELOW else None
     return None
+
+
+EXACT_BELOW = 2**53
+"""A float below this limit represents at most one whole number."""
+
+_DIGITS = frozenset("0123456789")
+_BOOLEANS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
+_WRITTEN_AS_FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)\.0+|-?[0-9]\.[0-9]+E[0-9]+|-?[1-9](?:\.[0-9]+)?e\+[0-9]+")
+"""How programs write whole numbers that are floats, such as 3.0, 1.2345678E7 and 1e+22."""
+
+
+def _text_of_number(text: str) -> str | None:
+    number = float(text)
+    if "e" in text.lower() or abs(number) < EXACT_BELOW or repr(number) == text:
+        return text_of(number)
+    return text.partition(".")[0]  # more digits than a float has
 
 
 def number_of(name: str, value: object) -> float:

@@ -17,7 +17,7 @@ from producers.datasets.logs.streams import STDIN
 from stream.settings.values import OnBadRow
 from stream.wire.named_features import Scaling
 
-READ_BY = 3
+READ_BY = 4
 """The cache's format version. Increase this number when the conversion of files changes."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600

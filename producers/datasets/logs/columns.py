@@ -45,24 +45,30 @@ def numbers(column: Column, field: str, expected: str, problems: list[Problem]) 
     return _converted(column, field, expected, problems, _number, np.nan) if found is None else found
 
 
+TEXT_OR_NUMBER = "a string or a number (whole numbers: at most 64 bits, or a string of digits)"
+
+
 def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
-    """Return the values as strings."""
+    """Return the values as the strings that identify them; see `text_of`."""
+    values: Sequence[Any]
     if isinstance(column, Texts):
-        return _not_too_long(column, field, problems)
-    values = _values(column)
-    kinds = set(map(type, values))
-    if kinds <= _TEXT:
-        return Texts.of(values)
-    if kinds <= _WHOLE:
-        whole, codes = distinct_of(values)
-        return Texts([str(one) for one in whole], codes)
-    found: list[str | None] = []
-    for row, value in enumerate(values):
-        text = text_of(value)
-        if text is None and value is not None:
-            problems.append(_no_single(row, field, "a string or a number", value))
-        found.append(text)
-    return Texts.of(found)
+        known = _not_too_long(column, field, problems)
+        values, codes = known.distinct, known.codes
+    else:
+        values = _values(column)
+        kinds = set(map(type, values))
+        if kinds <= _TEXT or kinds <= _WHOLE:
+            values, codes = distinct_of(values)
+        else:  # 1, 1.0 and True are equal, but not the same
+            codes = np.arange(len(values))
+    found = list(map(text_of, values))
+    if found == values:
+        return Texts(found, codes)  # type: ignore[arg-type]
+    refused = [code for code, text in enumerate(found) if text is None and values[code] is not None]
+    if refused:
+        rows = np.flatnonzero(np.isin(codes, refused)).tolist()
+        problems.extend(_no_single(row, field, TEXT_OR_NUMBER, values[codes[row]]) for row in rows)
+    return Texts.by_code(found, codes)
 
 
 def lists(column: Column, field: str, separator: str, problems: list[Problem]) -> Lists:
@@ -71,7 +77,7 @@ def lists(column: Column, field: str, separator: str, problems: list[Problem]) -
     for row, value in enumerate(_values(column)):
         names: tuple[str | None, ...] | None = None
         if isinstance(value, str):
-            names = tuple(value.split(separator)) if value else None
+            names = tuple(map(text_of, value.split(separator))) if value else None
         elif value is not None:
             names = tuple(map(text_of, value if isinstance(value, list) else [value]))
         if names is not None and not all(names):
@@ -105,7 +111,11 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
 def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -> Int64Array:
     """Convert numbers in this unit, or durations such as 5s, to milliseconds. Missing values become MISSING."""
     expected = "a non-negative duration"
-    found = _finite(column)
+    if isinstance(column, np.ndarray) and column.dtype.kind == "m":
+        units = column / np.timedelta64(UNITS_US[unit], "us")
+        found: FloatArray | None = np.where(np.isnat(column), np.nan, units)
+    else:
+        found = _finite(column)
     if found is None:
         found = _converted(column, field, expected, problems, lambda value: _in_units(value, unit), np.nan)
     found = found * (UNITS_US[unit] / 1_000)
@@ -172,7 +182,10 @@ def _values(column: Column) -> list[Any]:
         return column
     if isinstance(column, Texts):
         return column.to_list()
-    return cast(list[Any], (column.astype("M8[us]") if column.dtype.kind == "M" else column).tolist())
+    if column.dtype in (np.float16, np.float32):
+        return list(map(float, column.astype(str)))  # the shortest text, such as 0.1
+    is_time = column.dtype.kind in "Mm"
+    return cast(list[Any], (column.astype(f"{column.dtype.kind}8[us]") if is_time else column).tolist())
 
 
 def _not_too_long(column: Texts, field: str, problems: list[Problem]) -> Texts:

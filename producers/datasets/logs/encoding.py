@@ -1,6 +1,7 @@
 """Encodes batches of named features as CSR matrices: a vectorised `FeatureEncoder.encode`."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import OffsetArray
 from producers.datasets.logs.parsed import FeatureEntries, Texts
-from stream.wire.named_features import NO_INDEX, FeatureEncoder, Kind, text_of, words_of
+from stream.wire.named_features import NO_INDEX, FeatureEncoder, Kind, build, text_of, words_of
 from stream.wire.records import FloatArray, IndexArray
 
 
@@ -47,15 +48,34 @@ HARMLESS = 1e290
 """If all numbers in a row are within this limit, any sum of them is finite."""
 
 
-def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
-    """Return the rows with an entry, or a sum of entries with the same index, outside the range of float64."""
+def overflowing_rows(encoder: FeatureEncoder | None, n: int, features: Sequence[FeatureEntries]) -> list[int]:
+    """Return the rows with an entry, or a sum of entries with the same index, outside the range of float64.
+
+    Values that are equal share an index, and so do values whose hashes in the encoder collide.
+    """
     numbers = [feature.numbers for feature in features if feature.numbers is not None]
     if all(one.size == 0 or (one.max() <= HARMLESS and one.min() >= -HARMLESS) for one in numbers):
         return []
-    encoded = encode_rows(encoder, np.ones(n, np.bool_), features)
-    endless = np.flatnonzero(~np.isfinite(encoded.values))
-    rows: list[int] = np.unique(np.searchsorted(encoded.offsets, endless, side="right") - 1).tolist()
-    return rows
+    rows: set[int] = set()
+    for one in filter(None, (_encoder_of(features), encoder)):
+        encoded = encode_rows(one, np.ones(n, np.bool_), features)
+        endless = np.flatnonzero(~np.isfinite(encoded.values))
+        rows.update((np.searchsorted(encoded.offsets, endless, side="right") - 1).tolist())
+    return sorted(rows)
+
+
+def _encoder_of(features: Sequence[FeatureEntries]) -> FeatureEncoder:
+    values: dict[str, dict[str, None]] = {}
+    kinds: dict[str, Kind] = {}
+    for one in features:
+        known = values.setdefault(one.name, {})
+        if one.texts is None:
+            kinds.setdefault(one.name, Kind.NUMERIC)
+        else:
+            kinds[one.name] = one.kind
+            words = one.texts.distinct if one.kind is not Kind.TEXT else chain(*map(words_of, one.texts.distinct))
+            known.update(dict.fromkeys(words))
+    return build({name: (kind, list(values[name])) for name, kind in kinds.items()}, None)
 
 
 def _entries(
@@ -71,10 +91,10 @@ def _entries(
         if known is None or known.kind is Kind.NUMERIC:
             scaled = encoder.scaled(feature.name, feature.numbers)
             return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), scaled
-        texts = Texts.of(
-            [text_of(number) for number in feature.numbers.tolist()]
-        )  # numbers here, but the feature has strings in other batches
-        feature = feature._replace(numbers=None)
+        # Numbers here, but the feature has strings in other rows. A number without a text is in a row that is left out.
+        texts = Texts.of([text_of(number) for number in feature.given or feature.numbers.tolist()])
+        feature = feature._replace(rows=feature.rows[~texts.missing()], numbers=None)
+        texts = texts.present()
     distinct, codes = texts.distinct, texts.codes
     if feature.kind is not Kind.TEXT:
         indices = encoder.indices_of(feature.name, distinct).astype(np.int64)[codes]

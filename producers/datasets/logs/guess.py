@@ -11,7 +11,7 @@ from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import Column, delays_ms, numbers, texts, times_ms
 from producers.datasets.logs.mapping import unit_of_name, words_of_name
 from producers.datasets.logs.parsed import Problem, Texts
-from producers.datasets.logs.survey import DECIMAL_COMMA, NUMBER
+from producers.datasets.logs.survey import DECIMAL_COMMA, NUMBER, ODD_SHARE_MAX
 from producers.datasets.logs.tables import Table
 from stream.wire.named_features import Kind, words_of
 from stream.wire.records import FloatArray
@@ -47,9 +47,6 @@ the outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
 """A column is a delay if its name has one of these words and a unit, such as minutes_to_buy or click_latency_ms."""
-
-ODD_SHARE_MAX = 0.02
-"""Maximum share of invalid values in a column of numbers or times."""
 
 CATEGORIES_MAX = 20
 """Maximum number of distinct integers in a categorical column. Each of these integers must be frequent."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from producers.datasets.base import DatasetError
 from stream.parsing import close_matches
 from stream.text import read_text
-from stream.wire.named_features import Kind
+from stream.wire.named_features import Kind, text_of
 
 Unit = Literal["us", "ms", "s", "m", "h", "d"]
 
@@ -87,9 +87,9 @@ class LogMapping(BaseModel):
     @field_validator("classes", mode="before")
     @classmethod
     def _texts(cls, given: object) -> object:
-        """Accept integers as class names."""
+        """Accept numbers and booleans as class names."""
         if isinstance(given, list | tuple):
-            return tuple(str(one) if type(one) is int else one for one in given)
+            return tuple(one if (text := text_of(one)) is None else text for one in given)
         return given
 
     @model_validator(mode="after")

@@ -1,7 +1,9 @@
 """Reads Parquet files as tables. Nested fields have dotted names. Only this module imports the optional pyarrow."""
 
 from collections.abc import Collection, Iterator, Sequence
+from decimal import Decimal
 from functools import partial
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,9 @@ from producers.datasets.logs.columns import Column
 from producers.datasets.logs.parsed import Texts
 from producers.datasets.logs.streams import Source
 from producers.datasets.logs.tables import Table
+
+_EXACT_DIGITS = 15
+"""Every decimal number with this number of digits has its own float, whose shortest text is the number."""
 
 BATCH_ROWS = 16_384
 """Number of rows per batch. Even with wide rows, a batch takes only a few megabytes."""
@@ -75,7 +80,8 @@ def _column(array: pa.Array) -> Column:
     kind = array.type
     if pa.types.is_dictionary(kind):
         array = array.cast(kind.value_type)
-    elif pa.types.is_decimal(kind):
+        kind = array.type
+    if pa.types.is_decimal(kind) and kind.precision <= _EXACT_DIGITS:
         array = array.cast(pa.float64())
     elif pa.types.is_date(kind):
         array = array.cast(pa.timestamp("ms"))
@@ -85,7 +91,28 @@ def _column(array: pa.Array) -> Column:
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Texts.by_code(encoded.dictionary.to_pylist(), codes)
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    if pa.types.is_timestamp(kind) or (is_number and array.null_count == 0):
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or (is_number and array.null_count == 0):
         return np.asarray(array.to_numpy(zero_copy_only=False))
-    values: list[object] = array.to_pylist()
-    return values
+    if pa.types.is_float16(kind) or pa.types.is_float32(kind):
+        shortest = array.cast(pa.string()).to_pylist()  # such as 0.1, as in an array without missing values
+        return [None if text is None else float(text) for text in shortest]
+    return list(map(_plain, array.to_pylist()))
+
+
+def _plain(value: object) -> object:
+    """Return a value as a number or text, without rounding. Bytes that are not UTF-8 remain bytes."""
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, bytes):  # some programs write strings without marking them as text
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    if isinstance(value, Decimal):
+        if value == value.to_integral_value():
+            return int(value)
+        number = float(value)
+        return number if Decimal(repr(number)) == value else f"{value:f}".rstrip("0")
+    return value

@@ -37,8 +37,8 @@ class Texts:
         return cls(*distinct_of(values))
 
     @classmethod
-    def by_code(cls, values: Sequence[str], codes: NDArray[np.int64]) -> "Texts":
-        """Create a sequence from distinct values and codes. A code of -1 represents a missing value."""
+    def by_code(cls, values: Sequence[str | None], codes: NDArray[np.int64]) -> "Texts":
+        """Create a sequence from values and codes. A code of -1 represents a missing value."""
         known = cls.of(values)
         return cls(known.distinct, np.append(known.codes, _MISSING)[codes])
 
@@ -58,6 +58,16 @@ class Texts:
         """Return the strings that are not missing."""
         return Texts(self.distinct, self.codes[self.codes != _MISSING])
 
+    def where(self, mask: NDArray[np.bool_]) -> "Texts":
+        """Return the strings selected by a mask."""
+        if mask.all():
+            return self
+        codes = self.codes[mask]
+        used = [code for code in dict.fromkeys(codes.tolist()) if code != _MISSING]
+        new = np.full(len(self.distinct) + 1, _MISSING, np.int64)  # the last place is for the code of missing values
+        new[used] = np.arange(len(used))
+        return Texts([self.distinct[code] for code in used], new[codes])
+
     def to_list(self) -> list[str | None]:
         """Return the strings, with None for missing values."""
         return [None if code == _MISSING else self.distinct[code] for code in self.codes.tolist()]
@@ -68,6 +78,10 @@ class Lists(NamedTuple):
 
     distinct: list[tuple[str, ...]]
     codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
+
+    def names(self, mask: NDArray[np.bool_]) -> set[str]:
+        """Return all strings in the lists that a mask selects."""
+        return {name for code in set(self.codes[mask].tolist()) - {_MISSING} for name in self.distinct[code]}
 
 
 class Problem(NamedTuple):
@@ -87,6 +101,19 @@ class FeatureEntries(NamedTuple):
     numbers: FloatArray | None  # [m], the values; None if all are 1
     texts: Texts | None  # [m], categories or words, without missing values
     empty: NDArray[np.bool_] | None = None  # [n], rows with an empty cell; None if the log is not a table
+    given: Sequence[object] | None = None  # [m], the numbers as in the file, if the feature can also have strings
+
+    def where(self, kept: NDArray[np.bool_]) -> "FeatureEntries":
+        """Return the entries of the rows selected by a mask."""
+        used = kept[self.rows]
+        if used.all():
+            return self
+        return self._replace(
+            rows=self.rows[used],
+            numbers=None if self.numbers is None else self.numbers[used],
+            texts=None if self.texts is None else self.texts.where(used),
+            given=None if self.given is None else [self.given[place] for place in np.flatnonzero(used).tolist()],
+        )
 
 
 class ParsedBatch(NamedTuple):
@@ -106,7 +133,6 @@ class ParsedBatch(NamedTuple):
     delays_ms: NDArray[np.int64] | None = None
     eligible: Lists | None = None  # names of the eligible classes; a missing list means all classes
     left_out: tuple[Problem, ...] = ()  # valid rows that are not decisions
-    other_classes: frozenset[str] = frozenset()  # other classes that could have been played
 
 
 def problem(row: int, field: str, expected: str, got: object) -> Problem:

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,14 @@ from numpy.typing import NDArray
 
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch
 from producers.datasets.scaling import Moments, uneven_column
-from stream.parsing import parse_number, parse_whole
-from stream.wire.named_features import Kind, hash_of, words_of
+from stream.parsing import parse_exact, parse_whole
+from stream.wire.named_features import Kind, hash_of, text_of, words_of
 
 _BITMAP_BITS = 23  # one megabyte, enough to count about 10⁸ distinct values
+
+
+ODD_SHARE_MAX = 0.02
+"""A feature is numeric if at most this share of its values are strings. The rows with these strings are invalid."""
 
 
 class Survey(NamedTuple):
@@ -25,15 +30,18 @@ class Survey(NamedTuple):
 
     classes: tuple[str, ...]
     names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if the values are hashed
+    is_mixed: bool  # whether a numeric feature also has strings
     hashed_distinct: float  # estimated number of distinct hashed values over all names
     moments: Mapping[str, Moments]  # moments by name, for the numeric features that were read
 
 
-def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
-    """Read a whole log and return its classes and vocabularies.
+def survey(
+    batches: Iterable[tuple[ParsedBatch, NDArray[np.bool_]]], vocabulary_max: int, *, numbered: bool = False
+) -> Survey:
+    """Read a whole log and return the classes and vocabularies of its usable rows.
 
     Args:
-        batches: All batches.
+        batches: All batches, with masks of the usable rows.
         vocabulary_max: Maximum number of distinct values for a feature. A feature with more values is hashed.
         numbered: Whether class names are numbers starting at 1. If so, the classes include numbers that were never
             played.
@@ -41,19 +49,20 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
     classes: dict[str, None] = {}
     vocabularies = _Vocabularies(vocabulary_max)
     moments: dict[str, Moments] = {}
-    for batch in batches:
+    for batch, kept in batches:
         for named in (batch.labels, batch.actions):
             if named is not None:
-                classes.update(dict.fromkeys(named.distinct))
-        classes.update(dict.fromkeys(sorted(batch.other_classes)))
-        for feature in batch.features:
+                classes.update(dict.fromkeys(named.where(kept).distinct))
+        if batch.eligible is not None:
+            classes.update(dict.fromkeys(sorted(batch.eligible.names(kept))))
+        for feature in (one.where(kept) for one in batch.features):
             vocabularies.add(feature)
             if feature.kind is Kind.NUMERIC and feature.numbers is not None:
                 moments[feature.name] = moments.get(feature.name, Moments()).including(feature.numbers)
     names = tuple(in_order(classes))
     if numbered and names:
         names = tuple(map(str, range(1, 1 + max(parse_whole(name) or 0 for name in names))))
-    return Survey(names, vocabularies.names(), vocabularies.hashed_distinct(), moments)
+    return Survey(names, vocabularies.names(), vocabularies.is_mixed, vocabularies.hashed_distinct(), moments)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -63,10 +72,10 @@ def in_order(names: Iterable[str]) -> list[str]:
     (['0.5', '9', '10'], ['10', '9', 'x'])
     """
     listed = list(names)
-    numbers = {name: parse_number(name) for name in listed}
-    if any(number is None for number in numbers.values()):
+    numbers = [number for name in listed if (number := parse_exact(name)) is not None]
+    if len(numbers) < len(listed):
         return listed
-    return sorted(listed, key=lambda name: numbers[name] or 0.0)
+    return [name for _, name in sorted(zip(numbers, listed, strict=True), key=itemgetter(0))]
 
 
 class _Vocabularies:
@@ -74,16 +83,22 @@ class _Vocabularies:
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._kinds: dict[str, Kind] = {}
-        self._values: dict[str, dict[str, None] | None] = {}
+        self._kinds: dict[str, Kind] = {}  # NUMERIC for a feature without strings
+        self._strings: Counter[str] = Counter()  # number of strings, for a feature that may also have numbers
+        self._numbers: Counter[str] = Counter()
+        self._values: dict[str, dict[str, None] | None] = {}  # None if there are too many
+        self._texts_of_numbers: dict[str, dict[str, None] | None] = {}
         self._seen: NDArray[np.uint8] = np.zeros(1 << (_BITMAP_BITS - 3), np.uint8)
 
     def add(self, feature: FeatureEntries) -> None:
         name = feature.name
         if feature.texts is None:
-            self._kinds.setdefault(name, Kind.NUMERIC)  # becomes categorical if other batches contain strings
+            self._kinds.setdefault(name, Kind.NUMERIC)
+            self._add_numbers(feature)
             return
         self._kinds[name] = feature.kind
+        if feature.numbers is None:
+            self._strings[name] += len(feature.texts)
         texts = feature.texts.distinct
         values = texts if feature.kind is not Kind.TEXT else [word for text in texts for word in words_of(text)]
         known = self._values.setdefault(name, {})
@@ -95,18 +110,41 @@ class _Vocabularies:
             self._note(name, known)
             self._values[name] = None
 
+    def _add_numbers(self, feature: FeatureEntries) -> None:
+        """Collect the numbers as categories, in case other rows have strings."""
+        known = self._texts_of_numbers.setdefault(feature.name, {})
+        self._numbers[feature.name] += feature.rows.size
+        if known is None or feature.given is None:
+            return
+        distinct = dict.fromkeys(zip(map(type, feature.given), feature.given, strict=True))  # True is equal to 1
+        known.update(dict.fromkeys(text for _, value in distinct if (text := text_of(value)) is not None))
+        if len(known) > self._size_max:
+            self._texts_of_numbers[feature.name] = None
+
+    def _is_numeric(self, name: str) -> bool:
+        numbers, strings = self._numbers[name], self._strings[name]
+        return self._kinds[name] is Kind.NUMERIC or (numbers > 0 and strings <= ODD_SHARE_MAX * (numbers + strings))
+
+    @property
+    def is_mixed(self) -> bool:
+        return any(self._is_numeric(name) and self._strings[name] for name in self._kinds)
+
     def names(self) -> dict[str, tuple[Kind, Sequence[str] | None]]:
         found: dict[str, tuple[Kind, Sequence[str] | None]] = {}
         for name, kind in self._kinds.items():
-            values = self._values.get(name, {})
-            found[name] = (kind, None if kind is Kind.NUMERIC or values is None else in_order(values))
+            if self._is_numeric(name):
+                found[name] = (Kind.NUMERIC, None)
+                continue
+            values, of_numbers = self._values.get(name, {}), self._texts_of_numbers.get(name, {})
+            both = None if values is None or of_numbers is None else values | of_numbers
+            found[name] = (kind, None if both is None or len(both) > self._size_max else in_order(both))
         return found
 
     def hashed_distinct(self) -> float:
         """Estimate the number of hashed values by linear counting with a bitmap (Whang, Vander-Zanden, Taylor 1990)."""
         places = 1 << _BITMAP_BITS
         empty = places - int(np.bitwise_count(self._seen).sum(dtype=np.int64))
-        return -places * math.log(max(empty, 1) / places)
+        return places * math.log(places / max(empty, 1))
 
     def _note(self, name: str, values: Iterable[str]) -> None:
         hashes = np.array([hash_of(name, value) for value in set(values)], np.uint64)

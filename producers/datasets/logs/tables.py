@@ -1,7 +1,6 @@
 """Tables read from CSV, JSON lines and Parquet, and their conversion to log rows with a mapping."""
 
 from collections.abc import Callable, Mapping
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -29,18 +28,6 @@ class Table(NamedTuple):
 def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
     """Parse a table's rows using a mapping."""
     return _TableParser(table, mapping).parse()
-
-
-def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Parse the columns needed for a survey: classes, and the features whose columns are in the table."""
-    parser = _TableParser(table, mapping)
-    kinds = mapping.features.kinds().items()
-    features = tuple(parser.feature(name, kind) for name, kind in kinds if name in table.columns)
-    labels, actions, eligible = parser.texts("label"), parser.texts("action"), parser.eligible()
-    others = frozenset[str]() if eligible is None else frozenset(chain.from_iterable(eligible.distinct))
-    return ParsedBatch(
-        table.n, table.first_row, table.where, features, labels=labels, actions=actions, other_classes=others
-    )
 
 
 class _TableParser:

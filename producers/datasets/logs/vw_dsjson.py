@@ -3,10 +3,17 @@
     {"_label_cost": -1, "Timestamp": "2021-02-04T16:31:29.246Z", "EventId": "13118d", "a": [4, 2, 1, 3],
      "c": {"user": {"major": "engineering", "age": 21}, "_multi": [...]}, "p": [0.25, 0.25, 0.25, 0.25], ...}
 
-The field `a` contains the action numbers, starting at 1. The logged action is a[0], with probability p[0]. In lines
-without `a` and `p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated cost. A line
-without a cost is a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Action
-features (`_multi`, `_slots`) are ignored, because they are not part of the context.
+The field `a` contains the numbers of the eligible actions, starting at 1. The logged action is a[0], with probability
+p[0]. In lines without `a` and `p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated
+cost. A line without a cost is a decision without an outcome. Action features (`_multi`, `_slots`) are
+ignored, because they are not part of the context.
+
+Lines with an outcome but no decision, and decisions that were never shown, are skipped and counted. A decision was not
+shown if `_skipLearn` is true, or if it has a deferred action and no activation: it has a default cost, which says
+nothing about the action.
+
+`pdrop` is the probability that a decision was dropped when it was logged. If it is the same for all decisions, the rest
+is a random sample of them. Otherwise, every mean over the log would be wrong, so the log is rejected.
 
 Context features have dotted names such as `user.age`. Numbers and booleans are numeric, strings are categories, and
 `_text` is split into words. Other names that start with _ are ignored.
@@ -17,11 +24,22 @@ from typing import Any
 
 import numpy as np
 
-from producers.datasets.logs.columns import Int64Array, numbers, texts, times_ms
+from producers.datasets.base import DatasetError
+from producers.datasets.logs.columns import TEXT_OR_NUMBER, Int64Array, numbers, texts, times_ms
 from producers.datasets.logs.json_lines import Objects, objects_of
-from producers.datasets.logs.parsed import ACTION_MAX, FeatureEntries, ParsedBatch, Problem, Texts, is_action, problem
+from producers.datasets.logs.parsed import (
+    ACTION_MAX,
+    FeatureEntries,
+    Lists,
+    ParsedBatch,
+    Problem,
+    Texts,
+    distinct_of,
+    is_action,
+    problem,
+)
 from producers.datasets.logs.streams import Source
-from stream.wire.named_features import Kind
+from stream.wire.named_features import Kind, text_of
 from stream.wire.records import FloatArray
 
 NOTES = (
@@ -31,11 +49,35 @@ NOTES = (
 
 
 def batches(source: Source) -> Iterator[ParsedBatch]:
-    """Yield the decisions in a file."""
+    """Yield the decisions in a file.
+
+    Raises:
+        DatasetError: decisions were dropped with different probabilities.
+    """
     first_row = 0
+    pdrop: float | None = None
     for objects in objects_of(source):
-        yield _Lines(objects, first_row).parse()
+        lines = _Lines(objects, first_row)
+        batch = lines.parse()
+        pdrop = _same_pdrop(source, lines, batch, pdrop)
+        yield batch
         first_row += len(objects.rows)
+
+
+def _same_pdrop(source: Source, lines: "_Lines", batch: ParsedBatch, pdrop: float | None) -> float | None:
+    """Return the value of `pdrop`, which is the same in all decisions so far."""
+    unusable = {one.row for one in (*batch.left_out, *batch.problems)}
+    for row, one in enumerate(lines.pdrops):
+        if row in unusable or one == pdrop:
+            continue
+        if pdrop is not None:
+            raise DatasetError(
+                f"{source.name}, {batch.where(row)}, pdrop: expected {pdrop:g}, as in the lines before; got {one:g}. "
+                "The logged decisions are not a random sample of all decisions, and rows have no weights. With q "
+                "the largest pdrop, keep each line with probability (1 - q) / (1 - pdrop), and set pdrop to q"
+            )
+        pdrop = one
+    return pdrop
 
 
 class _Lines:
@@ -48,10 +90,10 @@ class _Lines:
         self._problems = list(objects.problems)
 
     def parse(self) -> ParsedBatch:
-        outcomes = tuple(
-            Problem(row, "an outcome without a decision", "")
+        left_out = tuple(
+            Problem(row, reason, "")
             for row, fields in enumerate(self._rows)
-            if "c" not in fields and ("RewardValue" in fields or "Observations" in fields)
+            if (reason := _reason_to_leave_out(fields)) is not None
         )
         ids = texts(self._column("EventId"), "EventId", self._problems)
         self._need("EventId", "the decision's id", ids.missing())
@@ -68,8 +110,8 @@ class _Lines:
             features=self._features(),
             problems=tuple(self._problems),
             where=self._objects.where,
-            left_out=outcomes,
-            other_classes=self._classes(),
+            left_out=left_out,
+            eligible=self._eligible(),
         )
 
     def _played(self) -> tuple[Texts, FloatArray]:
@@ -80,6 +122,8 @@ class _Lines:
             if not is_action(action):
                 self._problems.append(problem(row, "a", f"a list of actions from 1 to {ACTION_MAX}", fields.get("a")))
                 action = None
+            elif not _is_pdrop(fields.get("pdrop", 0)):
+                self._problems.append(problem(row, "pdrop", "a probability in [0, 1)", fields["pdrop"]))
             elif type(propensity) not in (int, float) or not 0.0 < propensity <= 1.0:
                 expected = "one probability per action, the first in (0, 1]"
                 self._problems.append(problem(row, "p", expected, fields.get("p", fields.get("_label_probability"))))
@@ -92,15 +136,22 @@ class _Lines:
         costs = numbers(self._column("_label_cost"), "_label_cost", "a number", self._problems)
         return 0.0 - costs  # avoids -0
 
-    def _classes(self) -> frozenset[str]:
-        named: set[Any] = set()
-        for fields in self._rows:
-            if type(actions := fields.get("a")) is list:
-                named.update(filter(is_action, actions))
-        return frozenset(map(str, named))
+    def _eligible(self) -> Lists:
+        listed = [
+            tuple(map(str, actions))
+            if type(actions := fields.get("a")) is list and all(map(is_action, actions))
+            else None
+            for fields in self._rows
+        ]
+        return Lists(*distinct_of(listed))
+
+    @property
+    def pdrops(self) -> list[float]:
+        """The probability that each decision was dropped. Decisions with an invalid value have a problem."""
+        return [float(value) if _is_pdrop(value := fields.get("pdrop", 0)) else 0.0 for fields in self._rows]
 
     def _features(self) -> tuple[FeatureEntries, ...]:
-        found = _Entries()
+        found = _Entries(self._problems)
         for row, fields in enumerate(self._rows):
             context = fields.get("c")
             if type(context) is not dict:
@@ -122,8 +173,9 @@ class _Lines:
 class _Entries:
     """The entries of all rows, by name and kind."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, tuple[list[int], list[float]]] = {}
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+        self._numbers: dict[str, tuple[list[int], list[bool | int | float]]] = {}
         self._texts: dict[tuple[str, Kind], tuple[list[int], list[str]]] = {}
 
     def add_object(self, row: int, prefix: str, fields: dict[str, Any]) -> None:
@@ -136,13 +188,16 @@ class _Entries:
     def _add(self, row: int, name: str, value: Any, kind: Kind) -> None:
         if type(value) is str:
             rows, entries = self._texts.setdefault((name, kind), ([], []))
-            if value:
+            text = text_of(value)
+            if text:
                 rows.append(row)
-                entries.append(value)
+                entries.append(text)
+            elif value:
+                self._problems.append(problem(row, name, TEXT_OR_NUMBER, value))
         elif type(value) in (int, float, bool):
             places, values = self._numbers.setdefault(name, ([], []))
             places.append(row)
-            values.append(float(value))
+            values.append(value)
         elif type(value) is dict:
             self.add_object(row, name + ".", value)
         elif type(value) is list:
@@ -152,7 +207,7 @@ class _Entries:
 
     def columns(self) -> tuple[FeatureEntries, ...]:
         numeric = [
-            FeatureEntries(name, Kind.NUMERIC, _rows(rows), np.array(values, np.float64), None)
+            FeatureEntries(name, Kind.NUMERIC, _rows(rows), np.array(values, np.float64), None, given=values)
             for name, (rows, values) in self._numbers.items()
         ]
         others = [
@@ -164,6 +219,21 @@ class _Entries:
 
 def _rows(rows: list[int]) -> Int64Array:
     return np.array(rows, np.int64)
+
+
+def _reason_to_leave_out(fields: dict[str, Any]) -> str | None:
+    if "c" not in fields and ("RewardValue" in fields or "Observations" in fields):
+        return "an outcome without a decision"
+    skips = fields.get("_skipLearn")
+    if skips is None and fields.get("DeferredAction") is True:
+        observations = fields.get("o")
+        listed = observations if type(observations) is list else []
+        skips = not any(type(one) is dict and one.get("ActionTaken") is True for one in listed)
+    return "a decision that was not shown (_skipLearn, or DeferredAction without activation)" if skips else None
+
+
+def _is_pdrop(value: object) -> bool:
+    return type(value) in (int, float) and 0.0 <= value < 1.0  # type: ignore[operator]
 
 
 def _played(fields: dict[str, Any]) -> tuple[Any, Any]:

@@ -2,24 +2,36 @@
 
     2:-1:0.25 |user major=engineering age:21 |time hour=9
 
-The reward is the negated cost. Actions without a cost are other actions that could have been played. A line without
-action:cost:probability is a context without a decision. Tags are ignored, because they need not be unique. An id
-consists of the file name and the row number.
+The reward is the negated cost. Actions without a cost are other actions that could have been played: if a line lists
+any, the listed actions are the eligible ones. A line without action:cost:probability is a context without a decision.
+A word that touches the bar is a tag. Tags are ignored, because they need not be unique. An id consists of the file name
+and the row number.
 
 Each namespace is a categorical feature, and the VW features in the namespace are its categories. The VW feature
 `city:paris` becomes the category `city=paris`. Features without a namespace belong to `default`.
 """
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from producers.datasets.logs.formats import vw_labels, vw_words
-from producers.datasets.logs.parsed import ACTION_MAX, FeatureEntries, ParsedBatch, Problem, Texts, is_action, problem
+from producers.datasets.logs.parsed import (
+    ACTION_MAX,
+    FeatureEntries,
+    Lists,
+    ParsedBatch,
+    Problem,
+    Texts,
+    distinct_of,
+    is_action,
+    problem,
+)
 from producers.datasets.logs.streams import LineBlock, Source, line_blocks
 from stream.parsing import parse_number, parse_whole
-from stream.wire.named_features import Kind
+from stream.wire.named_features import Kind, text_of
 
 NOTES = (
     "the reward is the negated cost; an action is identified by its number, starting at 1",
@@ -27,6 +39,9 @@ NOTES = (
 )
 
 DEFAULT_NAMESPACE = "default"
+
+_NOT_FINITE = re.compile(r"[+-]?(nan(\(.*\))?|inf|infinity|[0-9.]+(e[+-]?[0-9]+)?)", re.IGNORECASE)
+"""Text that is read as a number by Vowpal Wabbit. If `parse_number` rejects it, the number is not finite."""
 
 _EXPECTED = f"labels such as 2:0:0.25 (action:cost:probability) before the |, with actions from 1 to {ACTION_MAX}"
 
@@ -56,7 +71,7 @@ class _Lines:
         self._actions: list[str | None] = []
         self._rewards: list[float] = []
         self._propensities: list[float] = []
-        self._others: set[str] = set()
+        self._listed: list[tuple[str, ...] | None] = []
         self._entries: dict[str, tuple[list[int], list[float], list[str]]] = {}
 
     def parse(self) -> ParsedBatch:
@@ -79,20 +94,21 @@ class _Lines:
             ),
             problems=tuple(self._problems),
             where=lambda row: f"line {self.numbers[row]}",
-            other_classes=frozenset(self._others),
+            eligible=Lists(*distinct_of(self._listed)),
         )
 
     def _add_label(self, row: int, label: str) -> None:
         tokens = vw_labels(label)
         action: str | None = None
         cost = propensity = math.nan
+        listed: list[str] = []
         for token in tokens:
             parts = token.split(":")
             number = parse_whole(parts[0])
             if not is_action(number) or len(parts) not in (1, 3) or (len(parts) == 3 and action is not None):
                 self._problems.append(problem(row, "label", _EXPECTED, token))
                 break
-            self._others.add(str(number))
+            listed.append(str(number))
             if len(parts) == 3:
                 action = str(number)
                 read = parse_number(parts[1]), parse_number(parts[2])
@@ -101,6 +117,7 @@ class _Lines:
                     self._problems.append(problem(row, "label", expected, token))
                     break
                 cost, propensity = read[0], read[1]
+        self._listed.append(tuple(listed) if len(listed) > 1 or (listed and action is None) else None)
         self._actions.append(action)
         self._rewards.append(cost)
         self._propensities.append(propensity)
@@ -121,10 +138,12 @@ class _Lines:
             if not feature:
                 continue  # empty name
             number = parse_number(given) if colon else 1.0
+            if number is None and _NOT_FINITE.fullmatch(given):
+                self._problems.append(problem(row, f"{name}: {feature}", "a finite number after the colon", given))
             rows.append(row)
             values.append(weight * (1.0 if number is None else number))
             texts.append(f"{feature}={given}" if number is None else feature)
 
 
 def _texts(texts: list[str]) -> Texts:
-    return Texts.of([text.encode("utf-8", "replace").decode() for text in texts])
+    return Texts.of([text_of(text) or text for text in (one.encode("utf-8", "replace").decode() for one in texts)])

@@ -18,7 +18,8 @@ from pyarrow import parquet
 
 from producers.datasets.base import DatasetError
 from producers.datasets.logs import columns, csv_tables, reading, seen_ids, streams
-from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
+from producers.datasets.logs.checks import CUT_OFF
+from producers.datasets.logs.reading import LogFile, open_log
 from producers.datasets.logs.streams import Source
 from stream.settings.values import OnBadRow
 from stream.wire.named_features import from_plain, to_plain

@@ -185,3 +185,96 @@ def test_vw_formats_reject_a_mapping(tmp_path: Path) -> None:
     (tmp_path / "log.vw").write_text(TEXT)
     with pytest.raises(DatasetError, match="mapping"):
         open_log(tmp_path / "log.vw", mapping())
+
+
+def test_actions_listed_in_a_line_are_the_eligible_ones(tmp_path: Path) -> None:
+    path = tmp_path / "log.vw"
+    path.write_text("1:0:0.5 3 |u a\n4:-1:0.25 |u a\n2 1:-1:0.5 3 4 |u a\n2 3 |u b\n")
+    (batch,) = open_log(path).batches()
+    assert batch.eligible is not None
+    found = [batch.eligible.of(row) for row in range(4)]
+    assert [None if one is None else one.tolist() for one in found] == [[0, 2], None, None, [1, 2]]
+
+
+def test_actions_of_dsjson_are_the_eligible_ones(tmp_path: Path) -> None:
+    log, _ = dsjson(tmp_path, changed(a=[3, 1], p=[0.5, 0.5]), changed(EventId="e3", a=[4, 2, 3, 1], p=[0.25] * 4))
+    eligible = [batch.eligible for batch in log.batches()]
+    assert [None if one is None else one.classes.tolist() for one in eligible] == [[0, 2], []]
+
+
+@pytest.mark.parametrize("tag", ["7", "2:0:0.5", "3:-1:0.25", "x", "'x "])
+def test_word_that_touches_the_bar_is_a_tag(tmp_path: Path, tag: str) -> None:
+    path = tmp_path / "log.vw"
+    path.write_text(f"1:0:0.5 2 {tag}|u a\n2:-1:0.5 1 |u b\n")
+    log = open_log(path)
+    assert log.class_names == ("1", "2")
+    assert [(row["actions"], row["rewards"]) for row in plain(log.batches())] == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("number", ["nan", "-inf", "Infinity", "1e999", "NaN", "-1e400"])
+def test_number_that_is_not_finite_is_reported_in_text(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "log.vw"
+    path.write_text(f"1:0:0.5 |u price:2 city:paris\n2:-1:0.5 |u price:{number}\n2:-1:0.5 |u price:1 city:rome\n")
+    log = open_log(path, on_bad_row="skip")
+    assert len(plain(log.batches())) == 2
+    assert log.skipped == {"u: price: expected a finite number after the colon": 1}
+    assert set(log.encoder.names["u"].indices or ()) == {"price", "city=paris", "city=rome"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"_skipLearn": True},
+        {"DeferredAction": True},
+        {"DeferredAction": True, "o": [{"EventId": "e2", "ActionTaken": False}]},
+    ],
+)
+def test_decision_that_was_not_shown_is_left_out(tmp_path: Path, fields: dict[str, Any]) -> None:
+    hidden = changed(EventId="e9", a=[9, 2], p=[0.5, 0.5], _label_cost=0, **fields)
+    shown = changed(EventId="e3", DeferredAction=True, o=[{"EventId": "e3", "ActionTaken": True}])
+    log, rows = dsjson(tmp_path, DECISION, hidden, shown, changed(EventId="e4", DeferredAction=True, _skipLearn=False))
+    assert [row["id"] for row in rows] == ["e1", "e3", "e4"]
+    assert list(log.skipped.values()) == [1]
+    assert log.class_names == ("1", "2", "3")
+
+
+def test_different_drop_probabilities_are_refused_by_name(tmp_path: Path) -> None:
+    hidden = changed(EventId="e8", _skipLearn=True, pdrop=0.5)
+    same = [changed(EventId=f"e{k}", pdrop=0.75) for k in range(3)]
+    assert len(dsjson(tmp_path, *same[:2], hidden, same[2])[1]) == 3
+    for on_bad_row in ("stop", "skip"):
+        for other in (changed(EventId="e9"), changed(EventId="e9", pdrop=0.1)):
+            with pytest.raises(DatasetError, match=r"line 4, pdrop: expected 0\.75"):
+                dsjson(tmp_path, *same, other, on_bad_row=on_bad_row)
+
+
+@pytest.mark.parametrize("pdrop", [1.0, -0.5, "0.5", None])
+def test_invalid_drop_probability_is_reported(tmp_path: Path, pdrop: Any) -> None:
+    log, rows = dsjson(tmp_path, DECISION, changed(pdrop=pdrop), changed(EventId="e3"), on_bad_row="skip")
+    assert (len(rows), log.skipped) == (2, {"pdrop: expected a probability in [0, 1)": 1})
+
+
+@pytest.mark.parametrize("odd", ["NaN", "n/a", "Infinity", ""])
+@pytest.mark.parametrize("place", [0, 70, 199])
+def test_one_string_does_not_make_a_feature_categorical(tmp_path: Path, odd: str, place: int) -> None:
+    lines = [changed(EventId=f"e{k}", a=[1, 2], p=[0.5, 0.5], c={"price": k + 1.5}) for k in range(200)]
+    lines[place] = changed(EventId="odd", a=[2, 9], p=[0.5, 0.5], c={"price": odd})
+    log, rows = dsjson(tmp_path, *lines, on_bad_row="skip")
+    assert log.n_features == 1
+    assert len(rows) == (199 if odd else 200)
+    assert log.class_names == (("1", "2") if odd else tuple(map(str, range(1, 10))))
+    assert log.skipped == ({"price: expected a finite number, as in nearly all rows": 1} if odd else {})
+    assert [row["x"] for row in rows if row["id"] == "e3"] == [{0: 4.5}]
+    if odd:
+        with pytest.raises(DatasetError, match=f"line {place + 1}, price: "):
+            dsjson(tmp_path, *lines)
+
+
+def test_numbers_of_a_categorical_feature_keep_their_values(tmp_path: Path) -> None:
+    values = ["K1A", 90210, True, 2**53 + 1, "true", "90210.0", 90210.0]
+    log, rows = dsjson(tmp_path, *(changed(EventId=f"e{k}", c={"zip": one}) for k, one in enumerate(values)))
+    assert set(log.encoder.names["zip"].indices or ()) == {"K1A", "90210", "true", "9007199254740993"}
+    x = [row["x"] for row in rows]
+    assert x[1] == x[5] == x[6]
+    assert x[2] == x[4]
+    assert len({tuple(one) for one in x}) == 4
