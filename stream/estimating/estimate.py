@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stream.estimating.bootstrap import poisson_counts
-from stream.estimating.evaluation import Limits, Options, PolicyEvaluation, PolicyEvaluator
+from stream.estimating.evaluation import PROPENSITY_FLOOR, Limits, Options, PolicyEvaluation, PolicyEvaluator
 from stream.estimating.policies import EstimateError, Policy, evaluable_learners
 from stream.estimating.reward_model import RunningRewardModel
 from stream.estimating.rows import Chunk, DecisionLog, chunks
@@ -78,21 +78,23 @@ def limits_of(found: Survey, options: Options) -> Limits:
     """Return the limits on the weights, taken from the options where specified, and otherwise from the log."""
     least = options.propensity_min if options.propensity_min is not None else found.propensity_min
     return Limits(
-        propensity_min=least if found.weighted else 1.0,
+        propensity_min=max(least, PROPENSITY_FLOOR) if found.weighted else 1.0,
         classes_min=found.classes_min,
         clip=options.clip if options.clip is not None else sqrt(max(found.weighted, 1)),
         path_stride=max(1, found.weighted // options.path_points),
+        rounding=found.rounding,
     )
 
 
 def _limit_flags(found: Survey, options: Options) -> list[Flag]:
-    least = options.propensity_min
-    if least is None or not found.weighted or found.propensity_min >= least:
+    least = options.propensity_min or PROPENSITY_FLOOR
+    smallest = found.propensity_min
+    if not found.weighted or smallest + found.rounding.absolute + found.rounding.relative * smallest >= least:
         return []
     return [
         Flag(
             "propensity-below-minimum",
-            f"the smallest propensity is {found.propensity_min:g}, below the given minimum {least:g}: smaller values "
+            f"the smallest propensity is {smallest:g}, below the minimum {least:g}: smaller values "
             "were raised to this minimum, which biases all estimates except those from the direct method",
         )
     ]

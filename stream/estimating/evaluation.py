@@ -36,7 +36,14 @@ from stream.estimating.bootstrap import ResampledSums, percentile_interval
 from stream.estimating.intervals import Interval, Sequence01, bernstein_low, within_01
 from stream.estimating.policies import Policy
 from stream.estimating.rows import Chunk
-from stream.estimating.survey import P_VALUE_MIN, Flag, effective_sample_size, mean_of_weights
+from stream.estimating.survey import (
+    FLOAT32_ERROR,
+    P_VALUE_MIN,
+    Flag,
+    Rounding,
+    effective_sample_size,
+    mean_of_weights,
+)
 from stream.wire.records import FloatArray
 
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
@@ -126,6 +133,11 @@ class Limits(NamedTuple):
     classes_min: int  # the smallest number of eligible classes
     clip: float
     path_stride: int  # number of weighted rows between two points on the path
+    rounding: Rounding = Rounding(0.0, FLOAT32_ERROR)  # how the propensities are rounded
+
+
+PROPENSITY_FLOOR = 1e-140
+"""Smaller propensities are raised to this value, so that the squares of their weights do not overflow."""
 
 
 class Moments:
@@ -179,6 +191,7 @@ class PolicyEvaluator:
         delta = 1.0 - options.confidence
         self._ips_sequence = Sequence01(0.0, delta)
         self._dr_sequence = Sequence01(self._below, delta)
+        self._rounding_sum = 0.0  # the largest possible error of the sum of weights
         self._running_dr_sum = 0.0
         self._path: list[PathPoint] = []
         self._weight_counts = np.zeros(WEIGHT_EDGES.size, np.int64)
@@ -203,6 +216,7 @@ class PolicyEvaluator:
             actions, rewards = chunk.actions[weighted], chunk.rewards[weighted].astype(np.float64)
             propensities = np.maximum(chunk.propensities[weighted], self._limits.propensity_min)
             weights = self.policy.weights(p[rows], actions, propensities)
+            self._rounding_sum += float(weights @ self._limits.rounding.errors(propensities))
             accepted = chunk.accept_uniforms()[weighted] < weights / self._weight_max
             self._add_weighted(terms, rows, actions, rewards, weights, accepted, q[rows])
             self._add_to_sequences(p[rows], actions, rewards, weights, running_q[rows])
@@ -261,7 +275,7 @@ class PolicyEvaluator:
     def result(self, flags: tuple[Flag, ...]) -> PolicyEvaluation:
         """Return the evaluation. The log's flags precede the policy's flags."""
         weights = self._moments["w"]
-        own = weight_flags(weights)
+        own = weight_flags(weights, self._rounding_sum / max(weights.n, 1))
         ess = weights.ess
         # If none of the policy's actions occur in the log, dr consists of the reward model alone. A minimum propensity
         # set by the user rules this out; a minimum estimated from the log does not.
@@ -324,14 +338,21 @@ class PolicyEvaluator:
         return intervals
 
 
-def weight_flags(weights: Moments) -> list[Flag]:
-    """Return flags for weights that make a policy's estimates unreliable."""
+def weight_flags(weights: Moments, rounding: float = FLOAT32_ERROR) -> list[Flag]:
+    """Return flags for weights that make a policy's estimates unreliable.
+
+    Args:
+        weights: The weights.
+        rounding: How much their mean may differ from 1 because propensities are rounded.
+    """
     flags = list[Flag]()
     if weights.n and weights.ess < ESS_MIN:
-        text = f"effective sample size {weights.ess:,.1f} ({weights.n:,} rows), below {ESS_MIN:g}: too few rows"
+        few = weights.n < ESS_MIN
+        reason = "too few rows" if few else f"the weights are too uneven (the largest is {weights.largest:.3g})"
+        text = f"effective sample size {weights.ess:,.1f} ({weights.n:,} rows), below {ESS_MIN:g}: {reason}"
         flags.append(Flag("ess-low", text))
     if weights.n > 1:
-        p_value = mean_of_weights(weights.n, weights.mean, weights.variance)
+        p_value = mean_of_weights(weights.n, weights.mean, weights.variance, rounding)
         if p_value < P_VALUE_MIN:
             flags.append(
                 Flag(

@@ -28,7 +28,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.estimating.evaluation import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
+from stream.estimating.evaluation import (
+    ESS_MIN,
+    PROPENSITY_FLOOR,
+    WEIGHTS_OFF_ONE,
+    Moments,
+    estimate_fields,
+    weight_flags,
+)
 from stream.estimating.intervals import Interval
 from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import LiveEstimate, RunningEstimate
@@ -173,4 +180,4 @@ def target_weight(prediction: Prediction) -> float:
     propensity = prediction.decision.propensity
     if not 0.0 < propensity <= 1.0:  # the comparison is also False for NaN
         return nan
-    return 1.0 / propensity if prediction.target.action == prediction.decision.action else 0.0
+    return 1.0 / max(propensity, PROPENSITY_FLOOR) if prediction.target.action == prediction.decision.action else 0.0

@@ -10,6 +10,7 @@ from scipy.special import chdtrc
 
 from stream.estimating.reward_model import RewardModel
 from stream.estimating.rows import Chunk
+from stream.wire.records import FloatArray
 
 FOLDS = 5
 
@@ -21,6 +22,24 @@ EXPECTED_MIN = 5.0
 
 UNIFORM_WITHIN = 0.01
 """Relative tolerance for a propensity of 1/K; for example, a log may round 1/3 to 0.333."""
+
+
+ROUNDED_DIGITS = range(3, 7)
+"""Numbers of decimal places, and of significant digits, to which a log may round its propensities."""
+
+FLOAT32_ERROR = 1e-7
+"""Relative error of a propensity that was rounded to float32."""
+
+
+class Rounding(NamedTuple):
+    """The largest possible rounding error of a propensity: absolute, and relative to the propensity."""
+
+    absolute: float
+    relative: float
+
+    def errors(self, propensities: FloatArray) -> FloatArray:
+        """Return the largest possible relative error of each propensity and, to first order, of its weight."""
+        return self.absolute / propensities + self.relative
 
 
 class Flag(NamedTuple):
@@ -37,6 +56,7 @@ class Survey(NamedTuple):
     judged: int  # number of events with an action and an outcome
     weighted: int  # number of these events with a propensity in (0, 1]
     propensity_min: float  # smallest of these propensities; NaN if there are none
+    rounding: Rounding  # how these propensities are rounded
     has_delays: bool
     has_times: bool
     has_eligible: bool  # True if any decision lists its eligible classes
@@ -62,6 +82,7 @@ def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
         judged=counts.judged,
         weighted=counts.weighted,
         propensity_min=counts.least if counts.weighted else float("nan"),
+        rounding=counts.rounding,
         has_delays=counts.has_delays,
         has_times=counts.has_times,
         has_eligible=counts.has_eligible,
@@ -79,6 +100,7 @@ class _Counts:
         self.events = self.judged = self.weighted = 0
         self.without_action = self.missing = self.zero = self.above_one = 0
         self.least, self.largest = 1.0, 0.0
+        self._decimals, self._digits = set(ROUNDED_DIGITS), set(ROUNDED_DIGITS)  # possible so far
         self.by_action = np.zeros((n_classes, 2), np.int64)  # columns: number of events without and with an outcome
         self.by_label = np.zeros((n_classes, 2), np.int64)
         self.has_delays = self.has_times = self.has_eligible = False
@@ -98,6 +120,8 @@ class _Counts:
         self.weighted += used.size
         self.least = float(used.min(initial=self.least))
         self.largest = float(used.max(initial=self.largest))
+        self._decimals = {k for k in self._decimals if _are_equal(np.round(used, k), used)}
+        self._digits = {k for k in self._digits if _are_equal(_to_digits(used, k), used)}
         known = (chunk.rewards >= 0).astype(np.int64)
         np.add.at(self.by_action, (chunk.actions[acted], known[acted]), 1)
         labelled = acted & (chunk.labels >= 0)
@@ -111,6 +135,15 @@ class _Counts:
             self.has_eligible |= chunk.eligible.classes.size > 0
             self.classes_min = int(sizes.min(initial=self.classes_min))
             self.classes_max = int(sizes.max(initial=self.classes_max))
+
+    @property
+    def rounding(self) -> Rounding:
+        """The coarsest rounding that all propensities are consistent with."""
+        if self._decimals:
+            return Rounding(0.5 * 10.0 ** -min(self._decimals), FLOAT32_ERROR)
+        if self._digits:
+            return Rounding(0.0, 0.5 * 10.0 ** (1 - min(self._digits)))
+        return Rounding(0.0, FLOAT32_ERROR)
 
     def flags(self) -> Iterator[Flag]:
         of = f"of {self.events:,} events"
@@ -162,11 +195,29 @@ def independence(table: NDArray[np.int64]) -> float:
     return float(chdtrc(pooled.shape[0] - 1, ((pooled - expected) ** 2 / expected).sum()))
 
 
-def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value (normal approximation) of the hypothesis that the mean weight is 1, as it should be."""
+def _to_digits(numbers: FloatArray, digits: int) -> FloatArray:
+    """Round positive numbers to significant digits."""
+    units = 10.0 ** (np.floor(np.log10(np.maximum(numbers, np.finfo(np.float64).tiny))) - digits + 1)
+    return np.round(numbers / units) * units
+
+
+def _are_equal(rounded: FloatArray, numbers: FloatArray) -> bool:
+    return bool((np.abs(rounded - numbers) <= FLOAT32_ERROR * numbers).all())
+
+
+def mean_of_weights(n: int, mean: float, variance: float, rounding: float = FLOAT32_ERROR) -> float:
+    """Return the p-value (normal approximation) of the hypothesis that the mean weight is 1, as it should be.
+
+    Args:
+        n: The number of weights.
+        mean: Their mean.
+        variance: Their variance.
+        rounding: How much the mean may differ from 1 because propensities are rounded.
+    """
+    distance = max(abs(mean - 1.0) - rounding, 0.0)
     if n < 2 or variance <= 0.0:
-        return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
-    return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))
+        return 1.0 if n == 0 or distance == 0.0 else 0.0
+    return float(erfc(distance / sqrt(2.0 * variance / n)))
 
 
 def effective_sample_size(weight_sum: float, square_sum: float) -> float:

@@ -214,15 +214,34 @@ def test_propensities_below_the_given_minimum_are_raised_and_flagged() -> None:
     assert "propensity-below-minimum" in [flag.name for flag in policy.flags]
 
 
-@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
-@pytest.mark.parametrize("propensity", [1e-300, 5e-324])
-def test_intervals_stay_between_0_and_1_if_weights_overflow(propensity: float) -> None:
+@pytest.mark.parametrize("propensity", [1e-12, 1e-155, 1e-300, 5e-324])
+@pytest.mark.parametrize("spec", ["uniform", "constant:a", "logged", "late-ucb", "banditron"])
+def test_tiny_propensity_leaves_finite_numbers_and_a_flag(propensity: float, spec: str) -> None:
     rows = a_log(300)
-    rows.propensities[5] = propensity
-    (policy,) = evaluate(rows, "uniform").policies
+    rows.propensities[5:8] = propensity
+    (policy,) = evaluate(rows, spec).policies
+    assert np.isfinite([policy.ess, policy.weight_max, *(one.value for one in policy.estimates if one.value)]).all()
+    if policy.weight_max > 1e6:
+        assert "too uneven" in next(flag.text for flag in policy.flags if flag.name == "ess-low")
+    else:
+        assert spec != "uniform"
     intervals = [one for estimate in policy.estimates for one in (estimate.bernstein, estimate.anytime)]
     intervals += [one for point in policy.path for one in (point.ips_interval, point.dr_interval)]
     assert all(0.0 <= one.low <= one.high <= 1.0 for one in intervals if one is not None)
+
+
+@pytest.mark.parametrize("digits", [3, 4])
+def test_rounded_minimum_is_not_below_the_given_minimum(digits: int) -> None:
+    rows = a_log(600)
+    least = float(rows.propensities.min())
+    rounded = rows._replace(propensities=np.floor(rows.propensities * 10**digits) / 10**digits - 0.1**digits)
+    for propensities, names in (
+        (rows.propensities.astype(np.float32).astype(np.float64) * (1 - 5e-8), []),
+        (rounded.propensities, ["propensity-below-minimum"]),
+    ):
+        policy = evaluate(rows._replace(propensities=propensities), "uniform", options=Options(propensity_min=least))
+        flags = [flag.name for flag in policy.policies[0].flags]
+        assert [name for name in flags if name == "propensity-below-minimum"] == names
 
 
 def test_log_without_outcomes_is_rejected() -> None:

@@ -7,6 +7,8 @@ from scipy.stats import chi2_contingency
 from producers.datasets.log import MISSING
 from stream.estimating.rows import LogBatch, chunks
 from stream.estimating.survey import (
+    FLOAT32_ERROR,
+    Rounding,
     Survey,
     effective_sample_size,
     independence,
@@ -116,3 +118,22 @@ def test_effective_sample_size_equals_kishs_formula() -> None:
     weights = np.array([1.0, 1.0, 2.0, 0.0])
     assert effective_sample_size(weights.sum(), weights @ weights) == pytest.approx(16 / 6)
     assert effective_sample_size(0.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("digits", [3, 4, 6])
+@pytest.mark.parametrize("classes", [3, 7, 90])
+def test_rounded_propensities_of_a_uniform_log_raise_no_flag(digits: int, classes: int) -> None:
+    exact = 1.0 / classes
+    for rounded in (round(exact, digits), float(f"{exact:.{digits - 1}e}"), float(np.float32(exact))):
+        found = surveyed(a_log(2_000)._replace(propensities=np.full(2_000, rounded)))
+        weight = exact / rounded
+        error = float(found.rounding.errors(np.array([rounded]))[0]) * weight
+        assert mean_of_weights(2_000, weight, 0.0, error) == 1.0
+        assert mean_of_weights(2_000, weight + 3 * error, 0.0, error) == 0.0
+
+
+def test_exact_propensities_are_not_taken_for_rounded_ones() -> None:
+    propensities = np.random.default_rng(1).uniform(0.1, 1.0, 1_000)
+    rows = a_log(1_000)
+    assert surveyed(rows._replace(propensities=propensities)).rounding == Rounding(0.0, FLOAT32_ERROR)
+    assert surveyed(rows._replace(propensities=propensities.round(4))).rounding.absolute == 0.5e-4

@@ -146,9 +146,8 @@ def test_classes_eligible_classes_and_the_mapping_agree(tmp_path: Path) -> None:
         label="y", eligible="ok", classes=[0, 1.0, "2.0", True], propensity=None, features={"numeric": ["x"]}
     )
     csv = b"a,y,ok,x,r\n0.0,1,0|1|True,1,1\n2,true,2.0|0,2,0\n"
-    lines = (
-        b'{"a": 0, "y": 1.0, "ok": [0.0, 1, true], "x": 1, "r": 1}\n{"a": 2, "y": true, "ok": ["2", 0], "x": 2, "r": 0}'
-    )
+    lines = b'{"a": 0, "y": 1.0, "ok": [0.0, 1, true], "x": 1, "r": 1}\n'
+    lines += b'{"a": 2, "y": true, "ok": ["2", 0], "x": 2, "r": 0}\n'
     for content in (csv, lines):
         log, rows = read(tmp_path / "log", content, given=given)
         assert log.class_names == ("0", "1", "2", "true")
