@@ -20,7 +20,7 @@ LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
 
 SAMPLED = 1_000
-"""Number of rows read to determine which optional values a log contains."""
+"""Number of rows whose logged delays are used for planning."""
 
 
 class DatasetError(OnebitError, ValueError):
@@ -198,16 +198,20 @@ class Dataset:
         return None
 
     def has_labels(self) -> bool:
-        """Return whether the true classes are known. For a log, only the first rows are checked."""
+        """Return whether any true classes are known."""
         return True
 
     def has_logged(self) -> bool:
-        """Return whether there are logged decisions. Only the first rows are checked."""
-        return any(self.logged(row) is not None for row in range(min(SAMPLED, self.rows)))
+        """Return whether there are logged decisions."""
+        return False
 
     def has_eligible(self) -> bool:
-        """Return whether contexts list eligible classes. Only the first rows are checked."""
-        return any(self.eligible(row) is not None for row in range(min(SAMPLED, self.rows)))
+        """Return whether contexts list eligible classes."""
+        return False
+
+    def has_delays(self) -> bool:
+        """Return whether there are logged feedback delays."""
+        return False
 
     def logged_delays_ms(self) -> list[int]:
         """Return the logged feedback delays for the first rows, or an empty list if this is not a log."""

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from producers.datasets.base import (
     SAMPLED,
@@ -21,9 +21,13 @@ from producers.datasets.base import (
     Rows,
     UnknownEventError,
 )
+from stream.wire.codec import ID_BYTES_MAX
 from stream.wire.records import IndexArray, Logged
 
 MISSING = -1
+
+Column = Literal["labels", "actions", "eligible", "delays_ms"]
+"""The columns of a log that can be empty in all rows."""
 
 
 class LoggedOutcome(NamedTuple):
@@ -56,29 +60,58 @@ class LogRows(Rows, Protocol):
         """Return the row with this id, or None."""
         ...
 
+    def tildes(self) -> int:
+        """Return the greatest number of consecutive tildes at the end of an id, or before the digits at its end."""
+        ...
+
+    def has(self, column: Column, rows: slice) -> bool:
+        """Return whether any of these rows has a value in a column."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LogDataset(Dataset):
     """The decisions in a log as a data set. Rows have their own ids and outcomes, and may have labels."""
 
     log: LogRows  # the same object as `source`, with its exact type
+    mark: str  # separates an id from its epoch; longer than the tildes in any id
+    first: int = 0  # number of the first row in the log
 
     def event_id(self, row: int, epoch: int = 0) -> str:
-        """Return the row's id in the log. From the second epoch on, the id has the epoch as a suffix."""
+        """Return the row's id in the log. From the second epoch on, the id has the epoch as a suffix.
+
+        If the id would become too long, its row number replaces it, with two marks. No id in the log has as many
+        tildes before the digits at its end, so ids of later epochs are neither ids in the log nor equal to each other.
+
+        Raises:
+            DatasetError: the log's ids have so many tildes that no id for a later epoch is short enough.
+        """
         event_id = self.log.event_id(row)
-        return f"{event_id}~{epoch}" if epoch else event_id
+        if not epoch:
+            return event_id
+        for later in (f"{event_id}{self.mark}{epoch}", f"{self.first + row}{self.mark * 2}{epoch}"):
+            if len(later.encode()) <= ID_BYTES_MAX:
+                return later
+        raise DatasetError(
+            f"{self.name}: expected ids with at most 100 consecutive tildes before the digits at their end; got "
+            f"{len(self.mark) - 1}. Rename the ids, or replay one epoch"
+        )
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
         """Return an event's epoch and row. Raise UnknownEventError if the event does not belong to this log."""
         row = self.log.row_of(event_id)
         if row is not None:
             return 0, row
-        own, _, epoch = event_id.rpartition("~")
-        row = self.log.row_of(own) if _EPOCH.fullmatch(epoch) else None
-        if row is None:
-            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the replay's log"
-            raise UnknownEventError(message)
-        return int(epoch), row
+        own, mark, epoch = event_id.rpartition(self.mark)
+        if mark and _EPOCH.fullmatch(epoch):
+            number = own.removesuffix(self.mark)
+            row = self.log.row_of(own)
+            if row is None and number != own and _ROW.fullmatch(number):
+                row = int(number) - self.first
+            if row is not None and 0 <= row < self.rows and self.event_id(row, int(epoch)) == event_id:
+                return int(epoch), row
+        message = f"event {event_id[:100]!r} does not belong to {self.name}; use the replay's log"
+        raise UnknownEventError(message)
 
     def known_of(self, event_id: str) -> Known:
         """Return an event's known outcome."""
@@ -107,8 +140,20 @@ class LogDataset(Dataset):
         return None if _are_numbers(self.class_names) else self.class_names
 
     def has_labels(self) -> bool:
-        """Return whether any of the first rows has a label."""
-        return any(outcome.label is not None for outcome in self._first_outcomes())
+        """Return whether any row has a label."""
+        return self.log.has("labels", slice(self.rows))
+
+    def has_logged(self) -> bool:
+        """Return whether any row has an action."""
+        return self.log.has("actions", slice(self.rows))
+
+    def has_eligible(self) -> bool:
+        """Return whether any row lists its eligible classes."""
+        return self.log.has("eligible", slice(self.rows))
+
+    def has_delays(self) -> bool:
+        """Return whether any row has a feedback delay."""
+        return self.log.has("delays_ms", slice(self.rows))
 
     def logged_delays_ms(self) -> list[int]:
         """Return the feedback delays for the first rows."""
@@ -126,7 +171,7 @@ class LogDataset(Dataset):
                 raise DatasetError(f"{self.name}: no decisions in the range; the log covers {begun_ms} to {last_ms} ms")
         count = stop - first if limit is None else min(limit, stop - first)
         part = _Part(self.log, first, count)
-        return replace(self, rows=count, source=part, log=part)
+        return replace(self, rows=count, source=part, log=part, first=self.first + first)
 
     def _first_outcomes(self) -> Iterator[LoggedOutcome]:
         return (self.log.outcome(row) for row in range(min(SAMPLED, self.rows)))
@@ -147,7 +192,9 @@ def log_dataset(
     uneven: str = "",
 ) -> LogDataset:
     """Return a stored log as a data set."""
-    return LogDataset(name, name, rows, n_features, len(class_names), class_names, terms, source, source, uneven=uneven)
+    mark = "~" * (source.tildes() + 1)
+    n_classes = len(class_names)
+    return LogDataset(name, name, rows, n_features, n_classes, class_names, terms, source, source, mark, uneven=uneven)
 
 
 @lru_cache(maxsize=8)  # called for each context in a replay
@@ -156,6 +203,7 @@ def _are_numbers(names: tuple[str, ...]) -> bool:
 
 
 _EPOCH = re.compile("[1-9][0-9]{0,17}")
+_ROW = re.compile("0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +232,10 @@ class _Part:
     def row_of(self, event_id: str) -> int | None:
         row = self.source.row_of(event_id)
         return None if row is None or not 0 <= row - self.first < self.count else row - self.first
+
+    def tildes(self) -> int:
+        return self.source.tildes()
+
+    def has(self, column: Column, rows: slice) -> bool:
+        start, stop, _ = rows.indices(self.count)
+        return self.source.has(column, slice(self.first + start, self.first + stop))

@@ -28,7 +28,7 @@ def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
 def feedback_plan(feedback: FeedbackSettings, dataset: Dataset) -> FeedbackPlan:
     """Return the plan for delays, losses and duplicates."""
     if feedback.delay == LOGGED:
-        if not dataset.logged_delays_ms():
+        if not dataset.has_delays():
             raise SettingsError(
                 f"--delay logged: {dataset.name} has no feedback times. Use a delay distribution, such as "
                 "--delay exponential:10s"

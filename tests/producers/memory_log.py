@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from producers.datasets.base import Block, Row
-from producers.datasets.log import MISSING, LogDataset, LoggedOutcome, LogRows, log_dataset
+from producers.datasets.log import MISSING, Column, LogDataset, LoggedOutcome, LogRows, log_dataset
 from stream.wire.records import Features
 
 
@@ -16,6 +16,7 @@ class MemoryLog(LogRows):
 
     outcomes: Sequence[LoggedOutcome]
     n_features: int = 4
+    ids: Sequence[str] = ()
     rows: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,15 +42,22 @@ class MemoryLog(LogRows):
         return self.outcomes[row]
 
     def event_id(self, row: int) -> str:
-        return f"visit-{row}"
+        return self.ids[row] if self.ids else f"visit-{row}"
 
     def row_of(self, event_id: str) -> int | None:
         return self.rows.get(event_id)
 
+    def tildes(self) -> int:
+        return max(len(one.rstrip("0123456789")) - len(one.rstrip("0123456789").rstrip("~")) for one in self.rows)
 
-def log_of(outcomes: Sequence[LoggedOutcome]) -> LogDataset:
+    def has(self, column: Column, rows: slice) -> bool:
+        field = {"labels": "label", "actions": "action", "eligible": "eligible", "delays_ms": "delay_ms"}[column]
+        return any(getattr(one, field) is not None for one in self.outcomes[rows])
+
+
+def log_of(outcomes: Sequence[LoggedOutcome], ids: Sequence[str] = ()) -> LogDataset:
     """Return a data set with three classes and these outcomes."""
-    return log_dataset(MemoryLog(outcomes), len(outcomes), 4, ("a", "b", "c"), "visits")
+    return log_dataset(MemoryLog(outcomes, ids=ids), len(outcomes), 4, ("a", "b", "c"), "visits")
 
 
 def clicks(rows: int, gap_ms: int = 1_000, delay_ms: int | None = 500) -> LogDataset:

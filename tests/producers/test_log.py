@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -14,7 +15,7 @@ from producers.replay.program import ReplayProgram, Slip, resume_position
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
-from stream.wire.codec import HEADERS
+from stream.wire.codec import HEADERS, ID_BYTES_MAX
 from stream.wire.records import Logged, Record, TopicPartition
 from tests.pipeline import TOPICS
 from tests.producers.memory_log import clicks, log_of
@@ -55,6 +56,37 @@ class World:
             program.step(0)
         assert program.timetable.slip == Slip()
         return [((record.key or b"").decode(), record.append_ms - begun_ms) for record in self.records(TOPICS.contexts)]
+
+
+AWKWARD = ["a", "a~1", "a~~7", "12", "0~~1", "x" * 255, "é" * 128, "b~", "~", "1~~~1", "0"]
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_ids_of_later_epochs_are_unique_and_short(part: bool) -> None:
+    outcomes = [LoggedOutcome(k, None, 0, 0.5, 1, None) for k in range(len(AWKWARD))]
+    data = log_of(outcomes, AWKWARD)
+    if part:
+        data = data.part(3, None, None)
+    ids = [data.event_id(row, epoch) for epoch in range(13) for row in range(data.rows)]
+    assert len({*ids, *AWKWARD}) == len(ids) + (3 if part else 0)
+    assert max(len(one.encode()) for one in ids) <= ID_BYTES_MAX
+    assert [data.parse_event_id(one) for one in ids] == [(e, row) for e in range(13) for row in range(data.rows)]
+
+
+def test_ids_with_too_many_tildes_allow_one_epoch_only() -> None:
+    data = log_of([LoggedOutcome(0, None, 0, 0.5, 1, None)] * 2, ["~" * 200, "a"])
+    assert data.event_id(0) == "~" * 200
+    with pytest.raises(DatasetError, match="got 200"):
+        data.event_id(0, 1)
+
+
+def test_optional_values_may_first_appear_late() -> None:
+    empty = LoggedOutcome(0, None, None, None, None, None)
+    full = LoggedOutcome(0, 1, 0, 0.5, 1, 5, np.array([0, 1], np.int32))
+    data = log_of([*[empty] * 3_000, full])
+    assert (data.has_labels(), data.has_logged(), data.has_eligible(), data.has_delays()) == (True,) * 4
+    without = data.part(None, None, 3_000)
+    assert (without.has_labels(), without.has_logged(), without.has_eligible(), without.has_delays()) == (False,) * 4
 
 
 def test_event_id_of_a_log_has_the_epoch_as_suffix() -> None:

@@ -3,6 +3,7 @@
 The directory contains `log.json`, which is written last, and one file of little-endian numbers per column.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from producers.datasets.base import DatasetError, OffsetArray, SparseRows
-from producers.datasets.log import MISSING, LoggedOutcome
+from producers.datasets.log import MISSING, Column, LoggedOutcome
 from producers.datasets.logs.reading import LogFile
 from producers.datasets.logs.seen_ids import hashes_of
 from stream.estimating.rows import Eligible, LogBatch
@@ -24,6 +25,7 @@ from stream.wire.records import FloatArray, IndexArray
 VERSION = 2
 
 _CONTENT = "log.json"
+_TILDES = re.compile("(~+)[0-9]*$")
 _COLUMNS: dict[str, str] = {
     "indices": "<i4", "values": "<f8", "offsets": "<i8", "decided_at_ms": "<i8", "labels": "<i8", "actions": "<i8",
     "propensities": "<f8", "rewards": "<i8", "delays_ms": "<i8", "id_hashes": "<u8", "id_rows": "<i8",
@@ -87,6 +89,20 @@ class StoredLog(SparseRows):
                 return row
             place += 1
         return None
+
+    def tildes(self) -> int:
+        """See `LogRows.tildes`."""
+        if not (self.id_bytes == ord("~")).any():
+            return 0
+        ends = (_TILDES.search(self.event_id(row)) for row in range(self.rows))
+        return max((len(found[1]) for found in ends if found is not None), default=0)
+
+    def has(self, column: Column, rows: slice) -> bool:
+        """See `LogRows.has`."""
+        if column == "eligible":
+            start, stop, _ = rows.indices(self.rows)
+            return bool(self.eligible_offsets[stop] > self.eligible_offsets[start])
+        return bool((getattr(self, column)[rows] != MISSING).any())
 
     def batches(self, size: int = 16_384) -> Iterator[LogBatch]:
         """Yield all rows as log batches."""
