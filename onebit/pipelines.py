@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit.testing.embedded import EmbeddedPipeline
+from onebit.testing.pipeline import checked_id, feedback_of
 from onebit.use_cases.promote import write_promotion
 from stream.errors import OnebitError
 from stream.parsing import format_duration, parse_duration
@@ -101,8 +102,14 @@ class Pipeline:
             reward: 1 if the decision's action was right, otherwise 0.
             after: Virtual delay, such as 30s.
             fields: Optional fields `action` and `label`; see docs/topics.md.
+
+        Raises:
+            NotSendableError: the id is not a string, or another value is not a whole number.
         """
-        self._send(partial(self.test.feedback, event_id, reward, **fields), after)
+        checked = feedback_of(event_id, reward, **fields)
+        self._send(
+            partial(self.test.feedback, event_id, checked.reward, action=checked.action, label=checked.label), after
+        )
 
     def shown(self, event_id: str, *, after: str = "0ms") -> None:
         """Report, now or after a virtual delay, that a deferred decision was shown.
@@ -111,7 +118,7 @@ class Pipeline:
             event_id: The decision's id.
             after: Virtual delay, such as 5s.
         """
-        self._send(partial(self.test.shown, event_id), after)
+        self._send(partial(self.test.shown, checked_id(event_id)), after)
 
     def _send(self, write: Callable[[], None], after: str) -> None:
         if delay_ms := parse_duration(after):

@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import orjson
 
+from stream.errors import OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_in_order, read_partition
 from stream.recovery.steps import JournalFollower
@@ -24,6 +26,50 @@ LIVES_MAX = 5
 
 Event = dict[str, Any]
 """A record's value as JSON; see docs/topics.md."""
+
+
+class NotSendableError(OnebitError, TypeError):
+    """An event id is not a string, or a reward, action or label is not a whole number."""
+
+
+def feedback_of(event_id: str, reward: int, action: int | None = None, label: int | None = None) -> Feedback:
+    """Create feedback from values that may be numpy scalars, or floats such as 1.0.
+
+    Raises:
+        NotSendableError: a value has the wrong type.
+    """
+    return Feedback(
+        checked_id(event_id), _whole("reward", reward), _optional("label", label), _optional("action", action)
+    )
+
+
+def checked_id(event_id: str) -> str:
+    """Return an event id.
+
+    Raises:
+        NotSendableError: the id is not a string.
+    """
+    if not isinstance(event_id, str):
+        raise NotSendableError(f"event id: expected a string, such as 'visit-7'; got {event_id!r}")
+    return event_id
+
+
+def _optional(name: str, value: object) -> int | None:
+    return None if value is None else _whole(name, value)
+
+
+def _whole(name: str, value: object) -> int:
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool | int | float) and plain == plain // 1:
+        return int(plain)
+    raise NotSendableError(f"{name}: expected a whole number, such as 1; got {value!r}")
+
+
+def _plain(value: object) -> object:
+    """Convert values that `orjson` does not convert, such as a column of a matrix."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 class PipelineUnderTest(ABC):
@@ -61,7 +107,7 @@ class PipelineUnderTest(ABC):
 
     def feedback(self, event_id: str, reward: int, *, action: int | None = None, label: int | None = None) -> None:
         """Send feedback, as a service would."""
-        self.send(self.topics.feedback, event_id, encode_feedback(Feedback(event_id, reward, label, action)))
+        self.send(self.topics.feedback, event_id, encode_feedback(feedback_of(event_id, reward, action, label)))
 
     def shown(self, event_id: str) -> None:
         """Report that a deferred decision was shown, as a service would."""
@@ -70,8 +116,8 @@ class PipelineUnderTest(ABC):
     def send(self, topic: str, event_id: str, value: bytes | Mapping[str, Any]) -> None:
         """Write any record with the event id as its key. The topic's name may omit the prefix."""
         name = topic if topic in self.topics else self.prefix + topic
-        key = event_id.encode()
-        data = value if isinstance(value, bytes) else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+        key = checked_id(event_id).encode()
+        data = value if isinstance(value, bytes) else orjson.dumps(value, _plain, orjson.OPT_SERIALIZE_NUMPY)
         self._touched[event_id] = None
         self._producer.send(name, partition_for(key, self.partitions), key, data, HEADERS)
         self._producer.flush()

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import onebit
 from onebit.testing.embedded import EmbeddedPipeline
 from onebit.testing.processes import Programs
 
@@ -63,3 +66,36 @@ def test_programs_resolve_paths_in_the_given_directory(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     program = Programs(tmp_path / "logs", {}, tmp_path).start("data", "show", "mine.svm")
     assert program.wait() == 0, program.said()
+
+
+@pytest.mark.parametrize("reward", [True, 1.0, np.int64(1), np.bool_(True), np.float32(1), np.uint8(1)])
+@pytest.mark.parametrize("delay", ["0ms", "3s"])
+def test_values_may_be_numpy_scalars_and_arrays(reward: Any, delay: str) -> None:
+    matrix = np.arange(8.0).reshape(4, 2)
+    with onebit.embedded(n_classes=3, n_features=4, learner="banditron") as pipeline:
+        action = np.int64(pipeline.decide("a", matrix[:, 1], eligible=np.array([0, 2])).action)  # type: ignore[arg-type]
+        numbers: Any = [np.float32(value) for value in matrix[:, 0]]
+        pipeline.decide("b", numbers)
+        pipeline.feedback("a", reward, action=action, after=delay)  # type: ignore[arg-type]
+        pipeline.settle()
+        assert (pipeline.example("a")["outcome"], pipeline.ledger.matched) == ("matched", 1)
+
+
+@pytest.mark.parametrize("reward", [0.5, np.float64(0.5), "1", None, float("nan"), float("inf"), np.array([1, 2])])
+def test_reward_that_is_no_whole_number_is_refused_at_the_call(reward: Any) -> None:
+    with onebit.embedded(n_classes=3, n_features=1, learner="banditron") as pipeline:
+        pipeline.decide("a", [1.0])
+        with pytest.raises(onebit.OnebitError, match="reward: expected a whole number"):
+            pipeline.feedback("a", reward, after="5s")
+
+
+@pytest.mark.parametrize("event_id", [7, None, b"a", np.int64(7)])
+def test_id_that_is_no_string_is_refused_at_the_call(event_id: Any) -> None:
+    with onebit.embedded(n_classes=3, n_features=1, learner="banditron") as pipeline:
+        for call in (
+            lambda: pipeline.decide(event_id, [1.0]),
+            lambda: pipeline.feedback(event_id, 1, after="1s"),
+            lambda: pipeline.shown(event_id, after="1s"),
+        ):
+            with pytest.raises(onebit.OnebitError, match="event id: expected a string"):
+                call()

@@ -232,7 +232,8 @@ def _time_ms(value: Any, unit: Unit | None) -> int | None:
     number = None if isinstance(value, bool) else _number(value)
     if number is None:
         try:
-            moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+            # BigQuery writes "2024-05-01 10:00:00.218 UTC". A time without a zone is UTC.
+            moment = datetime.fromisoformat(value.removesuffix(" UTC")) if isinstance(value, str) else value
             # `timestamp()` returns a float, which may be a millisecond too small
             since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
             number_ms = (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000

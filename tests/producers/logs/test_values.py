@@ -203,3 +203,12 @@ def test_repeated_header_lines_leave_no_class(tmp_path: Path) -> None:
     assert (len(found), log.class_names) == (6, ("left", "right"))
     assert list(log.encoder.names["country"].indices or ()) == ["de", "fr"]
     assert sum(log.skipped.values()) == 2
+
+
+@pytest.mark.parametrize("suffix", ["", "Z", " UTC", "+00", "+00:00"])
+@pytest.mark.parametrize("digits", ["", ".2", ".218", ".218000", ".2180000"])
+def test_times_are_read_as_databases_write_them(tmp_path: Path, suffix: str, digits: str) -> None:
+    content = f"a,t,c\nx,2024-05-01 10:00:00{digits}{suffix},u\ny,2024-05-01 10:00:01{digits}{suffix},u\n".encode()
+    given = mapping(timestamp="t", propensity=None, reward=None, features={"categorical": ["c"]})
+    _, rows = read(tmp_path / "log", content, given=given)
+    assert [row["decided_at_ms"] // 1_000 for row in rows] == [1_714_557_600, 1_714_557_601]
