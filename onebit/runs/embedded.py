@@ -31,7 +31,8 @@ from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import audit_partition, latencies_of
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example
-from stream.wire.ledger import total_ledger
+from stream.wire.dead_letters import decode_dead_letter
+from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Example, TopicPartition
 from stream.wire.typed_fields import PredictionFields
 
@@ -295,6 +296,33 @@ class RunEnd(NamedTuple):
     replicas: tuple[ReplicaReport, ...] = ()
 
 
+class NoDecisionsError(OnebitError, ValueError):
+    """A run made no decision, because all contexts were malformed. The message contains the first reason."""
+
+    exit_code = ExitCode.USAGE
+
+
+def _malformed_warnings(broker: Broker, run: Run, ledger: Ledger) -> tuple[str, ...]:
+    """Return a warning if some contexts were malformed.
+
+    Raises:
+        NoDecisionsError: all contexts were malformed.
+    """
+    malformed, seen = ledger.context_malformed, ledger.contexts
+    if not malformed:
+        return ()
+    letters = (
+        decode_dead_letter(record)
+        for partition in range(run.partitions)
+        for record in read_partition(broker, TopicPartition(run.topics.dead_letter, partition))
+    )
+    reason = next((letter.reason for letter in letters if letter.topic == run.topics.contexts), "unknown reason")
+    least = "; set --propensity-min to the smallest propensity in the log" if "propensity_min" in reason else ""
+    if malformed == seen:
+        raise NoDecisionsError(f"{run.dataset.name}: all {seen:,} contexts are malformed: {reason}{least}")
+    return (f"{malformed:,} of {seen:,} contexts are malformed, and have no decision; the first: {reason}{least}",)
+
+
 def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_time: bool = False) -> RunReport:
     """Create the report: read the ledger and the delays from the topics, and audit the learner's counts."""
     task, topics = run.task, run.topics
@@ -303,6 +331,8 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}", limited=False)
+    ledger = total_ledger(finding.learner for finding in findings)
+    malformed_warnings = _malformed_warnings(broker, run, ledger)
     log = audit_log(broker, topics, run.partitions) if end.model == "shared" else None
     for fault in () if log is None else log.faults:
         announce(f"log of the shared model: {fault}", limited=False)
@@ -322,7 +352,7 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
         events=run.events,
         classes=task.n_classes,
         features=task.n_features,
-        ledger=total_ledger(finding.learner for finding in findings),
+        ledger=ledger,
         audit_ok=all(finding.ok for finding in (*findings, *(() if log is None else (log,)))),
         model_behind=None if log is None else log.behind,
         errors=judge.curve.summary(),
@@ -336,7 +366,7 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
         versions=versions(),
         feedback_after_end=found.after_end,
         delayed=settlements.curve(judge.decided_ms),
-        warnings=feedback_warnings(found, run.events, run.replay.rate_per_s),
+        warnings=(*malformed_warnings, *feedback_warnings(found, run.events, run.replay.rate_per_s)),
         constant_error_rate=constant_error_rate(judge.labels),
         latency=quantiles(latencies),
         estimate=from_topics(broker, topics, run.partitions, live_estimator()).now() if run.is_estimated else None,

@@ -11,6 +11,7 @@ import orjson
 from producers.data import uneven_warning
 from producers.datasets.base import DatasetError
 from producers.datasets.log import MISSING
+from producers.datasets.logs.columns import is_empty
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
 from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
@@ -82,10 +83,18 @@ def summarise_log(
 
 
 def _guess(source: Source, kind: Format) -> Guess:
-    table = next(table_reader(kind).tables(source, None), None)
+    tables = table_reader(kind).tables
+    table = next(tables(source, None), None)
     if table is None:
         raise DatasetError(f"{source.name} ({kind}) has no rows")
-    return guess(table)
+    columns = dict(table.columns)
+    empty = [name for name, column in columns.items() if is_empty(column)]
+    for later in tables(source, empty) if empty else ():  # a column may have its first values late in the file
+        columns |= {name: later.columns[name] for name in empty if not is_empty(later.columns[name])}
+        empty = [name for name in empty if is_empty(columns[name])]
+        if not empty:
+            break
+    return guess(table._replace(columns=columns))
 
 
 def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:

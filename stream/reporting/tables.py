@@ -165,19 +165,20 @@ _COUNTS: dict[str, Callable[[RunReport], int]] = {
     "unmatched": lambda run: run.ledger.unmatched,
     "unshown": lambda run: run.ledger.unshown,
     "expired": lambda run: run.ledger.expired,
+    "malformed": lambda run: run.malformed,
     "late": lambda run: run.ledger.late,
     "duplicate": lambda run: run.duplicates,
 }
 
-_IF_ANY = ("unmatched", "unshown")
+_IF_ANY = ("unmatched", "unshown", "malformed")
 
 
 def comparison(reports: Sequence[RunReport]) -> Table:
     """Return a table of runs, sorted by error. Runs that differ only in their seed share a row, which shows the means.
 
     Counts that are equal in all runs are moved to the notes. To fit the table into 80 characters, differing counts of
-    late and duplicate feedback are shown only in the ledgers. Unmatched and unshown decisions have a column only if
-    there are any.
+    late and duplicate feedback are shown only in the ledgers. Unmatched and unshown decisions, and malformed records,
+    have a column only if there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
@@ -191,7 +192,7 @@ def comparison(reports: Sequence[RunReport]) -> Table:
     same = [f"{cells[0]} {column}" for column, cells in counts.items() if len(set(cells)) == 1]
     columns |= {
         name: counts[name]
-        for name in ("matched", "unmatched", "unshown", "expired")
+        for name in ("matched", "unmatched", "unshown", "expired", "malformed")
         if len(set(counts.get(name, ()))) > 1
     }
     columns["wall time"] = [duration(series.mean(lambda run: run.wall_s)) for series in found]

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,19 @@ import pytest
 
 from onebit.cli.app import main
 from onebit.runs import plan as run_plan
-from onebit.runs.embedded import prepare_embedded, run_embedded
+from onebit.runs.embedded import NoDecisionsError, prepare_embedded, run_embedded
 from onebit.runs.on_kafka import LEARNER, ProgramEndedError, _Programs, _programs
 from onebit.runs.plan import choose_learners, resolve_run
 from producers import data
 from producers.data import check_play, dataset_of
 from producers.datasets.base import Dataset, DatasetError
+from producers.datasets.log import LoggedOutcome
 from producers.feedback.plan import feedback_plan, feedback_speed
 from producers.replay.options import events_of, replay_options
 from stream.errors import ExitCode
 from stream.measures.errors import ErrorCurve
 from stream.reporting.run_report import RunReport
+from stream.reporting.tables import comparison
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings, load_settings
 from stream.task.settings import PolicyError, Unsuitable
@@ -53,6 +56,28 @@ def test_logged_actions_are_replayed_in_log_time() -> None:
     assert report.errors.events == 360, "the error rate excludes events without an outcome"
     assert report.errors.error_rate == pytest.approx(2 / 3, abs=0.08), "the log's policy is uniform"
     assert report.virtual_s == pytest.approx(399 / 60 + 600, abs=1.0)
+
+
+def with_propensities(rows: int, propensities: Sequence[float]) -> Dataset:
+    """Return a log with one action and these propensities in turn."""
+    turns = [propensities[row % len(propensities)] for row in range(rows)]
+    return log_of([LoggedOutcome(None, None, 0, propensity, 1, None) for propensity in turns])
+
+
+def test_run_whose_contexts_are_all_malformed_is_an_error_with_the_reason() -> None:
+    log = with_propensities(40, [0.6, 0.3, 0.1])
+    with pytest.raises(NoDecisionsError, match=r"all 40 contexts are malformed: .*0\.3333.*--propensity-min") as caught:
+        run(log, play="match", delay="none")
+    assert caught.value.exit_code is ExitCode.USAGE
+    report = run(log, play="match", delay="none", propensity_min=0.1)
+    assert (report.ledger.decided, report.malformed, report.warnings) == (40, 0, ())
+
+
+def test_some_malformed_contexts_are_a_warning_and_a_count() -> None:
+    report = run(with_propensities(40, [1 / 3, 0.5]), play="match", delay="none")
+    assert (report.ledger.decided, report.malformed, report.ledger_ok) == (20, 20, True)
+    assert "20 of 40 contexts are malformed" in report.warnings[0]
+    assert any("20 malformed" in note for note in comparison([report]).notes)
 
 
 @pytest.mark.slow
@@ -122,9 +147,13 @@ def test_log_with_labels_gives_feedback_on_any_action() -> None:
 def test_contexts_without_a_required_propensity_become_dead_letters() -> None:
     data = clicks(30)
     without = log_of([data.log.outcome(row)._replace(propensity=None) for row in range(30)])
-    report = run(without, learner=["banditron"], play="logged", delay="none")
-    assert report.ledger == Ledger(contexts=30, context_malformed=30)
+    some = [data.log.outcome(row) for row in range(10)]
+    partly = log_of([*some, *(without.log.outcome(row) for row in range(10, 30))])
+    report = run(partly, learner=["banditron"], play="logged", delay="none")
+    assert (report.ledger.contexts, report.ledger.decided, report.ledger.context_malformed) == (30, 10, 20)
     assert report.ledger_ok
+    with pytest.raises(NoDecisionsError, match=r"logged\.propensity"):
+        run(without, learner=["banditron"], play="logged", delay="none")
     assert run(without, play="logged", delay="none", window="1s").ledger.decided == 30
 
 

@@ -111,3 +111,18 @@ def test_invalid_features_file_is_rejected(tmp_path: Path, onebit: Onebit) -> No
         raised = onebit("learn", "--features", name, "--n-classes", "3")
         assert raised.code == ExitCode.USAGE
         assert f"--features {name}: expected a file from `onebit data show --save-features`" in raised.err
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_column_whose_values_begin_late_is_guessed(tmp_path: Path, onebit: Onebit, kind: str) -> None:
+    rows = [{"action": k % 3, "reward": k % 2, "x": k / 7, "city": ""} for k in range(40_000)]
+    for row in rows[-200:]:
+        row["city"] = "rome" if row["reward"] else "paris"
+    path = tmp_path / f"late.{kind}"
+    if kind == "csv":
+        path.write_text("action,reward,x,city\n" + "".join(",".join(map(str, row.values())) + "\n" for row in rows))
+    else:
+        path.write_text("".join(json.dumps({k: v for k, v in row.items() if v != ""}) + "\n" for row in rows))
+    shown = json.loads(onebit("data", "show", str(path), "--json").out)
+    assert shown["mapping"]["features"]["categorical"] == ["city"]
+    assert (shown["rows"], shown["skipped"]) == (40_000, {})

@@ -208,13 +208,13 @@ def test_runs_are_compared_in_one_table() -> None:
     assert table.columns == ("learner", "error", "last fifth", "greedy", "matched", "wall time")
     assert [row[0] for row in table.rows] == ["perceptron", "banditron"], "sorted by error"
     assert [row[-2:] for row in table.rows] == [("79", "1 min 1 s"), ("80", "500 ms")]
-    assert table.notes[0] == "The same for all: 15 expired and 11 duplicate."
+    assert table.notes[0] == "The same for all: 15 expired, 6 malformed and 11 duplicate."
 
 
 def test_note_below_the_table_of_a_single_run_contains_the_counts() -> None:
     table = comparison([run_report()])
     assert table.columns == ("learner", "error", "last fifth", "greedy", "wall time")
-    assert table.notes[0] == "80 matched, 15 expired, 6 late and 11 duplicate."
+    assert table.notes[0] == "80 matched, 15 expired, 6 malformed, 6 late and 11 duplicate."
 
 
 def test_error_interval_equals_the_binomial_interval_and_is_not_widened_by_a_trend() -> None:

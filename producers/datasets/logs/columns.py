@@ -39,6 +39,11 @@ _DECIMAL = re.compile("[-+.0-9eE]*")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def is_empty(column: Column) -> bool:
+    """Return whether all values are missing."""
+    return not any(value is not None and value != "" for value in _values(column))
+
+
 def numbers(column: Column, field: str, expected: str, problems: list[Problem]) -> FloatArray:
     """Return the values as numbers, with NaN for missing values. Report each value that is not a finite number."""
     found = _finite(column)

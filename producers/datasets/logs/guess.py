@@ -121,11 +121,11 @@ def _can_be(role: str, column: Column) -> bool:
     if role in ("timestamp", "feedback_time"):
         problems: list[Problem] = []
         found = times_ms(column, "", None, problems)
-        return _are_few(problems, len(column)) and bool((found != MISSING).any())
+        return _are_few(problems, np.count_nonzero(found != MISSING)) and bool((found != MISSING).any())
     if role == "delay":
         problems = []
         delays = delays_ms(column, "", "s", problems)
-        return _are_few(problems, len(column)) and bool((delays != MISSING).any())
+        return _are_few(problems, np.count_nonzero(delays != MISSING)) and bool((delays != MISSING).any())
     if role in ("reward", "propensity"):
         values = _numbers(column)
         return values is not None and bool(np.isfinite(values).any())
@@ -237,11 +237,13 @@ def _numbers(column: Column) -> FloatArray | None:
     """Return the values of a numeric column, with NaN for invalid values, or None if too many are invalid."""
     problems: list[Problem] = []
     found = numbers(column, "", "", problems)
-    return np.where(np.isfinite(found), found, np.nan) if _are_few(problems, len(column)) else None
+    is_valid = np.isfinite(found)
+    return np.where(is_valid, found, np.nan) if _are_few(problems, np.count_nonzero(is_valid)) else None
 
 
-def _are_few(problems: Sequence[Problem], n: int) -> bool:
-    return len(problems) <= ODD_SHARE_MAX * n
+def _are_few(problems: Sequence[Problem], valid: int) -> bool:
+    """Return whether few of the values that are not missing are invalid."""
+    return len(problems) <= ODD_SHARE_MAX * (valid + len(problems))
 
 
 def _is_delay(name: str) -> bool:
