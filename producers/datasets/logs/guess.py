@@ -121,11 +121,11 @@ def _can_be(role: str, column: Column) -> bool:
     if role in ("timestamp", "feedback_time"):
         problems: list[Problem] = []
         found = times_ms(column, "", None, problems)
-        return _are_few(problems, np.count_nonzero(found != MISSING)) and bool((found != MISSING).any())
+        return _are_few(problems, int(np.count_nonzero(found != MISSING))) and bool((found != MISSING).any())
     if role == "delay":
         problems = []
         delays = delays_ms(column, "", "s", problems)
-        return _are_few(problems, np.count_nonzero(delays != MISSING)) and bool((delays != MISSING).any())
+        return _are_few(problems, int(np.count_nonzero(delays != MISSING))) and bool((delays != MISSING).any())
     if role in ("reward", "propensity"):
         values = _numbers(column)
         return values is not None and bool(np.isfinite(values).any())
@@ -238,7 +238,7 @@ def _numbers(column: Column) -> FloatArray | None:
     problems: list[Problem] = []
     found = numbers(column, "", "", problems)
     is_valid = np.isfinite(found)
-    return np.where(is_valid, found, np.nan) if _are_few(problems, np.count_nonzero(is_valid)) else None
+    return np.where(is_valid, found, np.nan) if _are_few(problems, int(np.count_nonzero(is_valid))) else None
 
 
 def _are_few(problems: Sequence[Problem], valid: int) -> bool:

@@ -18,9 +18,9 @@ from producers.datasets.logs.json_lines import column_names
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.reading import LogFile, open_log
 from producers.datasets.logs.streams import HEAD_BYTES, Source
+from stream.programs.task_settings import named_features
 from stream.randomness.delays import read_empirical
 from stream.settings.sources import load_settings
-from stream.settings.tasks import named_features
 from stream.text import BYTE_ORDER_MARK
 from stream.wire.named_features import Kind, build, to_plain
 from tests.producers.logs.rows import mapping, plain
