@@ -42,7 +42,7 @@ def too_small(found: TopicDescription) -> str:
     """Describe a topic whose limit on batches is too small for Onebit's producers."""
     return (
         f"topic {found.name}: expected max.message.bytes of at least {BATCH_BYTES_MAX}; got {found.batch_bytes_max}. "
-        f"Change it (kafka-configs.sh, max.message.bytes={BATCH_BYTES_MAX})"
+        f"Set max.message.bytes to {BATCH_BYTES_MAX} with kafka-configs"
     )
 
 

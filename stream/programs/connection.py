@@ -284,7 +284,10 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
                 "processes require different values for --instance"
             )
             raise
-        except (AccessError, TransactionTimeoutError):
+        except AccessError:
+            raise
+        except TransactionTimeoutError as error:
+            error.hint = f"reduce {flag_of('transaction_timeout')}"
             raise
         except TopicSettingsError as error:
             raise _altered(error) from error
