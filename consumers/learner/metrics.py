@@ -46,6 +46,10 @@ class LearnerCounts:
             waited_ms = [now_ms - pending.time.ms for pending in oldest if pending.time.ms is not None]
             yield metrics.OLDEST_PENDING.at(max([0, *waited_ms]) / 1_000, str(partition))
             yield metrics.CLOCK_SHIFT.at(program.clock_shifts_ms[partition] / 1_000, str(partition))
+            if task.settings.open_classes:
+                n_named = len(task.classes.names or ())
+                yield metrics.OPEN_CLASSES.at(n_named, str(partition))
+                yield metrics.OPEN_CLASSES_RATIO.at(n_named / task.classes.n_classes, str(partition))
         for tp, records in sorted(program.lag().items()):
             yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
         yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)

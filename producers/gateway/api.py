@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -60,7 +61,7 @@ class Gateway:
         eligible = _eligible(given, value, self.link.facts)
         if (answer := self.decisions.find(event_id)) is None:
             try:
-                with self.decisions.expected(event_id) as expected:
+                with self.decisions.expected(event_id, value) as expected:
                     self.link.put(self.topics.contexts, event_id, value, _headers_of(request), expected)
                     async with asyncio.timeout(self.timeout_s):
                         answer = await expected
@@ -75,6 +76,7 @@ class Gateway:
                 answer = fallback_answer(self.fallback, event_id, self.link.facts, eligible)
                 self.counts.fallbacks += 1
                 return _decision(event_id, answer, fallback=True)
+        self.decisions.time_out(monotonic())
         error = (
             f"no prediction within {self.timeout_s:g} s; repeat the request with this id. Check the learner, and run: "
             "onebit tail dead-letter"
@@ -109,7 +111,7 @@ class Gateway:
         return _page(self.link.heartbeat.alive())
 
     async def readyz(self, _: Request) -> Response:
-        """Return status 200 while the program is connected and has finished reading earlier decisions."""
+        """Return status 200 while the program is connected, has read earlier decisions, and gets predictions."""
         return _page(self.link.heartbeat.ready())
 
     async def metrics(self, request: Request) -> Response:

@@ -1,6 +1,7 @@
 """The decisions that the gateway remembers, the requests that wait for a decision, and the fallback after a timeout."""
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -9,11 +10,17 @@ from msgspec import Struct
 
 from stream.randomness.draws import Purpose, uniform
 from stream.wire.classes import Classes
+from stream.wire.codec import MalformedError
 from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import IndexArray
 
 REMEMBERED_MAX = 1_000_000
 """Limit on the number of remembered decisions, which need about 500 bytes each. The oldest is removed first."""
+
+
+TIMEOUTS, TIMEOUTS_S = 3, 60.0
+"""The learner is considered silent if this many requests have timed out within this time, and no prediction has arrived
+since the first of them. Without further requests, the gateway is ready again after this time, and tries once more."""
 
 
 class FallbackError(ValueError):
@@ -44,6 +51,14 @@ class Answer(Struct, frozen=True, gc=False):
     class_name: str | None = None
     model_version: int | None = None  # None for a fallback, which has no model
     append_ms: int = 0  # append time of the prediction
+
+
+class Rejection(NamedTuple):
+    """A context that the learner has rejected."""
+
+    event_id: str
+    value: bytes
+    reason: str
 
 
 def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: IndexArray | None = None) -> Answer:
@@ -93,7 +108,8 @@ class Decisions:
         self.remember_ms = remember_ms
         self._remembered_max = remembered_max
         self._answers: dict[str, Answer] = {}  # answers in the order of arrival
-        self._waiting: dict[str, set[asyncio.Future[Answer]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[Answer], bytes]] = {}  # with the value of each request's context
+        self._timed_out_s: deque[float] = deque(maxlen=TIMEOUTS)  # times of the last timeouts since the last prediction
 
     @property
     def remembered(self) -> int:
@@ -112,6 +128,7 @@ class Decisions:
     def add(self, answers: Iterable[tuple[str, Answer]]) -> None:
         """Remember answers and wake the requests that wait for them. Only the first answer to an event is used."""
         newest_ms = 0
+        self._timed_out_s.clear()
         for event_id, answer in answers:
             kept = self._answers.setdefault(event_id, answer)
             newest_ms = max(newest_ms, answer.append_ms)
@@ -125,15 +142,36 @@ class Decisions:
                 break
             del self._answers[oldest]
 
+    def time_out(self, now_s: float) -> None:
+        """Record that a request has timed out."""
+        self._timed_out_s.append(now_s)
+
+    def is_learner_silent(self, now_s: float) -> bool:
+        """Return whether requests time out, and no predictions arrive. Can be called from any thread."""
+        times = tuple(self._timed_out_s)
+        return len(times) == TIMEOUTS and now_s - times[0] <= TIMEOUTS_S
+
+    def reject(self, rejections: Iterable[Rejection]) -> None:
+        """End the requests that wait for the decisions on rejected contexts."""
+        for event_id, value, reason in rejections:
+            for future, written in self._waiting.get(event_id, {}).items():
+                if written == value and not future.done():
+                    future.set_exception(MalformedError(reason))
+
     @contextmanager
-    def expected(self, event_id: str) -> Iterator[asyncio.Future[Answer]]:
-        """Yield a future for the answer to an event. Call this method before writing the event's context."""
+    def expected(self, event_id: str, value: bytes) -> Iterator[asyncio.Future[Answer]]:
+        """Yield a future for the answer to an event. Call this method before writing the event's context.
+
+        Args:
+            event_id: The event's id.
+            value: The context's value.
+        """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(event_id, set())
-        waiting.add(future)
+        waiting = self._waiting.setdefault(event_id, {})
+        waiting[future] = value
         try:
             yield future
         finally:
-            waiting.discard(future)
+            waiting.pop(future, None)
             if not waiting:
                 self._waiting.pop(event_id, None)

@@ -13,12 +13,13 @@ from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
-from producers.gateway.decisions import Answer, Decisions, PipelineFacts
+from producers.gateway.decisions import Answer, Decisions, PipelineFacts, Rejection
 from stream.errors import StoppedError
 from stream.kafka.port import AccessError, Broker, BrokerError, BrokerUnavailableError, Producer, TopicSettingsError
 from stream.kafka.reading import offset_at
 from stream.telemetry.heartbeat import Heartbeat
-from stream.wire.codec import MalformedError, decode_prediction
+from stream.wire.codec import MalformedError, decode_prediction, step_of
+from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import Topics, partition_for
 
@@ -43,6 +44,9 @@ is detected by that timeout first."""
 CLOSE_S = 5.0
 
 WRITER, READER = "writer", "reader"
+
+SILENT = "the last decisions timed out, and the learner has written no prediction since. Check the learner"
+"""Reason for not being ready although the broker responds. Requests are still accepted."""
 
 
 class Access(NamedTuple):
@@ -226,19 +230,25 @@ class Link:
                 yield self._queue.get_nowait()
 
     def _read(self, broker: Broker) -> None:
-        """Read the predictions from the last `remember_ms`, and then new ones."""
+        """Read the predictions from the last `remember_ms`, and then new ones and new dead letters."""
         watch = self._access.watch(broker)
         tps = [TopicPartition(self._topics.predictions, partition) for partition in range(self._partitions)]
+        rejected = [TopicPartition(self._topics.dead_letter, partition) for partition in range(self._partitions)]
         self.facts = self._access.facts(broker)
         start_ms = self._access.now_ms() - self._decisions.remember_ms
-        consumer, ends = broker.reader(tps), broker.ends(tps)
+        consumer, ends = broker.reader(tps + rejected), broker.ends(tps + rejected)
         for tp in tps:
             consumer.seek(tp, offset_at(broker, tp, start_ms))
+        for tp in rejected:
+            consumer.seek(tp, ends[tp].stable)
         behind, probed_s = tps, monotonic()
         self._unready[READER] = "reading predictions"
         while not self._ended.is_set():
             if records := consumer.poll(POLL_MS, RECORDS_MAX):
-                self._loop.call_soon_threadsafe(self._decisions.add, list(_answers(records)))
+                if answers := list(_answers(records, self._topics)):
+                    self._loop.call_soon_threadsafe(self._decisions.add, answers)
+                if rejections := list(_rejections(records, self._topics)):
+                    self._loop.call_soon_threadsafe(self._decisions.reject, rejections)
             if behind:
                 behind = [tp for tp in behind if consumer.position(tp) < ends[tp].stable]
                 self._unready[READER] = "reading predictions" if behind else ""
@@ -247,7 +257,8 @@ class Link:
                 self.facts = self.facts or self._access.facts(broker)
                 probed_s = monotonic()
             watch()
-            self.heartbeat.show(self.unready, tuple)
+            is_silent = not self.unready and self._decisions.is_learner_silent(monotonic())
+            self.heartbeat.show(SILENT if is_silent else self.unready, tuple)
 
 
 def _acknowledge(batch: Sequence[Outgoing]) -> None:
@@ -262,9 +273,22 @@ def _refuse(batch: Sequence[Outgoing], error: BrokerError) -> None:
             one.request.set_exception(error)
 
 
-def _answers(records: Sequence[Record]) -> Iterator[tuple[str, Answer]]:
+def _answers(records: Sequence[Record], topics: Topics) -> Iterator[tuple[str, Answer]]:
     for record in records:
-        with suppress(MalformedError):  # a record from another program, which `onebit verify` reports
+        # a record from another program, which `onebit verify` reports, has no step or is malformed
+        if record.topic != topics.predictions or not step_of(record):
+            continue
+        with suppress(MalformedError):
             found, _ = decode_prediction(record)
             action, propensity = found.decision.action, found.decision.known_propensity
             yield found.id, Answer(action, propensity, found.class_name, found.model_version, record.append_ms)
+
+
+def _rejections(records: Sequence[Record], topics: Topics) -> Iterator[Rejection]:
+    for record in records:
+        if record.topic != topics.dead_letter or not step_of(record):
+            continue
+        with suppress(MalformedError, UnicodeDecodeError):
+            letter = decode_dead_letter(record)
+            if letter.topic == topics.contexts and letter.key is not None and letter.value is not None:
+                yield Rejection(letter.key.decode(), letter.value, letter.reason)

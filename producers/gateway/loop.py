@@ -14,6 +14,7 @@ from stream.programs.process import announce, monotonic_ms, tune_gc
 from stream.recovery.recover import pipeline_settings
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Program
+from stream.settings.values import tokens_of
 from stream.task.stored_settings import restored_settings
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.metrics import SERVE
@@ -54,11 +55,13 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
     )
     topics, decisions, counts = settings.topics, Decisions(settings.remember_ms), Counts()
     link = Link(topics, partitions, access, decisions, Heartbeat(SERVE, __version__, monotonic_ms))
-    token = None if settings.serve_token is None else settings.serve_token.get_secret_value()
+    tokens = () if settings.serve_token is None else tokens_of(settings.serve_token)
+    hosts = frozenset(name.lower() for name in ("localhost", settings.metrics_host, *settings.allow_host))
     rate = None if settings.rate_max_per_s is None else RateLimit(settings.rate_max_per_s)
     timeout_s = settings.timeout_ms / 1_000
     gateway = Gateway(link, decisions, topics, counts, timeout_s, settings.fallback)
-    guard = Guard(make_app(gateway, __version__, has_token=token is not None), Limits(token, rate), counts, announce)
+    limits = Limits(tokens, hosts, rate)
+    guard = Guard(make_app(gateway, __version__, has_token=bool(tokens)), limits, counts, announce)
 
     def is_ended() -> bool:
         return stop() or link.failure is not None

@@ -15,7 +15,8 @@ _ERRORS = {
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The Content-Type is not application/json.",
-    422: "A field is invalid or unknown.",
+    421: "The host name is not known.",
+    422: "A field is invalid or unknown, or the learner has rejected the context.",
     429: "The rate limit was exceeded; Retry-After contains the number of seconds to wait.",
     503: "The gateway is not ready, the broker refused or did not acknowledge a record, or too many requests are open.",
     504: "No decision was made in time.",
@@ -112,7 +113,7 @@ def _content(schema: str) -> dict[str, Any]:
 
 
 def _operation(summary: str, code: int, schema: str, errors: Iterable[int]) -> dict[str, Any]:
-    failures = {str(one): {"description": _ERRORS[one], **_content("Problem")} for one in (401, 429, *errors)}
+    failures = {str(one): {"description": _ERRORS[one], **_content("Problem")} for one in (401, 421, 429, *errors)}
     return {"summary": summary, "responses": {str(code): {"description": "Success.", **_content(schema)}, **failures}}
 
 

@@ -6,20 +6,23 @@ import math
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import orjson
 import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from producers.gateway.protocol import KEEP_ALIVE_S, Protocol
 from stream.kafka.port import BrokerError
+from stream.parsing import shown
 from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
 from stream.telemetry.sketch import Sketch
@@ -29,12 +32,6 @@ API = "/v1/"
 DECIDE, FEEDBACK, SHOWN, DECISIONS = "/v1/decide", "/v1/feedback", "/v1/shown", "/v1/decisions/"
 OPENAPI = "/openapi.json"
 PATHS = frozenset((DECIDE, FEEDBACK, SHOWN, "/healthz", "/readyz", "/metrics", OPENAPI))
-
-HEAD_BYTES_MAX = 65_536
-"""Limit on the size of an incomplete request head, checked after each socket read of up to 256 KiB."""
-
-HEAD_S = 10.0
-"""Time limit for receiving a request head, and for receiving the rest of a body after the response has been sent."""
 
 BODY_S = 10.0
 """Time limit for reading a body."""
@@ -47,9 +44,6 @@ CONNECTIONS_MAX = 10_000
 
 FILES_OTHER = 100
 """Number of open files reserved for the Kafka client and the rest of the program."""
-
-KEEP_ALIVE_S = 75
-"""Time to keep an idle connection open. Load balancers reuse connections, and usually close them sooner, after 60 s."""
 
 CLIENT_CLOSED = 499
 """Status under which a request is counted if its client closes the connection before receiving the response."""
@@ -126,9 +120,10 @@ class RateLimit:
 
 
 class Limits(NamedTuple):
-    """Limits on requests. The token and the rate limit apply to `/v1`; None means no limit."""
+    """Limits on requests. The tokens, the host names and the rate limit apply to `/v1`; None means no limit."""
 
-    token: str | None = None
+    tokens: tuple[str, ...] = ()  # requests need one of these tokens; empty if they need none
+    hosts: Collection[str] | None = None  # known host names, in lower case; used if there are no tokens
     rate: RateLimit | None = None
     requests_max: int = REQUESTS_MAX
     body_bytes_max: int = VALUE_BYTES_MAX
@@ -180,12 +175,11 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the error response for a request that is not admitted, otherwise None."""
-        token, rate = self._limits.token, self._limits.rate
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, secret = given.partition(b" ")
-        is_known = token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(secret, token.encode()))
-        if not is_known:
+        tokens, hosts, rate = self._limits.tokens, self._limits.hosts, self._limits.rate
+        if tokens and not _has_token(scope, tokens):
             return problem(401, "Authorization: expected Bearer and the token", {"WWW-Authenticate": "Bearer"})
+        if not tokens and hosts is not None and (unknown := _unknown_host(scope, hosts)) is not None:
+            return problem(421, f"Host: unknown name {shown(unknown)}; add it to the gateway's setting allow_host")
         if self._requests > self._limits.requests_max:
             return problem(
                 503, f"expected at most {self._limits.requests_max} concurrent requests", {"Retry-After": "1"}
@@ -219,6 +213,45 @@ class Guard:
             await self._app(scope, reread, send)
 
 
+def _has_token(scope: Scope, tokens: Sequence[str]) -> bool:
+    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    scheme, _, secret = given.partition(b" ")
+    return scheme.lower() == b"bearer" and any(hmac.compare_digest(secret, one.encode()) for one in tokens)
+
+
+def _unknown_host(scope: Scope, hosts: Collection[str]) -> str | None:
+    """Return the host name of a request if the name is not known, otherwise None.
+
+    This check prevents DNS rebinding, in which a page's own host name is resolved to this host. Such a name has a dot,
+    because nobody can register another one. A browser sends a Host header with every request.
+    """
+    for name, value in scope["headers"]:
+        given: str = value.decode("latin-1")
+        if name == b"host" and not is_host_known(given, hosts):
+            return given
+    return None
+
+
+def is_host_known(given: str, hosts: Collection[str]) -> bool:
+    """Return whether a Host header contains an address, a name without a dot, or a known name.
+
+    >>> [is_host_known(host, {"a.example"}) for host in ("A.example:80", "[::1]:80", "10.0.0.1", "serve", "b.example")]
+    [True, True, True, True, False]
+    """
+    try:
+        host = urlsplit(f"//{given}").hostname or ""
+    except ValueError:
+        return False
+    host = host.removesuffix(".")
+    if host in hosts or "." not in host:
+        return True
+    try:
+        ip_address(host)
+    except ValueError:
+        return host.endswith(".localhost")
+    return True
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Listen on an address.
 
@@ -237,90 +270,6 @@ def connections_max() -> int:
     """Return the limit on open connections, reduced if necessary to fit the process's limit on open files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, files - FILES_OTHER)
-
-
-class _JoinedWrites:
-    """A transport that joins the writes of one iteration of the event loop, such as a response's head and body.
-
-    It ignores writes after the connection has been lost: uvicorn notifies only the last of several pipelined requests.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """See asyncio."""
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        """See asyncio."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._parts and not self._transport.is_closing():
-            self._transport.write(b"".join(self._parts))
-        self._parts.clear()
-
-
-class Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits on a request's head, and one write per response.
-
-    uvicorn does not limit the size of the head. Its only timeout starts after a response and ends with the next byte.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio."""
-        super().connection_made(transport)
-        self.transport = _JoinedWrites(transport, self.loop)  # type: ignore[assignment]
-        self._is_head, self._head_bytes = True, 0
-        self._timer = self.loop.call_later(HEAD_S, self.timeout_keep_alive_handler)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        super().connection_lost(exc)
-        self._timer.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        """Receive data, and close the connection if the request's head is too large; see asyncio."""
-        is_start = self._head_bytes == 0
-        if self._is_head:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._head_bytes > HEAD_BYTES_MAX:
-            self.send_400_response(f"head: expected at most {HEAD_BYTES_MAX} bytes")
-        elif self._head_bytes > 0 and is_start:
-            self._close_after(HEAD_S)
-
-    def on_headers_complete(self) -> None:
-        """Stop the timer for the head; `Guard` limits the time until the body is complete. See httptools."""
-        self._timer.cancel()
-        self._is_head, self._head_bytes = False, 0
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """See httptools."""
-        super().on_message_complete()
-        self._is_head = True
-        if self.cycle.response_complete:  # receiving this body cancelled uvicorn's timeout
-            self._close_after(KEEP_ALIVE_S)
-
-    def on_response_complete(self) -> None:
-        """Limit the time for receiving a body that no application reads; see uvicorn."""
-        super().on_response_complete()
-        if not self._is_head and self.cycle.response_complete:
-            self._close_after(HEAD_S)
-
-    def _close_after(self, seconds: float) -> None:
-        self._timer.cancel()
-        self._timer = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
 
 class Server(uvicorn.Server):

@@ -52,6 +52,7 @@ from stream.settings.values import (
     Speed,
     Texts,
     Time,
+    Tokens,
     config_path,
     variable_of,
 )
@@ -451,9 +452,13 @@ class GatewaySettings(Group, frozen=True):
         ),
     ] = None
     serve_token: Annotated[
-        Secret | None,
-        Field(min_length=1),
-        Setting(NO_FLAG, "Bearer token that requests must contain", unset="none", is_secret=True),
+        Tokens | None,
+        Setting(
+            NO_FLAG,
+            "Bearer token that requests must contain; two separated by a comma while the token changes",
+            unset="none",
+            is_secret=True,
+        ),
     ] = None
     serve_certificate: Annotated[
         Path | None, Setting(SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")
@@ -481,7 +486,12 @@ class WatchSettings(Group, frozen=True):
     ] = "127.0.0.1"
     allow_host: Annotated[
         Names,
-        Setting(MONITOR, "Additional host name allowed in the address of the monitor's page; repeatable", "NAME"),
+        Setting(
+            MONITOR | SERVE,
+            "Additional host name allowed in the address of the monitor's page, or of a gateway without a token; "
+            "repeatable",
+            "NAME",
+        ),
     ] = []
 
 

@@ -207,6 +207,27 @@ Secret = Annotated[SecretStr, BeforeValidator(of_one_line), PlainSerializer(lamb
 """A string without line breaks that is never printed."""
 
 
+def tokens_of(secret: SecretStr) -> tuple[str, ...]:
+    """Return the tokens in a comma-separated list.
+
+    Raises:
+        ValueError: the list is empty, or a token contains characters that an Authorization header cannot contain.
+    """
+    tokens = tuple(_list_of(secret.get_secret_value()))
+    if not tokens or not all("!" <= character <= "~" for token in tokens for character in token):
+        raise ValueError("expected a token, or several separated by commas, of ASCII characters without spaces")
+    return tokens
+
+
+def _tokens(secret: SecretStr) -> SecretStr:
+    tokens_of(secret)
+    return secret
+
+
+Tokens = Annotated[Secret, AfterValidator(_tokens)]
+"""One or more tokens, separated by commas and never printed."""
+
+
 def of_percent(value: object) -> object:
     """Convert a percentage such as 5% to a fraction.
 

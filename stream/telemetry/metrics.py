@@ -107,6 +107,14 @@ UNKNOWN_VALUES = Metric(
     "Categories and words found in named features but missing from the encoding, since the start.",
     ("feature",),
 )  # fmt: skip
+OPEN_CLASSES = Metric(
+    "onebit_open_classes", Kind.GAUGE, (LEARNER,), "Class names with an index, in a pipeline with open classes.",
+    ("partition",),
+)  # fmt: skip
+OPEN_CLASSES_RATIO = Metric(
+    "onebit_open_classes_ratio", Kind.GAUGE, (LEARNER,),
+    "Class names with an index divided by their limit; at 1, contexts with new names are rejected.", ("partition",),
+)  # fmt: skip
 LEDGER_BALANCED = Metric(
     "onebit_ledger_balanced", Kind.GAUGE, _PIPELINE, "1 while every record is accounted for exactly once, otherwise 0.",
     ("partition",),

@@ -95,6 +95,19 @@ def test_learner_exports_its_comparison_with_the_holdout() -> None:
     learner.close()
 
 
+def test_learner_exports_the_number_of_open_classes() -> None:
+    pipeline, counts = Pipeline(small_task(open_classes=True)), LearnerCounts()
+    learner = pipeline.learner()
+    for number, eligible in enumerate((["hats"], ["hats", "shoes"], ["a", "b", "c", "d", "e", "f"], ["shoes"])):
+        value = {"id": f"event-{number}", "x": {"i": [0]}, "eligible": eligible}
+        pipeline.send(TOPICS.contexts, orjson.dumps(value))
+    run_until_idle(learner)
+    reported = by_metric(list(counts.samples(learner)))
+    assert reported[metrics.OPEN_CLASSES.name] == {("0",): 2}
+    assert reported[metrics.OPEN_CLASSES_RATIO.name] == {("0",): 2 / 3}
+    learner.close()
+
+
 def test_unknown_values_of_named_features_are_counted_by_feature() -> None:
     pipeline, counts, tally = Pipeline(small_task(features=NAMED)), LearnerCounts(), Tally()
     learner = pipeline.learner()
@@ -116,10 +129,10 @@ def test_unknown_values_of_named_features_are_counted_by_feature() -> None:
 
 
 def test_each_program_exports_all_of_its_metrics_and_no_others() -> None:
-    pipeline, counts = Pipeline(small_task(features=NAMED)), LearnerCounts()
+    pipeline, counts = Pipeline(small_task(features=NAMED, open_classes=True)), LearnerCounts()
     learner = pipeline.learner()
     learner._committed = lambda commits: counts.add(commits, learner.broker_ms)
-    pipeline.context("event")
+    pipeline.send(TOPICS.contexts, b'{"id": "event", "x": {}, "eligible": ["hats"]}')
     pipeline.send(TOPICS.contexts, b'{"id": "strange", "x": {"country": "atlantis"}}')
     pipeline.answer("event", 1)
     run_until_idle(learner)

@@ -12,8 +12,15 @@ from stream.kafka.client_config import ClientConfig
 from stream.programs.connection import command_hint
 from stream.settings.definitions import SettingsError
 from stream.settings.model import Panel, Program
-from stream.settings.sources import client_config_of, command_line, described, load_settings, unknown_variables
-from stream.settings.values import HIDDEN
+from stream.settings.sources import (
+    client_config_of,
+    command_line,
+    described,
+    given_settings,
+    load_settings,
+    unknown_variables,
+)
+from stream.settings.values import HIDDEN, tokens_of
 from tests.cli.conftest import Onebit
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -203,6 +210,35 @@ def test_secret_is_hidden_but_passed_to_other_processes(onebit: Onebit, monkeypa
     for text in (*shown, *ended[1:], *onebit("config", "show")[1:]):
         assert SECRET not in text
     assert settings.shown()["sasl_password"] == HIDDEN
+
+
+@pytest.mark.parametrize("variable", ["SERVE_TOKEN", "SASL_PASSWORD", "SSL_KEY_PASSWORD"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\n\n", ""])
+def test_line_breaks_at_the_end_of_a_secret_are_removed(
+    variable: str, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ONEBIT_{variable}", SECRET + ending)
+    secret = getattr(load_settings({}), variable.lower())
+    assert secret.get_secret_value() == SECRET
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sasl_password", f"{SECRET}\n{SECRET}"), ("serve_token", f"{SECRET}\n{SECRET}"), ("serve_token", "a b"),
+        ("serve_token", "\n"), ("serve_token", ",,"), ("serve_token", "clé"), ("serve_token", "a\tb"),
+    ],
+)  # fmt: skip
+def test_unusable_secret_is_rejected_without_being_shown(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: ") as raised:
+        given_settings({name: value})
+    assert value not in str(raised.value)
+
+
+def test_several_tokens_are_separated_by_commas() -> None:
+    token = given_settings({"serve_token": "new, old"}).serve_token
+    assert token is not None
+    assert tokens_of(token) == ("new", "old")
 
 
 def test_non_string_secret_is_rejected_without_being_shown() -> None:

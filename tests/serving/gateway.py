@@ -182,7 +182,7 @@ def served(
     heartbeat = Heartbeat("serve", "1.2.3", lambda: time.monotonic_ns() // 1_000_000)
     link = Link(pipeline.topics, pipeline.partitions, access, decisions, heartbeat)
     gateway = Gateway(link, decisions, pipeline.topics, counts, timeout_s, fallback)
-    app = Guard(make_app(gateway, "1.2.3", has_token=limits.token is not None), limits, counts, messages.append)
+    app = Guard(make_app(gateway, "1.2.3", has_token=bool(limits.tokens)), limits, counts, messages.append)
     listening = listen(HOST, 0)
     client = GatewayClient(broker, link, listening.getsockname()[1])
     certificate, key, client.tls = tls

@@ -3,25 +3,26 @@
 import resource
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+import orjson
 import pytest
 import trustme
 from jsonschema import Draft202012Validator
 
 from onebit.testing.embedded import EmbeddedPipeline
 from onebit.testing.processes import wait_for
-from producers.gateway import link, server
-from producers.gateway.decisions import fallback_answer
+from producers.gateway import link, protocol, server
+from producers.gateway.decisions import TIMEOUTS, fallback_answer
 from producers.gateway.openapi import document
 from producers.gateway.server import Limits, RateLimit, listen
 from stream.kafka.port import AccessError, BrokerError
-from stream.wire.codec import HEADERS
-from stream.wire.records import Record
+from stream.wire.codec import HEADERS, step_headers
+from stream.wire.records import Headers, Record
 from tests.serving.gateway import FACTS, HOST, WAIT_S, GatewayClient, a_pipeline, served
 
 
@@ -55,8 +56,66 @@ def test_response_has_the_class_name_of_the_prediction() -> None:
             "id": "visit-1", "action": 1, "greedy": 0, "propensity": None, "scores": [0, 0, 0], "model_version": 4,
             "context_offset": 0, "class": "offers", "target": {"action": 1, "propensity": 0.5},
         }  # fmt: skip
-        pipeline.send("predictions", "visit-1", value)
+        send_prediction(pipeline, value, step_headers(1))
         assert asked.result().json == {"id": "visit-1", "action": 1, "class": "offers", "model_version": 4}
+
+
+def send_prediction(pipeline: EmbeddedPipeline, value: Mapping[str, object], headers: Headers) -> None:
+    producer = pipeline.broker.producer()
+    producer.send(pipeline.topics.predictions, 0, str(value["id"]).encode(), orjson.dumps(value), headers)
+    producer.flush()
+
+
+@pytest.mark.parametrize("headers", [(), HEADERS, (*HEADERS, ("onebit-step", b"x")), step_headers(0)], ids=str)
+def test_prediction_that_no_learner_wrote_is_not_served(headers: Headers) -> None:
+    pipeline = a_pipeline()
+    with served(pipeline, timeout_s=0.3, learns=False) as gateway:
+        value = {
+            "id": "visit-1", "action": 1, "greedy": 0, "propensity": 0.5, "scores": [0, 0, 0], "model_version": 4,
+            "context_offset": 0,
+        }  # fmt: skip
+        send_prediction(pipeline, value, headers)
+        send_prediction(pipeline, value | {"id": "visit-2"}, step_headers(1))
+        wait_for(lambda: gateway.ask("GET", "/v1/decisions/visit-2").status == 200, "predictions are read", WAIT_S)
+        assert gateway.ask("GET", "/v1/decisions/visit-1").status == 404
+        assert gateway.decide("visit-1").status == 504
+
+
+def test_context_that_the_learner_rejects_gets_422_with_the_reason() -> None:
+    pipeline = EmbeddedPipeline(classes_max=2, n_features=2, learner="banditron")
+    facts = FACTS._replace(n_classes=2, class_names=None, open_classes=True)
+    with served(pipeline, facts=facts, fallback="uniform") as gateway:
+        body = {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["hats", "shoes"]}
+        assert gateway.ask("POST", "/v1/decide", body).status == 200
+        for event_id, eligible in (("visit-2", ["hats", "coats"]), ("visit-3", ["coats"]), ("visit-2", ["coats"])):
+            got = gateway.ask("POST", "/v1/decide", {"id": event_id, "x": [1.0, 0.5], "eligible": eligible})
+            assert (got.status, got.json["error"].split(":")[0]) == (422, "eligible")
+        assert gateway.ask("POST", "/v1/decide", {**body, "id": "visit-2"}).status == 200
+
+
+def test_gateway_with_wrong_sizes_gets_the_reason_from_the_learner() -> None:
+    with served(a_pipeline(), facts=None) as gateway:
+        got = gateway.decide("visit-1", (1.0, 0.5, 0.0))
+    assert (got.status, got.json["error"].split(":")[0]) == (422, "x")
+
+
+def test_gateway_is_not_ready_while_no_decision_is_made() -> None:
+    with served(a_pipeline(), timeout_s=0.05, learns=False) as gateway:
+        for number in range(TIMEOUTS - 1):
+            assert gateway.decide(f"visit-{number}").status == 504
+        assert gateway.ask("GET", "/readyz").status == 200
+        assert gateway.decide("visit-9").status == 504
+        wait_for(lambda: gateway.ask("GET", "/readyz").status == 503, "the gateway is not ready", WAIT_S)
+        assert gateway.samples()["onebit_ready"] == 0
+        assert (gateway.ask("GET", "/healthz").status, gateway.decide("visit-8").status) == (200, 504)
+        gateway.pipeline.work()
+        gateway.wait_until_ready()
+
+
+def test_gateway_with_a_fallback_is_ready_while_no_decision_is_made() -> None:
+    with served(a_pipeline(), timeout_s=0.05, fallback="uniform", learns=False) as gateway:
+        assert {gateway.decide(f"visit-{number}").status for number in range(2 * TIMEOUTS)} == {200}
+        assert gateway.link.heartbeat.ready().ok
 
 
 def test_context_without_an_id_gets_a_new_id() -> None:
@@ -341,7 +400,7 @@ def test_openapi_document_allows_no_eligible_classes_if_the_learner_supports_non
 
 
 def test_requests_without_the_token_are_rejected_except_health_checks() -> None:
-    with served(a_pipeline(), limits=Limits("secret")) as gateway:
+    with served(a_pipeline(), limits=Limits(("secret",))) as gateway:
         none, wrong = gateway.decide("a"), gateway.decide("a", Authorization="Bearer other")
         right = gateway.ask("POST", "/v1/decide", {"id": "a", "x": [1, 2]}, {"Authorization": "bearer secret"})
         open_paths = [gateway.ask("GET", path).status for path in ("/healthz", "/readyz", "/metrics")]
@@ -351,6 +410,46 @@ def test_requests_without_the_token_are_rejected_except_health_checks() -> None:
     assert open_paths == [200, 200, 200]
     assert document["security"] == [{"token": []}]
     assert [document["paths"][path]["get"]["security"] for path in ("/healthz", "/readyz", "/metrics")] == [[]] * 3
+
+
+def test_each_of_several_tokens_is_accepted() -> None:
+    with served(a_pipeline(), limits=Limits(("new", "old"))) as gateway:
+        found = [gateway.decide("a", Authorization=f"Bearer {token}").status for token in ("new", "old", "new,old", "")]
+    assert found == [200, 200, 401, 401]
+
+
+HOSTS = frozenset(("localhost", "decide.example.com"))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8080", 200), ("127.0.0.1", 200), ("[::1]:8080", 200), ("10.0.0.7:8080", 200), ("serve:8080", 200),
+        ("Decide.Example.com", 200), ("decide.example.com.:443", 200), ("a.localhost", 200), ("", 200),
+        ("evil.example.com", 421), ("evil.example.com:8080", 421), ("decide.example.com.evil.net", 421),
+        ("127.0.0.1.evil.net", 421), ("[::1", 421), ("localhost@evil.net", 421), ("evil.net\\localhost", 421),
+    ],
+)  # fmt: skip
+def test_requests_for_unknown_host_names_are_rejected(host: str, status: int) -> None:
+    with served(a_pipeline(), limits=Limits(hosts=HOSTS)) as gateway:
+        got = gateway.decide("a", Host=host)
+        assert gateway.ask("GET", "/readyz", headers={"Host": host}).status == 200
+    assert got.status == status
+
+
+def test_second_host_header_is_checked_too() -> None:
+    with (
+        served(a_pipeline(), limits=Limits(hosts=HOSTS)) as gateway,
+        closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client,
+    ):
+        client.sendall(b"GET /v1/decisions/a HTTP/1.1\r\nHost: localhost\r\nHost: evil.example.com\r\n\r\n")
+        assert client.recv(1_000).startswith(b"HTTP/1.1 421 ")
+
+
+def test_requests_with_a_token_may_have_any_host_name() -> None:
+    with served(a_pipeline(), limits=Limits(("secret",), HOSTS)) as gateway:
+        got = gateway.decide("a", Authorization="Bearer secret", Host="other.example.com")
+    assert got.status == 200
 
 
 def test_requests_beyond_the_rate_limit_are_rejected_temporarily() -> None:
@@ -404,14 +503,14 @@ def received(client: socket.socket) -> bytes:
 def test_connection_is_closed_if_the_request_head_is_not_complete_in_time(
     head: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    monkeypatch.setattr(protocol, "HEAD_S", 0.1)
     with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
         client.sendall(head)
         assert received(client) == b""
 
 
 def test_head_of_a_later_request_has_the_same_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    monkeypatch.setattr(protocol, "HEAD_S", 0.1)
     with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
         client.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         assert client.recv(1_000).startswith(b"HTTP/1.1 200 ")
@@ -420,7 +519,7 @@ def test_head_of_a_later_request_has_the_same_time_limit(monkeypatch: pytest.Mon
 
 
 def test_idle_connection_stays_open_after_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    monkeypatch.setattr(protocol, "HEAD_S", 0.1)
     with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
         client.sendall(b"HEAD /unknown HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n")
         assert client.recv(1_000).startswith(b"HTTP/1.1 404 ")
@@ -431,7 +530,7 @@ def test_idle_connection_stays_open_after_a_response(monkeypatch: pytest.MonkeyP
 
 
 def test_connection_is_closed_if_an_ignored_body_is_not_complete_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    monkeypatch.setattr(protocol, "HEAD_S", 0.1)
     with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
         client.sendall(b"POST /unknown HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
         assert received(client).startswith(b"HTTP/1.1 404 ")
@@ -439,7 +538,7 @@ def test_connection_is_closed_if_an_ignored_body_is_not_complete_in_time(monkeyp
 
 def test_oversized_request_head_is_rejected() -> None:
     with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
-        client.sendall(b"GET /" + b"x" * server.HEAD_BYTES_MAX)
+        client.sendall(b"GET /" + b"x" * protocol.HEAD_BYTES_MAX)
         assert received(client).startswith(b"HTTP/1.1 400 ")
 
 

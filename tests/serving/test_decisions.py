@@ -44,7 +44,11 @@ def test_garbage_collector_does_not_track_decisions() -> None:
 def test_decision_completes_all_requests_for_its_event() -> None:
     async def ask() -> tuple[int, list[Answer], int]:
         decisions = Decisions(1_000)
-        with decisions.expected("a") as one, decisions.expected("a") as other, decisions.expected("b") as third:
+        with (
+            decisions.expected("a", b"") as one,
+            decisions.expected("a", b"") as other,
+            decisions.expected("b", b"") as third,
+        ):
             waiting = decisions.waiting
             decisions.add([("a", at(1, action=2)), ("b", at(2))])
             answers = list(await asyncio.gather(one, other, third))
@@ -56,7 +60,7 @@ def test_decision_completes_all_requests_for_its_event() -> None:
 def test_cancelled_request_does_not_affect_the_others() -> None:
     async def ask() -> Answer:
         decisions = Decisions(1_000)
-        with decisions.expected("a") as one, decisions.expected("a") as other:
+        with decisions.expected("a", b"") as one, decisions.expected("a", b"") as other:
             one.cancel()
             decisions.add([("a", at(1))])
             return await other

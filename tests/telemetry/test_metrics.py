@@ -14,7 +14,10 @@ from stream.wire.ledger import IDENTITIES, Ledger
 from stream.wire.records import Example, Outcome
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
-UNITS = ("_seconds", "_records", "_ratio", "_events", "_decisions", "_orphans", "_info", "_version", "_requests")
+UNITS = (
+    "_seconds", "_records", "_ratio", "_events", "_decisions", "_orphans", "_info", "_version", "_requests",
+    "_classes",
+)  # fmt: skip
 
 
 def test_metric_names_follow_prometheus_conventions() -> None:
