@@ -5,18 +5,22 @@ text as `meta`. The JSON text contains the learner, its parameters, the model's 
 digest.
 """
 
+import math
 import os
+import struct
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
-from stream.learners import Learner, State
+from stream.learners import Learner, State, registered
 from stream.recovery.state import state_digest
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import MODEL_SETTINGS
@@ -24,6 +28,10 @@ from stream.task.stored_settings import MODEL_SETTINGS
 FILE_FORMAT = 1
 
 STATE_PREFIX = "state."
+
+STATE_RATIO_MAX, STATE_SLACK_BYTES = 4, 1_000_000
+"""Limits on the computed size of a learner's state, relative to the size of the state in the file. The computed size is
+approximate. The limits prevent a small file from making Onebit allocate a large learner."""
 
 
 class ModelError(OnebitError, ValueError):
@@ -49,11 +57,32 @@ class Model(NamedTuple):
 
         Raises:
             ParameterError: the learner or a parameter is unknown.
-            ValueError: the state does not fit the learner.
+            ModelError: the state does not fit the learner.
         """
-        learner = TaskSettings(**identity(self.meta)).make_learner()
-        learner.load(self.state)
+        try:
+            settings = TaskSettings(**identity(self.meta)).resolved()
+            self._check_size(settings)
+            learner = settings.make_learner()
+            learner.load(self.state)
+        except (MemoryError, OverflowError, TypeError, AttributeError, KeyError, IndexError) as error:
+            raise ModelError(f"the model's meta is invalid: {type(error).__name__}: {error}") from error
+        except ValueError as error:
+            raise error if isinstance(error, OnebitError) else ModelError(str(error)) from error
         return learner
+
+    def _check_size(self, settings: TaskSettings) -> None:
+        """Check the size of the learner's state before the learner allocates memory for it."""
+        sizes = (settings.n_classes, settings.n_features)
+        if not all(type(size) is int and size > 0 for size in sizes):
+            raise ModelError(f"expected whole numbers of classes and features; got {sizes}")
+        kind = registered()[settings.learner]
+        expected = kind.cost(*sizes, nnz=1, parameters=settings.parameters).state_bytes
+        given = sum(np.asarray(value).nbytes for value in self.state.values())
+        if expected > STATE_RATIO_MAX * given + STATE_SLACK_BYTES:
+            raise ModelError(
+                f"expected a state of about {expected:,} bytes for {sizes[0]:,} classes and {sizes[1]:,} features; "
+                f"got {given:,}"
+            )
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,30 +113,64 @@ def write_model(path: Path, model: Model) -> None:
 
 
 def read_model(path: Path) -> Model:
-    """Read a model file.
+    """Read a model file. It needs at most as much memory as the file has bytes.
 
     Raises:
         ModelError: the file is not a model, has a different format, or was changed.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            meta = orjson.loads(str(archive["meta"]))
+        if path.exists() and not path.is_file():
+            raise ValueError("not a regular file")
+        with ZipFile(path) as archive:
+            _check_members(archive, path.stat().st_size)
+            meta = orjson.loads(str(_array(archive, "meta.npy")))
             arrays = {
-                name.removeprefix(STATE_PREFIX): archive[name]
-                for name in archive.files
+                name.removeprefix(STATE_PREFIX).removesuffix(".npy"): _array(archive, name)
+                for name in archive.namelist()
                 if name.startswith(STATE_PREFIX)
             }
         scalars = meta.pop("scalars")
         state: State = {name: array.item() if name in scalars else array for name, array in arrays.items()}
         written_format, digest = meta["format"], meta["digest"]
         identity(meta)
-    except (OSError, BadZipFile, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except _DAMAGE as error:
         raise ModelError(f"{path}: expected a file written by `onebit model export`; got {error!r}") from error
     if written_format != FILE_FORMAT:
         raise ModelError(f"{path}: expected a model in format {FILE_FORMAT}; got {written_format!r}")
     if state_digest([state]) != digest:
         raise ModelError(f"{path}: the digest of its state differs from the digest in meta, so the file was changed")
     return Model(meta, state)
+
+
+_DAMAGE = (
+    OSError, BadZipFile, ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError, SyntaxError,
+    OverflowError, MemoryError, zlib.error, struct.error, TokenError,
+)  # fmt: skip
+"""The errors that the standard library and numpy raise for damaged archives and headers."""
+
+
+def _check_members(archive: ZipFile, size: int) -> None:
+    """Raise ValueError unless the members are stored as `write_model` stores them, and are no larger than the file."""
+    for member in archive.infolist():
+        if member.compress_type != ZIP_STORED or member.flag_bits & _ENCRYPTED:
+            raise ValueError(f"{member.filename}: expected neither compression nor encryption")
+    if (total := sum(member.file_size for member in archive.infolist())) > size:
+        raise ValueError(f"{total:,} bytes in a file of {size:,} bytes")
+
+
+_ENCRYPTED = 0x1  # bit of a member's flags
+
+
+def _array(archive: ZipFile, name: str) -> NDArray[Any]:
+    """Read an array after checking that its shape fits the number of bytes in the archive."""
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(file)
+        content = file.read()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"{name}: expected {math.prod(shape):,} entries of {dtype}; got {len(content):,} bytes")
+    return np.frombuffer(bytearray(content), dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
 class Difference(NamedTuple):

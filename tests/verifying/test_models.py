@@ -1,9 +1,17 @@
 """Models as of earlier steps: export to files, comparison, replay, and import into a new pipeline."""
 
 import errno
+import io
 import itertools
+import os
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
 from pathlib import Path
+from random import Random
 from typing import Any, BinaryIO
+from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 import orjson
@@ -11,6 +19,7 @@ import pytest
 
 from consumers.learner.program import LearnerProgram
 from onebit.use_cases.models import time_ms
+from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import registered
 from stream.recovery.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
@@ -380,3 +389,105 @@ def test_time_can_be_given_with_a_zone_in_utc_or_in_milliseconds() -> None:
     assert time_ms("1772366400000") == 1_772_366_400_000
     with pytest.raises(SettingsError, match="expected a time such as"):
         time_ms("noon")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    pipeline = Pipeline(small_task())
+    pipeline.context("a", 1, 2)
+    run_until_idle(pipeline.learner())
+    return export_model(pipeline.broker, TOPICS, 0)
+
+
+def rewritten(source: Path, target: Path, change: Callable[[ZipInfo, bytes], bytes], method: int = ZIP_STORED) -> Path:
+    """Copy a model file, and change its members."""
+    with ZipFile(source) as old, ZipFile(target, "w", method) as new:
+        for member in old.infolist():
+            new.writestr(member.filename, change(member, old.read(member)))
+    return target
+
+
+def with_shape(shape: tuple[int, ...]) -> Callable[[ZipInfo, bytes], bytes]:
+    def change(member: ZipInfo, content: bytes) -> bytes:
+        if member.filename == "meta.npy":
+            return content
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": shape})
+        return header.getvalue() + b"\0" * 64
+
+    return change
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (2**62,), (2**32, 2**32), (-1,), (7,)], ids=lambda _: "")
+def test_array_whose_shape_does_not_fit_the_file_is_rejected(
+    model: Model, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    write_model(tmp_path / "a.npz", model)
+    with pytest.raises(ModelError):
+        read_model(rewritten(tmp_path / "a.npz", tmp_path / "b.npz", with_shape(shape)))
+
+
+@pytest.mark.parametrize("method", [ZIP_DEFLATED, ZIP_BZIP2, ZIP_LZMA])
+def test_compressed_model_file_is_rejected_without_being_expanded(model: Model, method: int, tmp_path: Path) -> None:
+    write_model(tmp_path / "a.npz", model)
+    large = rewritten(tmp_path / "a.npz", tmp_path / "b.npz", lambda *_: b"\0" * 20_000_000, method)
+    tracemalloc.start()
+    with pytest.raises(ModelError):
+        read_model(large)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 5_000_000
+
+
+def test_members_that_share_bytes_are_rejected(model: Model, tmp_path: Path) -> None:
+    write_model(tmp_path / "a.npz", model)
+    with ZipFile(tmp_path / "a.npz", "a") as archive:
+        whole = archive.infolist()[0]
+        for number in range(2_000):
+            member = copy(whole)
+            member.filename = f"state.{number}.npy"
+            archive.filelist.append(member)
+        archive._didModify = True  # type: ignore[attr-defined]
+    with pytest.raises(ModelError):
+        read_model(tmp_path / "a.npz")
+
+
+def test_damaged_model_file_is_rejected_or_unchanged(model: Model, tmp_path: Path) -> None:
+    write_model(tmp_path / "a.npz", model)
+    content, random = (tmp_path / "a.npz").read_bytes(), Random(0)
+    path = tmp_path / "b.npz"
+    for _ in range(500):
+        damaged = bytearray(content)
+        for _ in range(random.choice((1, 1, 2, 20))):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        path.write_bytes(damaged[: random.choice((len(damaged), random.randrange(len(damaged))))])
+        with suppress(OnebitError):  # any other error fails the test
+            found = read_model(path)
+            found.learner()
+            assert state_digest([found.state]) == model.meta["digest"]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"n_features": 10**12}, {"n_classes": 10**9}, {"n_features": -1}, {"n_features": "4"}, {"n_features": None},
+        {"n_classes": 10**30}, {"learner": 5}, {"learner": "none"}, {"parameters": 7}, {"parameters": {"gamma": []}},
+        {"n_features": 2.5}, {"n_classes": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_model_with_invalid_meta_is_rejected_before_memory_is_allocated(model: Model, meta: dict[str, Any]) -> None:
+    tracemalloc.start()
+    with pytest.raises(OnebitError) as raised:
+        Model({**model.meta, **meta}, model.state).learner()
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert raised.value.exit_code is ExitCode.USAGE
+    assert peak_bytes < 5_000_000
+
+
+def test_model_file_that_is_not_a_file_is_rejected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(ModelError):
+            read_model(path)
