@@ -15,9 +15,11 @@ from producers.feedback.program import FeedbackOptions, FeedbackProgram
 from producers.replay.options import ReplayOptions
 from producers.replay.program import ReplayProgram
 from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock, run_until_settled
+from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.recovery.chunks import Stored
+from stream.recovery.commit import Commit
 from stream.recovery.state import state_digest
 from stream.recovery.steps import JournalStep, decode_step
 from stream.settings.task_fields import JoinSettings
@@ -87,6 +89,16 @@ class Inputs:
 
 class CrashError(Exception):
     """A simulated process crash. A crash does not close any resources."""
+
+
+def crash_at(wanted: int) -> Callable[[int], None]:
+    """Return a crash point that simulates a crash at the given step of every commit."""
+
+    def crash(number: int) -> None:
+        if number == wanted:
+            raise CrashError
+
+    return crash
 
 
 @dataclass
@@ -165,17 +177,25 @@ class Pipeline:
         given: Given = None,
         change_settings: bool = False,
         parked: Parked | None = None,
+        broker: Broker | None = None,
+        host_ms: Callable[[], int] | None = None,
+        announce: Callable[[str], None] = lambda message: None,
+        stop: Callable[[], bool] = lambda: False,
+        committed: Callable[[Sequence[Commit]], None] = lambda commits: None,
         **options: Any,
     ) -> LearnerProgram:
         return LearnerProgram(
-            self.broker,
+            broker or self.broker,
             TOPICS,
             self.settings if settings is None else settings,
             LearnerOptions(instance=instance, **options),
-            self.now_ms,
-            crash_point=crash_point,
+            host_ms or self.now_ms,
+            announce,
+            crash_point,
+            stop,
             given=given,
             change_settings=change_settings,
+            committed=committed,
             parked=parked,
         )
 

@@ -202,8 +202,9 @@ class Recoveries:
         known, names = recovered.task.classes.names or [], shared.replica.names
         if recovered.settings.open_classes and names[: len(known)] != known:
             raise UnrecoverableError(
-                f"{self.topics.journal}/{partition}: expected the classes {known}; {self.topics.updates} and the "
-                f"model's snapshot contain {names}. Another program changed one of these topics"
+                f"expected the classes {known}; {self.topics.updates} and the model's snapshot contain {names}. "
+                "Another program changed one of these topics",
+                f"{self.topics.journal}/{partition}",
             )
         recovered.task.use_model(View(shared.replica, partition))
 
@@ -217,9 +218,10 @@ class Recoveries:
         partitions = self.broker.describe_topics([topics.contexts])[topics.contexts].partitions
         if step.number > 0 and step.partitions != partitions:
             raise UnrecoverableError(
-                f"{topics.journal}/{partition}: expected topics with {step.partitions} partitions, as in the task's "
-                f"last step; got {partitions}. Feedback would go to a different task than its context. Start a "
-                "new pipeline with a different topic prefix"
+                f"expected topics with {step.partitions} partitions, as in the task's last step; got {partitions}. "
+                "Feedback would go to a different task than its context. Start a new pipeline with a different topic "
+                "prefix",
+                f"{topics.journal}/{partition}",
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:
             stored = yield from reading_snapshots(self.broker, topics, None)

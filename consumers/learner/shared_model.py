@@ -9,7 +9,7 @@ from stream.kafka.reading import read_towards
 from stream.recovery.chunks import MODEL_PARTITION, Generation, Stored
 from stream.recovery.schedule import Source
 from stream.recovery.state import fresh_replica, state_digest, take_model
-from stream.recovery.steps import ReplicaDigest, UnrecoverableError
+from stream.recovery.steps import MissingRecordsError, ReplicaDigest, UnrecoverableError
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
@@ -95,10 +95,11 @@ class SharedModel:
         self.replica = fresh_replica(settings, stored)
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
-            raise UnrecoverableError(
-                f"{self._tp}: expected the log to begin at or before offset {self.replica.offset}, where the model's "
-                f"newest snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1"
-            )
+            raise MissingRecordsError(
+                f"expected the log to begin at or before offset {self.replica.offset}, where the model's newest "
+                f"snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1",
+                tp, self.replica.offset, is_deleted=True,
+            )  # fmt: skip
         self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
         self.reconnect(broker)
 
@@ -133,10 +134,11 @@ class SharedModel:
         if before is None or self.hold is None or before.offset != self.hold.offset:
             self._blocked_since_ms = self._host_ms()
         if self._is_gone(None, is_missed=self._is_short):
-            raise UnrecoverableError(
-                f"{self._tp}: expected records up to offset {self.replica.offset}, which have been read before; the "
-                f"log ends at offset {self.ends.high_watermark}. The topic was truncated or recreated"
-            )
+            raise MissingRecordsError(
+                f"expected records up to offset {self.replica.offset}, which have been read before; the log ends at "
+                f"offset {self.ends.high_watermark}. The topic was truncated or recreated",
+                self._tp, self.replica.offset, is_deleted=False,
+            )  # fmt: skip
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
             self.replica.read(read_towards(self._reader, {self._tp: end}, records_max=_RECORDS_MAX))
@@ -190,9 +192,10 @@ class SharedModel:
         all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(
-                f"{self._tp}: expected step {wrote} of partition {partition} and model version {version}, which the "
-                f"partition's last decision used; the log ends with step {self.replica.place_of(partition).step} and "
-                f"version {self.replica.version}. The topic was truncated or recreated"
+                f"expected step {wrote} of partition {partition} and model version {version}, which the partition's "
+                f"last decision used; the log ends with step {self.replica.place_of(partition).step} and version "
+                f"{self.replica.version}. The topic was truncated or recreated",
+                str(self._tp),
             )
         return is_there and not self._is_short
 

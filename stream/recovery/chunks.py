@@ -190,7 +190,7 @@ class Stored:
         head, payload = decoded
         if head.format != FORMAT:
             raise JournalError(
-                f"{place_of(record)}: generation {head.generation}: expected format {FORMAT}; got {head.format}"
+                f"generation {head.generation}: expected format {FORMAT}; got {head.format}", place_of(record)
             )
         if index == 0:
             self._incomplete[slot] = Generation(head.generation, slot, place_of(record), []), []

@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partitions
-from stream.recovery.steps import JournalStep, UnrecoverableError
+from stream.recovery.steps import JournalStep, MissingRecordsError, UnrecoverableError
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -36,20 +36,22 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
     """Check that an input partition still contains the required records.
 
     Raises:
-        UnrecoverableError: the input begins after `offset` or ends before `end`.
+        MissingRecordsError: the input begins after `offset` or ends before `end`.
     """
     beginning = broker.beginnings([tp])[tp]
     if beginning > offset:
-        raise UnrecoverableError(
-            f"recovery needs {tp} from offset {offset}; the partition begins at {beginning}. Increase the topic's "
-            "retention.ms"
-        )
+        raise MissingRecordsError(
+            f"recovery needs the records from offset {offset} on; the partition begins at {beginning}. Increase the "
+            "topic's retention.ms",
+            tp, offset, is_deleted=True,
+        )  # fmt: skip
     kept_to = broker.ends([tp])[tp].stable
     if kept_to < end:
-        raise UnrecoverableError(
-            f"recovery needs {tp} up to offset {end}; the partition ends at offset {kept_to}. The topic was recreated "
-            "or truncated"
-        )
+        raise MissingRecordsError(
+            f"recovery needs the records up to offset {end}; the partition ends at offset {kept_to}. The topic was "
+            "recreated or truncated",
+            tp, end, is_deleted=False,
+        )  # fmt: skip
 
 
 def check_unchanged(broker: Broker, topics: Topics, steps: Mapping[int, JournalStep]) -> None:
@@ -77,10 +79,11 @@ def check_unchanged(broker: Broker, topics: Topics, steps: Mapping[int, JournalS
     beginnings, ends = broker.beginnings(list(expected)), broker.ends(list(expected))
     for tp, (offset, _) in expected.items():
         if ends[tp].stable <= offset:
-            raise UnrecoverableError(
-                f"{tp}: expected the record at offset {offset}, which was applied before; the partition ends at offset "
-                f"{ends[tp].stable}. The topic was truncated or recreated. {NEW_PIPELINE}"
-            )
+            raise MissingRecordsError(
+                f"expected the record at offset {offset}, which was applied before; the partition ends at offset "
+                f"{ends[tp].stable}. The topic was truncated or recreated. {NEW_PIPELINE}",
+                tp, offset + 1, is_deleted=False,
+            )  # fmt: skip
     starts = {tp: offset for tp, (offset, _) in expected.items() if beginnings[tp] <= offset}
     found = {
         TopicPartition(record.topic, record.partition): record
@@ -91,6 +94,7 @@ def check_unchanged(broker: Broker, topics: Topics, steps: Mapping[int, JournalS
         if record is None or record_digest(record) != expected[tp][1]:
             got = "no record" if record is None else f"another record, appended at {record.append_ms} ms"
             raise UnrecoverableError(
-                f"{tp}: expected the record at offset {offset} that was applied before; got {got}. The topic was "
-                f"truncated or recreated, and written again. {NEW_PIPELINE}"
+                f"expected the record at offset {offset} that was applied before; got {got}. The topic was truncated "
+                f"or recreated, and written again. {NEW_PIPELINE}",
+                str(tp),
             )

@@ -14,7 +14,15 @@ from stream.recovery.commit import predictions_digest
 from stream.recovery.inputs import check_kept, check_unchanged
 from stream.recovery.slices import Parts, at_once
 from stream.recovery.state import decode_model, decoding, restoring
-from stream.recovery.steps import JournalError, JournalStep, UnrecoverableError, last_step, read_from_step, read_journal
+from stream.recovery.steps import (
+    JournalError,
+    JournalStep,
+    MissingRecordsError,
+    UnrecoverableError,
+    last_step,
+    read_from_step,
+    read_journal,
+)
 from stream.recovery.torn import REMEDY, check_whole
 from stream.shared.view import Recall, RecallError
 from stream.task.settings import TaskSettings
@@ -291,7 +299,7 @@ def _from_beginning(
     elif begin is not None:
         settings = begin(of_model, place)
     else:
-        raise JournalError(f"{journal} is empty: the task has not started")
+        raise JournalError("the journal is empty: the task has not started", str(journal))
     shared = settings.model == "shared"
     model = (yield from reading_snapshots(broker, topics, None)).imported if shared else stored.imported
     imported = model and model.whole
@@ -299,11 +307,12 @@ def _from_beginning(
         tps = [TopicPartition(topic, partition) for topic in (topics.contexts, topics.feedback)]
         for tp, beginning in broker.beginnings(tps).items():
             if beginning > 0:
-                raise UnrecoverableError(
-                    f"{tp} begins at offset {beginning}: earlier records were deleted before the task's first step. "
-                    "Increase the topic's retention.ms, and create the topics again (onebit topics delete, create) or "
-                    "use a different prefix"
-                )
+                raise MissingRecordsError(
+                    f"the partition begins at offset {beginning}: earlier records were deleted before the task's first "
+                    "step. Increase the topic's retention.ms, and create the topics again (onebit topics delete, "
+                    "create) or use a different prefix",
+                    tp, 0, is_deleted=True,
+                )  # fmt: skip
         contexts = feedback = 0
     else:
         if imported != first.imported and (shared or first.imported is not None):
@@ -327,18 +336,20 @@ def _named(imported: str | None) -> str:
     return "no imported model" if imported is None else f"the imported model {imported[:16]}"
 
 
-def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalStep | None) -> UnrecoverableError:
+def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalStep | None) -> MissingRecordsError:
     """Return the error that reports missing steps in the journal."""
     beginning = broker.beginnings([journal])[journal]
     if beginning > 0:
-        return UnrecoverableError(
-            f"recovery needs {journal} from step {number} on; the journal begins at offset {beginning}. Earlier steps "
-            "were deleted. Set the journal's retention.ms to -1"
-        )
-    return UnrecoverableError(
-        f"{journal}: expected step {number}; got {'no step' if found is None else found.number}. Another program wrote "
-        "to the journal, or the topic was recreated"
-    )
+        return MissingRecordsError(
+            f"recovery needs the journal from step {number} on; the journal begins at offset {beginning}. Earlier "
+            "steps were deleted. Set the journal's retention.ms to -1",
+            journal, number, is_deleted=True,
+        )  # fmt: skip
+    return MissingRecordsError(
+        f"expected step {number}; got {'no step' if found is None else found.number}. Another program wrote to the "
+        "journal, or the topic was recreated",
+        journal, number, is_deleted=False,
+    )  # fmt: skip
 
 
 def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last: JournalStep) -> Iterator[JournalStep]:
@@ -365,7 +376,9 @@ def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
 
 
 def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str) -> UnrecoverableError:
-    return UnrecoverableError(f"step {step.number} of {journal}: {difference}. The inputs have changed since this step")
+    return UnrecoverableError(
+        f"{difference}. The inputs have changed since this step", f"step {step.number} of {journal}"
+    )
 
 
 class Inputs:
@@ -436,9 +449,10 @@ class Published:
             return self.decisions(step)
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
-            f"{self._tp}: expected the {expected} predictions of step {step.number}, with the digest in "
-            f"{self._journal}; got {len(found)}{where}. Predictions were deleted, another program wrote records with "
-            f"this step's number, or the step's transaction was committed in part. {REMEDY}"
+            f"expected the {expected} predictions of step {step.number}, with the digest in {self._journal}; got "
+            f"{len(found)}{where}. Predictions were deleted, another program wrote records with this step's number, or "
+            f"the step's transaction was committed in part. {REMEDY}",
+            str(self._tp),
         )
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
         if settings.model == "own":
             task.learner.load(snapshot.learner)
     except (ValueError, KeyError, TypeError) as error:
-        raise JournalError(f"{place}: the state does not fit {settings.learner}: {error}") from error
+        raise JournalError(f"the state does not fit {settings.learner}: {error}", place) from error
     if settings.open_classes:
         task.classes.add(snapshot.classes)
     task.model.version = snapshot.step.updates
@@ -245,7 +245,7 @@ def _refusing(generation: Generation) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise JournalError(f"{generation.place}: generation {generation.number} cannot be read: {error!r}") from error
+        raise JournalError(f"generation {generation.number} cannot be read: {error!r}", generation.place) from error
 
 
 def _reading(

@@ -38,11 +38,35 @@ HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 
 class JournalError(OnebitError):
-    """The journal cannot be read or continued. The message contains the remedy."""
+    """The journal or a snapshot cannot be read or continued. The message contains the remedy."""
+
+    def __init__(self, message: str, place: str = "") -> None:
+        """Describe the problem and the record, step or partition that has it. The message begins with the place."""
+        super().__init__(f"{place}: {message}" if place else message)
+        self.place = place
 
 
 class UnrecoverableError(JournalError):
     """Records that a recovery needs were deleted or changed. A pipeline that uses these topics cannot continue."""
+
+
+class MissingRecordsError(UnrecoverableError):
+    """A partition lacks records that a recovery needs."""
+
+    def __init__(self, message: str, tp: TopicPartition, needed: int, *, is_deleted: bool) -> None:
+        """Describe the missing records.
+
+        Args:
+            message: the needed records, the partition's records and the remedy.
+            tp: the partition.
+            needed: the first step that is missing from a journal; for other topics, the offset of the first needed
+                record, or the offset after the last one if the partition ends too early.
+            is_deleted: True if the partition's first records were deleted; False if it ends too early.
+        """
+        super().__init__(message, str(tp))
+        self.tp = tp
+        self.needed = needed
+        self.is_deleted = is_deleted
 
 
 class LogStep(Struct, frozen=True, omit_defaults=True):
@@ -132,14 +156,15 @@ def decode_step(record: Record) -> JournalStep:
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version != HEADERS[0][1]:
         raise JournalError(
-            f"{place_of(record)}: expected a journal record with the header {VERSION_HEADER[0]}={FORMAT}; got "
+            f"expected a journal record with the header {VERSION_HEADER[0]}={FORMAT}; got "
             f"{'no such header' if version is None else repr(version)}. Another program or version wrote the record, "
-            "and recovery cannot continue past this record. Allow only this version's learners to write to the journal"
+            "and recovery cannot continue past this record. Allow only this version's learners to write to the journal",
+            place_of(record),
         )
     try:
         return step_of_plain(orjson.loads(record.value or b""))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise JournalError(f"{place_of(record)}: expected a journal record; decoding failed: {error!r}") from error
+        raise JournalError(f"expected a journal record; decoding failed: {error!r}", place_of(record)) from error
 
 
 def read_journal(

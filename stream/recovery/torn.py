@@ -64,12 +64,15 @@ def check_whole(broker: Broker, topics: Topics, partition: int, last: JournalSte
         later = max(found.counts, default=0)
         if later > number and not _has_moved(broker, journal, number):
             raise UnrecoverableError(
-                f"{tp} contains records of step {later}; {journal} ends with step {number}. {IN_PART}"
+                f"expected no records after step {number}, the last in {journal}; got records of step {later}. "
+                f"{IN_PART}",
+                str(tp),
             )
         if found.counts[number] < expected[tp.topic] and found.is_kept:
             raise UnrecoverableError(
-                f"{tp}: expected the {expected[tp.topic]} records that {journal} counts in step {number}; got "
-                f"{found.counts[number]}. {IN_PART}"
+                f"expected the {expected[tp.topic]} records that {journal} counts in step {number}; got "
+                f"{found.counts[number]}. {IN_PART}",
+                str(tp),
             )
 
 
@@ -89,8 +92,9 @@ def check_log(broker: Broker, topics: Topics, partition: int, last: JournalStep,
     journal = TopicPartition(topics.journal, partition)
     if logged > last.number and not _has_moved(broker, journal, last.number):
         raise UnrecoverableError(
-            f"{topics.updates} contains updates of step {logged} of partition {partition}; {journal} ends with step "
-            f"{last.number}. {IN_PART}"
+            f"expected no updates of partition {partition} after step {last.number}, the last in {journal}; got updates "
+            f"of step {logged}. {IN_PART}",
+            topics.updates,
         )
 
 

@@ -201,8 +201,9 @@ class _Audit:
             if self._oracle is None:
                 if step.settings is None or step.number != 1:
                     raise JournalError(
-                        f"{place}: expected step 1 with the task's settings; got step {step.number}: the first record "
-                        "of the journal was deleted, so nothing can be audited"
+                        f"expected step 1 with the task's settings; got step {step.number}: the first record of the "
+                        "journal was deleted, so nothing can be audited",
+                        place,
                     )
                 self._oracle = self._begin(step.settings)
             elif step.number <= self._end and step.settings is not None:

@@ -115,7 +115,7 @@ class _Published:
             if (codec.step_of(record) or 0) <= step:
                 self.foreign = self.foreign.including(record)
         if self.foreign.records and not allows_foreign:
-            raise JournalError(f"{self.foreign.first}: reapplying the journal does not produce this record")
+            raise JournalError("reapplying the journal does not produce this record", self.foreign.first)
 
     def _compare(self, records: Iterator[Record], step: int, event_id: str, expected: bytes) -> None:
         differing: Record | None = None
@@ -131,7 +131,7 @@ class _Published:
                 f"reapplying step {step} produces a record for {event_id!r}; the rest of the topic lacks it{skipped}"
             )
         raise JournalError(
-            f"{place_of(differing)}: reapplying step {step} produces {expected!r:.200}; got {differing.value!r:.200}"
+            f"reapplying step {step} produces {expected!r:.200}; got {differing.value!r:.200}", place_of(differing)
         )
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer
-from stream.kafka.port import BrokerUnavailableError
+from stream.kafka.embedded import EmbeddedBroker
 from stream.learners import check_parameters, registered
 from stream.recovery import steps as journal
 from stream.recovery.commit import predictions_digest
@@ -73,19 +72,15 @@ STEPS = [
     STEP._replace(log=LogStep(6, 5, 40, 20, "5eb6"), replica=ReplicaDigest("learner-1", "9f86")),
     STEP._replace(log=LogStep(6, 5, 40, 20, "5eb6", ("news", "offers"), ("help",))),
 ]
+COUNTS = STEP._replace(ledger=Ledger(*range(1, len(Ledger._fields) + 1)))
 
 
 def read(value: bytes | None, headers: Headers = journal.HEADERS) -> JournalStep:
     return decode_step(Record("journal", 2, 7, 0, None, value, headers))
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [*STEPS, COUNTS])
 def test_journal_record_round_trips(step: JournalStep) -> None:
-    assert read(encode_step(step)) == step
-
-
-def test_every_ledger_count_round_trips() -> None:
-    step = STEP._replace(ledger=Ledger(*range(1, len(Ledger._fields) + 1)))
     assert read(encode_step(step)) == step
 
 
@@ -97,49 +92,29 @@ def test_journal_records_equal_the_golden_file() -> None:
 
 @pytest.mark.parametrize("headers", [(), *((("onebit-version", other),) for other in (b"0", b"2", b"", b"01"))])
 def test_record_of_another_format_is_rejected(headers: Headers) -> None:
-    with pytest.raises(JournalError, match=r"^journal/2 offset 7: .*onebit-version=1; got"):
+    with pytest.raises(JournalError) as raised:
         read(encode_step(STEP), headers)
+    assert raised.value.place == "journal/2 offset 7"
 
 
 def test_missing_counts_are_0_and_unknown_counts_are_rejected() -> None:
     fields = orjson.loads(encode_step(STEP))
     assert fields["ledger"] == {"contexts": 150, "decided": 149, "context_malformed": 1}
     fields["ledger"]["newer"] = 3
-    with pytest.raises(JournalError, match=r"^journal/2 offset 7: .*newer"):
+    with pytest.raises(JournalError):
         read(orjson.dumps(fields))
 
 
-@pytest.mark.parametrize("value", [b"", None, b"{", b"[]", b"3", b'{"number": 2}', b'{"settings": {}}'])
-def test_unreadable_record_is_rejected_with_its_offset(value: bytes | None) -> None:
-    with pytest.raises(JournalError, match=r"^journal/2 offset 7: expected a journal record"):
-        read(value)
-
-
-def changed(change: dict[str, Any]) -> bytes:
-    fields = orjson.loads(encode_step(FIRST))
-    fields["settings"].update(change)
-    return orjson.dumps(fields)
+UNKNOWN_SETTING = encode_step(FIRST).replace(b'"seed"', b'"newer"')
 
 
 @pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        (changed({"newer": 3}), "newer"),
-        (changed({"parameters.newer": "x"}), "newer"),
-        (changed({"learner": "newest"}), "newest"),
-    ],
+    "value", [b"", None, b"{", b"[]", b"3", b'{"number": 2}', b'{"settings": {}}', UNKNOWN_SETTING]
 )
-def test_error_for_unknown_settings_names_the_settings(value: bytes, name: str) -> None:
-    with pytest.raises(JournalError, match=rf"^journal/2 offset 7: .*{name}"):
+def test_unreadable_record_is_rejected_with_its_offset(value: bytes | None) -> None:
+    with pytest.raises(JournalError) as raised:
         read(value)
-
-
-@pytest.mark.parametrize("name", stored_settings(SETTINGS))
-def test_each_setting_is_required(name: str) -> None:
-    fields = orjson.loads(encode_step(FIRST))
-    del fields["settings"][name]
-    with pytest.raises(JournalError, match=r"^journal/2 offset 7: "):
-        read(orjson.dumps(fields))
+    assert raised.value.place == "journal/2 offset 7"
 
 
 def write(pipeline: Pipeline, *steps: JournalStep) -> None:
@@ -182,14 +157,6 @@ def test_journal_is_read_from_any_step_number(gaps: int) -> None:
         pipeline.broker.delete_records(JOURNAL, pipeline.records(TOPICS.journal)[6].offset)
 
 
-def test_reading_fails_if_the_expected_step_does_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline(SETTINGS)
-    write(pipeline, FIRST)
-    monkeypatch.setattr(EmbeddedConsumer, "poll", lambda consumer, timeout_ms, records_max: [])
-    with pytest.raises(BrokerUnavailableError, match="up to offset 1"):
-        next(read_from_step(pipeline.broker, JOURNAL, 1, FIRST))
-
-
 FOREIGN_RECORDS: list[tuple[bytes | None, Headers]] = [
     (None, ()),
     (b"not JSON", (("trace", b"1"),)),
@@ -206,22 +173,24 @@ def test_record_of_another_program_is_rejected_with_its_offset(value: bytes | No
     run_until_idle(learner)
     learner.close()
     pipeline.broker.producer().send(TOPICS.journal, 0, b"key", value, headers)
-    place = rf"{TOPICS.journal}/0 offset {pipeline.records(TOPICS.journal)[-1].offset}"
+    place = f"{TOPICS.journal}/0 offset {pipeline.records(TOPICS.journal)[-1].offset}"
     for read_it in (
         lambda: recover(pipeline.broker, TOPICS, 0, small_task()),
         lambda: audit_partition(pipeline.broker, TOPICS, 0),
         lambda: replay_journal(pipeline.broker, TOPICS, 0),
         lambda: JournalFollower(pipeline.broker, TOPICS, 1).read(0),
     ):
-        with pytest.raises(JournalError, match=place):
+        with pytest.raises(JournalError) as raised:
             read_it()
+        assert raised.value.place == place
 
 
 def test_journal_with_a_foreign_first_record_is_not_restarted() -> None:
     pipeline = Pipeline(small_task())
     pipeline.broker.producer().send(TOPICS.journal, 0, None, b"hello", ())
-    with pytest.raises(JournalError, match=f"{TOPICS.journal}/0 offset 0"):
+    with pytest.raises(JournalError) as raised:
         recover(pipeline.broker, TOPICS, 0, small_task())
+    assert raised.value.place == f"{TOPICS.journal}/0 offset 0"
 
 
 PLACE = "test.journal/0"
@@ -299,9 +268,7 @@ def with_other(name: str) -> TaskSettings:
 def test_error_for_a_different_setting_names_the_setting(name: str, all_given: bool) -> None:
     stored = stored_settings(INITIAL)
     requested = with_other(name)
-    with pytest.raises(
-        SettingsDifferError, match=rf"^{PLACE} has {name} = .*; got .*: use the earlier settings"
-    ) as raised:
+    with pytest.raises(SettingsDifferError) as raised:
         resolved(requested, None if all_given else (name,))
     assert raised.value.differences == (SettingDifference(name, stored[name], OTHERS.get(name, 0.5)),)
     assert raised.value.can_change == (name in CHANGEABLE and name != "late")
@@ -317,11 +284,10 @@ def test_changeable_setting_changes_on_request(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in [*OTHERS, "parameters.gamma"] if name not in CHANGEABLE] + ["late"])
 def test_unchangeable_setting_is_rejected_with_a_remedy(name: str) -> None:
-    with pytest.raises(SettingsDifferError, match=rf"{name} = .*: this cannot be changed .* `onebit model export`"):
-        resolved(with_other(name), (name,), change=True)
     both = replace(with_other(name), join=replace(INITIAL.join, window_ms=5))
     with pytest.raises(SettingsDifferError) as raised:
         resolved(both, (name, "window_ms"), change=True)
+    assert "`onebit model export`" in str(raised.value)
     assert [difference.name for difference in raised.value.differences] == [name]
 
 
@@ -329,14 +295,16 @@ def test_corrections_can_be_disabled_but_not_enabled() -> None:
     correcting = replace(INITIAL, learner="soba-diag", parameters={}, late="correct")
     ending = replace(correcting, late="ignore")
     assert resolve(stored_settings(correcting), ending, place=PLACE, change=True).late == "ignore"
-    with pytest.raises(SettingsDifferError, match="late = 'ignore'; got 'correct': this cannot be changed"):
+    with pytest.raises(SettingsDifferError) as raised:
         resolve(stored_settings(ending), correcting, place=PLACE, change=True)
+    assert raised.value.differences == (SettingDifference("late", "ignore", "correct"),)
 
 
 def test_several_differences_are_listed_unless_the_learner_differs() -> None:
     requested = replace(INITIAL, seed=8, join=replace(INITIAL.join, window_ms=5))
-    with pytest.raises(SettingsDifferError, match="has seed = 7; got 8, window_ms = 1000; got 5: ") as raised:
+    with pytest.raises(SettingsDifferError) as raised:
         resolved(requested, None)
+    assert [difference.name for difference in raised.value.differences] == ["seed", "window_ms"]
     assert not raised.value.can_change
     with pytest.raises(SettingsDifferError) as raised:
         resolved(CURRENT, None)
@@ -349,8 +317,9 @@ def test_parameter_unknown_to_the_pipelines_learner_is_rejected() -> None:
         for name in stored_settings(CURRENT)
         if name.startswith("parameters.") and name not in stored_settings(INITIAL)
     )
-    with pytest.raises(SettingsDifferError, match=rf"{foreign} = None; got"):
+    with pytest.raises(SettingsDifferError) as raised:
         resolved(CURRENT, (foreign,))
+    assert [(each.name, each.stored) for each in raised.value.differences] == [(foreign, None)]
 
 
 def test_imported_model_determines_only_its_own_settings() -> None:
@@ -366,8 +335,9 @@ def test_imported_model_determines_only_its_own_settings() -> None:
     }
     taken = resolve(model, replace(CURRENT, seed=5), ("seed",), place=PLACE)
     assert taken == TaskSettings("banditron", 3, 4, {"gamma": 0.25, "margin": "feedback"}, seed=5)
-    with pytest.raises(SettingsDifferError, match="n_features = 4; got 64"):
+    with pytest.raises(SettingsDifferError) as raised:
         resolve(model, CURRENT, ("n_features",), place=PLACE)
+    assert raised.value.differences == (SettingDifference("n_features", 4, 64),)
 
 
 def test_settings_round_trip() -> None:
@@ -376,17 +346,16 @@ def test_settings_round_trip() -> None:
     assert full.parameters.keys() == {parameter.name for parameter in registered()["soba-diag"].parameters}
 
 
-def test_missing_and_unknown_settings_are_named() -> None:
-    stored = stored_settings(INITIAL)
-    for wrong, name in (
-        ({**stored, "newer": 1}, "newer"),
-        ({key: value for key, value in stored.items() if key != "late"}, "late"),
-        ({**stored, "parameters.newer": 1}, "newer"),
-        ({key: value for key, value in stored.items() if key != "parameters.margin"}, "margin"),
-        ({**stored, "learner": "newest"}, "newest"),
-    ):
-        with pytest.raises(ValueError, match=name):
-            check_settings(wrong)
+@pytest.mark.parametrize("change", [{"newer": 1}, {"parameters.newer": 1}, {"learner": "newest"}], ids=str)
+def test_unknown_settings_are_rejected(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"newe"):
+        check_settings({**stored_settings(INITIAL), **change})
+
+
+@pytest.mark.parametrize("missing", stored_settings(INITIAL))
+def test_each_setting_is_required(missing: str) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        check_settings({name: value for name, value in stored_settings(INITIAL).items() if name != missing})
 
 
 PUBLISHED_STEPS = {2: ["a", "b"], 3: [], 4: ["c"], 5: ["d", "e", "f"]}

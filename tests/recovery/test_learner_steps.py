@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from consumers.learner.partition import Input, Partition
-from consumers.learner.program import LearnerProgram, Portion
+from consumers.learner.program import PORTION_RECORDS, Portion
+from onebit.simulation.faulty_broker import FaultyBroker
 from stream.kafka.embedded import VirtualClock
 from stream.settings.task_fields import JoinSettings
 from stream.wire.codec import HEADERS, tick_headers
@@ -28,37 +30,23 @@ def ids_of(partition: int, partitions: int) -> Iterator[str]:
     return (name for name in names if partition_for(name.encode(), partitions) == partition)
 
 
-class PollLog:
-    """Logs every poll by a learner's consumer: the timeout and the returned records."""
-
-    def __init__(self, learner: LearnerProgram) -> None:
-        self._poll = learner._consumer.poll
-        self.waits_ms: list[int] = []
-        self.records: list[Record] = []
-        learner._consumer.poll = self  # type: ignore[method-assign]
-
-    def __call__(self, timeout_ms: int, records_max: int) -> list[Record]:
-        self.waits_ms.append(timeout_ms)
-        found = self._poll(timeout_ms, records_max)
-        self.records += found
-        return found
-
-
+@dataclass
 class PauseLog:
-    """All calls to `pause` and `resume` on a learner's consumer."""
+    """A consumer that logs the calls to `pause` and `resume`."""
 
-    def __init__(self, learner: LearnerProgram) -> None:
-        consumer = learner._consumer
-        self.calls: list[str] = []
-        consumer.pause = self._noted("pause", consumer.pause)  # type: ignore[method-assign]
-        consumer.resume = self._noted("resume", consumer.resume)  # type: ignore[method-assign]
+    calls: list[str] = field(default_factory=list)
 
-    def _noted(self, name: str, call: Any) -> Any:
-        def noted(tps: Sequence[TopicPartition]) -> None:
-            self.calls.append(name)
-            call(tps)
+    def pause(self, tps: Sequence[TopicPartition]) -> None:
+        self.calls.append("pause")
 
-        return noted
+    def resume(self, tps: Sequence[TopicPartition]) -> None:
+        self.calls.append("resume")
+
+
+def observed(pipeline: Pipeline) -> tuple[FaultyBroker, list[str]]:
+    """Return a learner's connection without faults, and the names of the operations on it."""
+    calls: list[str] = []
+    return FaultyBroker(pipeline.broker, "learner-1", calls.append), calls
 
 
 def leave_transaction_open(pipeline: Pipeline, topic: str, partition: int) -> Any:
@@ -69,20 +57,19 @@ def leave_transaction_open(pipeline: Pipeline, topic: str, partition: int) -> An
     return producer
 
 
-def test_steps_never_request_end_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_never_request_end_offsets() -> None:
     pipeline = Pipeline(small_task())
-    learner = pipeline.learner(snapshot_interval_ms=0)
+    broker, calls = observed(pipeline)
+    learner = pipeline.learner(broker=broker, snapshot_interval_ms=0)
     pipeline.answer("first", 1)  # in the first step, the learner checks for an imported model
     run_until_idle(learner)
-    asked: list[Sequence[TopicPartition]] = []
-    monkeypatch.setattr(pipeline.broker, "ends", asked.append)
+    calls.clear()
     pipeline.context("a")
     run_until_idle(learner)
     for _ in range(11):
         pipeline.clock.advance_to(pipeline.now_ms() + IDLE_MS)
         run_until_idle(learner)
-    monkeypatch.undo()
-    assert (asked, pipeline.ledger().expired) == ([], 1)
+    assert ("ends" in calls, pipeline.ledger().expired) == (False, 1)
 
 
 @pytest.mark.parametrize("topic", [TOPICS.journal, TOPICS.snapshots])
@@ -92,14 +79,14 @@ def test_blocked_partition_is_paused_alone_and_logged_once(topic: str) -> None:
     names = [next(ids_of(partition, 2)) for partition in (0, 1)]
     for name in names:
         pipeline.context(name)
-    learner = pipeline.learner()
     messages: list[str] = []
-    learner._announce = messages.append
-    polled = PollLog(learner)
+    broker, _ = observed(pipeline)
+    learner = pipeline.learner(broker=broker, announce=messages.append)
     for _ in range(5):
         learner.step(0)
     assert (sorted(learner.tasks), learner.ready) == ([1], False)
-    assert {record.partition for record in polled.records} == {1}
+    assert broker.member is not None
+    assert [broker.member.position(TopicPartition(TOPICS.contexts, each)) for each in (0, 1)] == [0, 1]
     assert [message.partition(" waits ")[0] for message in messages if "waits" in message] == ["partition 0"]
     before.abort()
     run_until_idle(learner)
@@ -109,9 +96,8 @@ def test_blocked_partition_is_paused_alone_and_logged_once(topic: str) -> None:
 
 def test_partition_blocked_again_is_logged_again() -> None:
     pipeline = Pipeline(small_task())
-    learner = pipeline.learner()
     messages: list[str] = []
-    learner._announce = messages.append
+    learner = pipeline.learner(announce=messages.append)
     inputs = frozenset(TopicPartition(topic, 0) for topic in (TOPICS.contexts, TOPICS.feedback))
     for times in (1, 2):
         before = leave_transaction_open(pipeline, TOPICS.journal, 0)
@@ -241,17 +227,15 @@ def test_idle_step_is_due_after_the_deadline_and_the_tick_interval() -> None:
 
 
 def test_input_is_paused_while_its_buffer_is_full() -> None:
-    pipeline = Pipeline(small_task())
-    learner = pipeline.learner()
-    run_until_idle(learner)
     tp = TopicPartition(TOPICS.feedback, 0)
-    calls, read = PauseLog(learner).calls, Input(tp, 0)
+    consumer: Any = PauseLog()
+    read = Input(tp, 0)
     for waiting, expected in ((0, []), (1, []), (2, ["pause"]), (3, []), (2, []), (1, ["resume"]), (0, [])):
-        calls.clear()
+        consumer.calls.clear()
         read.buffer.clear()
         read.buffer.extend([Record(tp.topic, 0, 0, 0, None, b"", HEADERS)] * waiting)
-        read.pace(learner._consumer, 2)
-        assert (waiting, calls) == (waiting, expected)
+        read.pace(consumer, 2)
+        assert (waiting, consumer.calls) == (waiting, expected)
 
 
 @pytest.mark.parametrize(
@@ -281,9 +265,10 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     assert [step.number for step in pipeline.journal()] == [1]
     first.close()
     shorter = small_task(join=JoinSettings(window_ms=900, orphan_window_ms=500, retain_ms=10_000))
-    again = pipeline.learner(settings=shorter, given=("window_ms",), change_settings=True, snapshot_interval_ms=0)
     messages: list[str] = []
-    again._announce = messages.append
+    again = pipeline.learner(
+        settings=shorter, given=("window_ms",), change_settings=True, announce=messages.append, snapshot_interval_ms=0
+    )
     again.step(0)
     assert "partition 0: new settings from step 2 on: window_ms = 900 instead of 1000" in messages
     pipeline.clock.advance_to(1_001)
@@ -295,13 +280,13 @@ def test_records_that_arrive_before_recovery_are_read_once() -> None:
     pipeline = Pipeline(small_task())
     for number in range(5):
         pipeline.send(TOPICS.contexts, context_value(f"event-{number}"))
-    learner = pipeline.learner()
-    polled = PollLog(learner)
+    broker, _ = observed(pipeline)
+    learner = pipeline.learner(broker=broker)
     learner.step(0)
-    assert polled.records == []
+    assert broker.member is not None
+    assert broker.member.position(TopicPartition(TOPICS.contexts, 0)) == 0
     run_until_idle(learner)
-    assert [record.offset for record in polled.records if record.topic == TOPICS.contexts] == list(range(5))
-    assert pipeline.ledger().decided == 5
+    assert (pipeline.ledger().contexts, pipeline.ledger().decided) == (5, 5)
 
 
 def test_step_returns_the_number_of_recoveries_and_steps() -> None:
@@ -326,12 +311,15 @@ def test_pause_in_an_idle_step_does_not_reduce_the_step_size() -> None:
     learner = pipeline.learner(crash_point=pause, snapshot_interval_ms=0)
     pipeline.context("a")
     run_until_idle(learner)
-    records = learner._portion.records
     pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
     pauses.append(8_000)
     assert learner.step(0) == 1
-    assert (pauses, learner._portion.records) == ([], records)
-    assert records > 1
+    assert pauses == []
+    for number in range(2 * PORTION_RECORDS):
+        pipeline.context(f"event-{number}")
+    learner.step(0)
+    first, end = pipeline.journal()[-1].contexts
+    assert end - first == PORTION_RECORDS
 
 
 def test_feedback_is_applied_before_any_time_is_known() -> None:

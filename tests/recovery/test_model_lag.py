@@ -7,7 +7,7 @@ from consumers.learner.program import LearnerProgram
 from consumers.learner.shared_model import ENDED_BY, Hold, SharedModel
 from consumers.tally import Tally
 from stream.wire.updates import HEADERS
-from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task
+from tests.pipeline import TOPICS, CrashError, Pipeline, crash_at, run_until_idle, small_task
 
 AFTER_FLUSH = 4
 
@@ -15,16 +15,8 @@ AFTER_FLUSH = 4
 def blocked_pipeline(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
     """Return a pipeline and its running learner. Another learner has died during a step and left a transaction open."""
     pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
-    commits = 0
-
-    def dies(number: int) -> None:
-        nonlocal commits
-        commits += number == 1
-        if (commits, number) == (1, AFTER_FLUSH):
-            raise CrashError
-
     left = pipeline.learner("left", model_lag_max_ms=lag_max_ms)
-    dying = pipeline.learner("dying", dies)
+    dying = pipeline.learner("dying", crash_at(AFTER_FLUSH))
     run_until_idle(left, dying)
     assert {len(left.tasks), len(dying.tasks)} == {1}
     send(pipeline, 0, 12)

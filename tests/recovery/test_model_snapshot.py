@@ -80,5 +80,6 @@ def test_incomplete_model_snapshot_is_rejected() -> None:
     newest = read_back(model_writer(SNAPSHOT._replace(settings={}), "a")).newest
     assert newest is not None
     cut = newest._replace(payloads=[payload[:200] for payload in newest.payloads])
-    with pytest.raises(JournalError, match=r"^snapshots/0 offset 5: generation 41 cannot be read"):
+    with pytest.raises(JournalError) as raised:
         decode_model(cut)
+    assert raised.value.place == "snapshots/0 offset 5"

@@ -34,10 +34,10 @@ def assert_nothing_is_lost(pipeline: Pipeline, learner: LearnerProgram, decided:
 @pytest.mark.parametrize("model", ["own", "shared"])
 @pytest.mark.parametrize("moves_on", [False, True])
 def test_reassigned_task_resumes_unless_its_journal_has_new_steps(model: str, moves_on: bool) -> None:
-    pipeline, learner = started(model)
-    before = learner.tasks[0]
     messages: list[str] = []
-    learner._announce = messages.append
+    pipeline, learner = started(model, announce=messages.append)
+    messages.clear()
+    before = learner.tasks[0]
     other = pipeline.learner("learner-0")
     if moves_on:
         learner.step(0)

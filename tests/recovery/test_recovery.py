@@ -8,21 +8,22 @@ import orjson
 import pytest
 
 from consumers.learner.program import LearnerProgram
+from consumers.learner.recovery import SLICE_MS
+from stream.kafka.embedded import VirtualClock
 from stream.kafka.port import FencedError
-from stream.recovery.chunks import FORMAT, Stored
+from stream.recovery.chunks import Stored
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.recover import Callbacks, Progress, rebuild, recover
 from stream.recovery.state import task_digest
-from stream.recovery.steps import JournalError, JournalStep, decode_step
+from stream.recovery.steps import JournalStep, MissingRecordsError, UnrecoverableError, decode_step
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import SettingDifference, SettingsDifferError
 from stream.task.task import Task
-from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import partition_for
 from tests.pipeline import (
     TOPICS,
+    CrashError,
     CrashingLearner,
     Pipeline,
     context_value,
@@ -34,8 +35,9 @@ from tests.pipeline import (
 )
 
 EVENTS = 120
-SNAPSHOTS = TopicPartition(TOPICS.snapshots, 0)
-JOURNAL = TopicPartition(TOPICS.journal, 0)
+CONTEXTS, FEEDBACK, JOURNAL, SNAPSHOTS = (
+    TopicPartition(topic, 0) for topic in (TOPICS.contexts, TOPICS.feedback, TOPICS.journal, TOPICS.snapshots)
+)
 
 
 def with_frequent_snapshots(pipeline: Pipeline, **options: Any) -> Callable[[Callable[[int], None]], LearnerProgram]:
@@ -171,22 +173,21 @@ def test_repeatedly_dying_learner_recovers_with_and_without_snapshots(
 @pytest.mark.parametrize("chunk", [0, 3, CHUNKS - 1])
 def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(chunk: int, number: int) -> None:
     pipeline = Pipeline(large_task())
-    program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
-    pipeline.context("first", 1, 70)
-    run_until_idle(program)
-    pipeline.clock.advance_to(pipeline.now_ms() + 60)
-    pipeline.context("second", 2, 80)
-
     is_committed = number == COMMIT_STEPS[-1]
     chunks_after = chunk + is_committed
 
     def crash(reached: int) -> None:
-        if reached == number and len(pipeline.records(TOPICS.snapshots)) == chunks_after:
-            raise InterruptedError
+        is_writing = pipeline.now_ms() > 1_000
+        if is_writing and reached == number and len(pipeline.records(TOPICS.snapshots)) == chunks_after:
+            raise CrashError
 
-    program._crash_point = crash
+    program = pipeline.learner(crash_point=crash, snapshot_interval_ms=50, snapshot_bytes_max=1)
+    pipeline.context("first", 1, 70)
+    run_until_idle(program)
+    pipeline.clock.advance_to(pipeline.now_ms() + 60)
+    pipeline.context("second", 2, 80)
     pipeline.answer("first", 1)
-    with pytest.raises(InterruptedError):
+    with pytest.raises(CrashError):
         run_until_idle(program)
     assert len(pipeline.generations()) == (1 if chunks_after == CHUNKS else 0)
     again = pipeline.learner(snapshot_interval_ms=50)
@@ -225,69 +226,69 @@ def test_recovery_uses_the_previous_snapshot_if_the_newest_is_incomplete() -> No
     assert digests(recovered.task) == digests(program.tasks[0])
 
 
-def test_recovery_needs_no_records_before_the_snapshot() -> None:
-    pipeline, program = many_snapshots()
-    found = rebuild(pipeline.broker, TOPICS, 0)
-    assert found.stored.newest is not None
-    number = found.stored.newest.number
-    step = pipeline.journal()[number]  # the first step after the snapshot
-    pipeline.broker.delete_records(JOURNAL, number)
-    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), step.contexts[0])
-    pipeline.broker.delete_records(TopicPartition(TOPICS.feedback, 0), step.feedback[0])
-    assert digests(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == digests(program.tasks[0])
+def keep_only_the_first_snapshot(pipeline: Pipeline) -> None:
+    corrupt(pipeline, *pipeline.generations()[1:])
+
+
+def delete_to_the_last_record(topic: str) -> Callable[[Pipeline], None]:
+    """Return a fault that deletes a topic's records up to the last one, and all snapshots except the first."""
+    tp = TopicPartition(topic, 0)
+
+    def delete(pipeline: Pipeline) -> None:
+        keep_only_the_first_snapshot(pipeline)
+        pipeline.broker.delete_records(tp, pipeline.ends()[tp] - 1)
+
+    return delete
+
+
+def delete_unapplied_contexts(pipeline: Pipeline) -> None:
+    for number in range(5):
+        pipeline.send(TOPICS.contexts, context_value(f"new-{number}"))
+    pipeline.broker.delete_records(CONTEXTS, EVENTS + 2)
+
+
+def recreate_the_journal(pipeline: Pipeline, steps: int = 0) -> None:
+    records = pipeline.records(TOPICS.journal)[:steps]
+    pipeline.broker.delete_topics([TOPICS.journal])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    for record in records:
+        pipeline.broker.producer().send(TOPICS.journal, 0, None, record.value, record.headers)
+
+
+def needed_after(nth: int, topic: str) -> Callable[[Pipeline], int]:
+    """Return a function that computes the first record or step that is needed after the nth snapshot."""
+
+    def needed(pipeline: Pipeline) -> int:
+        number = pipeline.generations()[nth]
+        return number + 1 if topic == TOPICS.journal else pipeline.journal()[number - 1].feedback[1]
+
+    return needed
 
 
 @pytest.mark.parametrize(
-    ("topic", "expected_message"),
+    ("damage", "tp", "needed", "is_deleted"),
     [
-        (TOPICS.journal, r"needs test.journal/0 from step \d+ on; "),
-        (TOPICS.feedback, r"needs test.feedback/0 from offset \d+; the partition begins at \d+. .*retention.ms"),
+        (delete_to_the_last_record(TOPICS.journal), JOURNAL, needed_after(0, TOPICS.journal), True),
+        (delete_to_the_last_record(TOPICS.feedback), FEEDBACK, needed_after(0, TOPICS.feedback), True),
+        (delete_unapplied_contexts, CONTEXTS, lambda pipeline: EVENTS, True),
+        (lambda pipeline: pipeline.broker.delete_records(JOURNAL, pipeline.ends()[JOURNAL]), JOURNAL,
+         needed_after(-1, TOPICS.journal), True),
+        (recreate_the_journal, JOURNAL, needed_after(-1, TOPICS.journal), False),
     ],
-)
-def test_recovery_is_rejected_if_records_after_the_snapshot_are_deleted(topic: str, expected_message: str) -> None:
-    pipeline, _ = many_snapshots()
-    corrupt(pipeline, *pipeline.generations()[1:])
-    pipeline.broker.delete_records(TopicPartition(topic, 0), pipeline.ends()[TopicPartition(topic, 0)] - 1)
-    ends = pipeline.ends()
-    with pytest.raises(JournalError, match=expected_message):
-        run_until_idle(pipeline.learner())
-    assert pipeline.ends() == ends
-
-
-def test_learner_rejects_deletion_of_unapplied_contexts() -> None:
+    ids=["journal", "feedback", "unapplied contexts", "whole journal", "recreated journal"],
+)  # fmt: skip
+def test_recovery_is_rejected_if_records_after_the_snapshot_are_deleted(
+    damage: Callable[[Pipeline], None], tp: TopicPartition, needed: Callable[[Pipeline], int], is_deleted: bool
+) -> None:
     pipeline, program = many_snapshots()
     program.close()
-    for number in range(5):
-        pipeline.send(TOPICS.contexts, context_value(f"new-{number}"))
-    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), EVENTS + 2)
-    with pytest.raises(
-        JournalError, match=rf"needs test.contexts/0 from offset {EVENTS}; the partition begins at {EVENTS + 2}"
-    ):
+    expected = needed(pipeline)
+    damage(pipeline)
+    ends = pipeline.ends()
+    with pytest.raises(MissingRecordsError) as raised:
         run_until_idle(pipeline.learner())
-
-
-def test_recreated_journal_is_rejected_if_an_old_snapshot_exists() -> None:
-    pipeline, _ = many_snapshots()
-    pipeline.broker.delete_topics([TOPICS.journal])
-    pipeline.broker.create_topics(TOPICS.specs(1))
-    with pytest.raises(JournalError, match=r"expected step \d+; got no step"):
-        run_until_idle(pipeline.learner())
-
-
-def test_error_for_a_snapshot_with_different_settings_names_the_settings() -> None:
-    pipeline, _ = many_snapshots()
-    with pytest.raises(SettingsDifferError) as raised:
-        run_until_idle(pipeline.learner(settings=synsep_task(seed=6)))
-    assert raised.value.differences == (SettingDifference("seed", 5, 6),)
-
-
-def test_snapshot_of_another_format_is_rejected_with_its_offset() -> None:
-    pipeline, _ = many_snapshots()
-    record = pipeline.records(TOPICS.snapshots)[0]
-    later = (record.value or b"").replace(b'"format":%d' % FORMAT, b'"format":%d' % (FORMAT + 1))
-    pipeline.broker.producer().send(TOPICS.snapshots, 0, record.key, later, HEADERS)
-    with pytest.raises(JournalError, match=r"^test.snapshots/0 offset \d+: generation \d+: expected format 1; got 2"):
-        run_until_idle(pipeline.learner())
+    assert (raised.value.tp, raised.value.needed, raised.value.is_deleted) == (tp, expected, is_deleted)
+    assert pipeline.ends() == ends
 
 
 def test_state_at_an_earlier_step_equals_a_run_that_stopped_there() -> None:
@@ -374,9 +375,7 @@ def test_recovery_reports_its_progress() -> None:
     pipeline, program = many_snapshots()
     program.close()
     reported: list[str] = []
-    learner = pipeline.learner()
-    learner._announce = reported.append
-    learner.step(0)
+    pipeline.learner(announce=reported.append).step(0)
     newest = pipeline.generations()[-1]
     last = pipeline.journal()[-1].number
     assert reported[0] == f"recovering partition 0: step {newest:,} (steps {newest + 1:,} to {last:,})"
@@ -384,16 +383,13 @@ def test_recovery_reports_its_progress() -> None:
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(
-    monkeypatch: pytest.MonkeyPatch, comes_back: bool
-) -> None:
+def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(comes_back: bool) -> None:
     pipeline, program = many_snapshots()
     program.close()
-    learner = pipeline.learner("learner-2", snapshot_interval_ms=0)
-    corrupt(pipeline, *pipeline.generations()[1:])
-    recover_slowly(learner, monkeypatch)
+    keep_only_the_first_snapshot(pipeline)
+    learner = recover_slowly(pipeline, "learner-2", snapshot_interval_ms=0)
     other = pipeline.learner("learner-1", snapshot_interval_ms=0)
-    learner._poll(0)
+    learner.step(0)
     pipeline.context("meanwhile", 1)
     run_until_idle(other)
     if comes_back:
@@ -407,17 +403,26 @@ def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(
     assert pipeline.audits()[0].ok
 
 
-def recover_slowly(learner: LearnerProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take steps until a recovery has begun to reapply steps. Each step executes only one part of a recovery."""
+def recover_slowly(pipeline: Pipeline, instance: str, **options: Any) -> LearnerProgram:
+    """Return a learner that has begun to reapply steps. Each of its steps executes only one part of a recovery."""
     messages: list[str] = []
-    learner._announce = messages.append
-    monkeypatch.setattr("consumers.learner.recovery.SLICE_MS", 0)
-    while not messages:
+    learners: list[LearnerProgram] = []
+    clock = VirtualClock(pipeline.now_ms())
+
+    def host_ms() -> int:
+        if not all(learner.ready for learner in learners):
+            clock.advance_to(clock.now_ms + SLICE_MS)  # every part of a recovery takes a whole time slice
+        return clock.now_ms
+
+    learner = pipeline.learner(instance, host_ms=host_ms, announce=messages.append, **options)
+    learners.append(learner)
+    while not any("recovering" in line for line in messages):
         learner.step(0)
     assert list(learner.tasks) == []
+    return learner
 
 
-def test_task_revoked_during_another_recovery_is_not_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_revoked_during_another_recovery_is_not_recovered() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     names = {partition_for(f"event-{number}".encode(), 2): f"event-{number}" for number in range(20)}
     learner = pipeline.learner()
@@ -425,10 +430,9 @@ def test_task_revoked_during_another_recovery_is_not_recovered(monkeypatch: pyte
         pipeline.context(name)
     run_until_idle(learner)
     learner.close()
-    again = pipeline.learner("learner-1")
-    recover_slowly(again, monkeypatch)
+    again = recover_slowly(pipeline, "learner-1")
     other = pipeline.learner("learner-2")
-    again._poll(0)
+    again.step(0)
     pipeline.answer(names[1], 1)
     run_until_idle(other)
     run_until_idle(again)
@@ -460,14 +464,14 @@ def test_journal_before_the_snapshot_is_searched_but_not_read(monkeypatch: pytes
     assert len(probed) <= last.bit_length()
 
 
-def test_journal_may_be_deleted_up_to_the_snapshot() -> None:
+def test_recovery_needs_no_records_up_to_the_snapshot() -> None:
     pipeline, program = many_snapshots()
-    _, journal_offset = snapshot_position(pipeline)
+    number, journal_offset = snapshot_position(pipeline)
+    following = pipeline.journal()[number]
     pipeline.broker.delete_records(JOURNAL, journal_offset + 1)
-    assert digests(rebuild(pipeline.broker, TOPICS, 0).task) == digests(program.tasks[0])
-    corrupt(pipeline, *pipeline.generations()[1:])
-    with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from step \d+ on"):
-        rebuild(pipeline.broker, TOPICS, 0)
+    pipeline.broker.delete_records(CONTEXTS, following.contexts[0])
+    pipeline.broker.delete_records(FEEDBACK, following.feedback[0])
+    assert digests(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == digests(program.tasks[0])
 
 
 def idle_with_snapshot() -> Pipeline:
@@ -494,27 +498,15 @@ def test_snapshot_of_the_last_step_requires_only_that_journal_record() -> None:
     assert found.stored.taken_ms == found.task.join.stream_ms
 
 
-def test_fully_deleted_journal_is_rejected() -> None:
-    pipeline = idle_with_snapshot()
-    pipeline.broker.delete_records(JOURNAL, pipeline.ends()[JOURNAL])
-    with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from step \d+ on; "):
-        rebuild(pipeline.broker, TOPICS, 0)
-
-
 def test_journal_that_ends_before_the_snapshot_is_rejected() -> None:
     pipeline, _ = many_snapshots()
     number, _ = snapshot_position(pipeline)
-    records = pipeline.records(TOPICS.journal)
-    for kept in (number - 1, number):
-        pipeline.broker.delete_topics([TOPICS.journal])
-        pipeline.broker.create_topics(TOPICS.specs(1))
-        for record in records[:kept]:
-            pipeline.broker.producer().send(TOPICS.journal, 0, None, record.value, record.headers)
-        if kept == number:
-            assert rebuild(pipeline.broker, TOPICS, 0).step.number == number
-            continue
-        with pytest.raises(JournalError, match=rf"expected step {number + 1}; got {kept}"):
-            rebuild(pipeline.broker, TOPICS, 0)
+    recreate_the_journal(pipeline, steps=number)
+    assert rebuild(pipeline.broker, TOPICS, 0).step.number == number
+    recreate_the_journal(pipeline, steps=number - 1)
+    with pytest.raises(MissingRecordsError) as raised:
+        rebuild(pipeline.broker, TOPICS, 0)
+    assert (raised.value.tp, raised.value.needed, raised.value.is_deleted) == (JOURNAL, number + 1, False)
 
 
 @pytest.mark.parametrize("change", [{"updates": 1_000}, {"ledger": {"conflicts": 77}}])
@@ -524,10 +516,9 @@ def test_step_whose_state_differs_from_the_journal_is_rejected(change: dict[str,
     fields = orjson.loads(log.records[9].value or b"")
     value = {**fields, **change, "ledger": {**fields["ledger"], **change.get("ledger", {})}}
     log.records[9] = log.records[9]._replace(value=orjson.dumps(value))
-    with pytest.raises(
-        JournalError, match=rf"step {fields['number']} of test.journal/0: expected .* The inputs have changed"
-    ):
+    with pytest.raises(UnrecoverableError) as raised:
         rebuild(pipeline.broker, TOPICS, 0, snapshots=False)
+    assert raised.value.place == f"step {fields['number']} of test.journal/0"
 
 
 def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() -> None:
@@ -541,10 +532,11 @@ def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() ->
     applied = pipeline.journal()[0].contexts[1]
     for number in range(3):
         pipeline.context(f"new-{number}")
-    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), applied + 2)
+    pipeline.broker.delete_records(CONTEXTS, applied + 2)
     assert rebuild(pipeline.broker, TOPICS, 0, until=0, snapshots=False).step.number == 0
-    with pytest.raises(JournalError, match=rf"needs test.contexts/0 from offset {applied}; the partition begins at"):
+    with pytest.raises(MissingRecordsError) as raised:
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+    assert (raised.value.tp, raised.value.needed, raised.value.is_deleted) == (CONTEXTS, applied, True)
 
 
 def test_progress_of_a_recovery_to_an_earlier_step_ends_at_this_step() -> None:

@@ -8,21 +8,20 @@ import orjson
 import pytest
 
 from consumers.learner.program import LearnerProgram
-from stream.learners import ParameterError
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.recover import pipeline_settings, reading_pipeline_settings, rebuild, recover, settings_in_force
 from stream.recovery.slices import Parts, finish
 from stream.recovery.state import task_digest
-from stream.recovery.steps import JournalError, JournalStep, decode_step, encode_step
+from stream.recovery.steps import JournalError, JournalStep, MissingRecordsError, decode_step, encode_step
 from stream.settings.task_fields import JoinSettings
-from stream.task.settings import TaskSettings
-from stream.task.stored_settings import SettingsDifferError, stored_settings
+from stream.task.settings import PolicyError, TaskSettings
+from stream.task.stored_settings import SettingDifference, SettingsDifferError, stored_settings
 from stream.task.task import Task
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, CrashError, Inputs, Pipeline, run_until_idle, small_task
+from tests.pipeline import TOPICS, CrashError, Inputs, Pipeline, crash_at, run_until_idle, small_task
 
 JOURNAL = TopicPartition(TOPICS.journal, 0)
 LIMITS = JoinSettings(
@@ -122,8 +121,9 @@ def test_different_setting_is_rejected_before_any_write() -> None:
     pipeline, _ = started()
     ends = pipeline.ends()
     program = pipeline.learner(settings=SHORTER)
-    with pytest.raises(SettingsDifferError, match=r"^test.journal/0 has window_ms = 1000; got 300: "):
+    with pytest.raises(SettingsDifferError) as raised:
         run_until_idle(program)
+    assert raised.value.differences == (SettingDifference("window_ms", 1_000, 300),)
     assert pipeline.ends() == ends
 
 
@@ -164,14 +164,9 @@ def test_idle_task_applies_a_change_immediately_in_its_own_step() -> None:
 def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, snapshot_interval_ms: int) -> None:
     pipeline, _ = started()
     steps = len(pipeline.journal())
-
-    def crash(reached: int) -> None:
-        if reached == number:
-            raise CrashError
-
     pipeline.context("next")
     options: dict[str, Any] = {"settings": SHORTER, "snapshot_interval_ms": snapshot_interval_ms}
-    program = pipeline.learner(crash_point=crash, change_settings=True, **options)
+    program = pipeline.learner(crash_point=crash_at(number), change_settings=True, **options)
     with pytest.raises(CrashError):
         run_until_idle(program)
     pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, like a broker timeout
@@ -232,7 +227,7 @@ def test_settings_are_unknown_if_a_change_outside_snapshots_was_deleted() -> Non
     assert settings_in_force(pipeline.broker, TOPICS, 0)["window_ms"] == 300
     pipeline.broker.delete_records(JOURNAL, change + 1)
     assert settings_in_force(pipeline.broker, TOPICS, 0) == {}
-    with pytest.raises(JournalError, match="begins at"):
+    with pytest.raises(MissingRecordsError):
         recover(pipeline.broker, TOPICS, 0, INITIAL, given=())
 
 
@@ -270,23 +265,17 @@ def other_seed(record: Record) -> Record:
     return record._replace(value=encode_step(step._replace(settings=replace(step.settings, seed=77))))
 
 
-DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
-    "the step is missing": (
-        lambda records: [record for record in records if not is_change(record)],
-        r"expected step \d+; got \d+",
-        "does not follow step",
-    ),
-    "the step has other settings": (
-        lambda records: [other_seed(record) if is_change(record) else record for record in records],
-        r"before step \d+, has seed = 0; got 77",
-        "has seed = 0; got 77",
-    ),
-    "the first step is missing": (lambda records: records[1:], "expected step 1; got 2", "gone"),
+DAMAGE: dict[str, Callable[[list[Record]], list[Record]]] = {
+    "the step is missing": lambda records: [record for record in records if not is_change(record)],
+    "the step has other settings": lambda records: [
+        other_seed(record) if is_change(record) else record for record in records
+    ],
+    "the first step is missing": lambda records: records[1:],
 }
 
 
-@pytest.mark.parametrize("claim", DAMAGE)
-def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_recovery_and_audit_detect_a_damaged_change_record(damage: str) -> None:
     # The change has no other effect, because no decision stays pending for as long as the shorter window.
     pipeline = Pipeline(INITIAL)
     program = pipeline.learner()
@@ -300,18 +289,23 @@ def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
         run_until_idle(program)
         pipeline.answer(f"event-{number}", 1)
         run_until_idle(program)
-    edit, recovery_says, audit_says = DAMAGE[claim]
     assert_agree_everywhere(pipeline, program)
-    edited(pipeline, edit)
-    with pytest.raises(JournalError, match=recovery_says):
+    change = next(record for record in pipeline.records(TOPICS.journal)[1:] if is_change(record))
+    number = decode_step(change).number
+    edited(pipeline, DAMAGE[damage])
+    with pytest.raises(JournalError) as raised:
         rebuild(pipeline.broker, TOPICS, 0)
-    if audit_says == "gone":
-        with pytest.raises(JournalError, match="the first record of the journal was deleted"):
+    if damage == "the step has other settings":
+        assert isinstance(raised.value.__cause__, SettingsDifferError)
+        assert raised.value.__cause__.differences == (SettingDifference("seed", 0, 77),)
+    else:
+        assert isinstance(raised.value, MissingRecordsError)
+        assert raised.value.needed == (number if damage == "the step is missing" else 1)
+    if damage == "the first step is missing":
+        with pytest.raises(JournalError):
             pipeline.audits()
-        return
-    (finding,) = pipeline.audits()
-    assert not finding.ok
-    assert any(audit_says in fault for fault in finding.faults), finding.faults
+    else:
+        assert pipeline.audits()[0].faults[0].startswith(f"test.journal/0 offset {number - 1}: ")
 
 
 def test_new_task_uses_the_settings_of_the_pipeline() -> None:
@@ -334,11 +328,11 @@ def test_unsupported_policy_is_rejected_before_any_write() -> None:
     run_until_idle(program)
     ends = pipeline.ends()
     negative = small_task("perceptron", on_expiry="negative")
-    with pytest.raises(ParameterError, match="learns from labels"):
+    with pytest.raises(PolicyError):
         pipeline.learner(settings=negative, change_settings=True)
     # The learner in these settings supports the policy, but the pipeline's learner does not.
     given = small_task("banditron", on_expiry="negative")
-    with pytest.raises(ParameterError, match="learns from labels"):
+    with pytest.raises(PolicyError):
         recover(pipeline.broker, TOPICS, 0, given, given=("on_expiry",), change_settings=True)
     assert pipeline.ends() == ends
 

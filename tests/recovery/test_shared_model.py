@@ -13,6 +13,7 @@ import pytest
 
 from consumers.learner.program import LearnerProgram
 from consumers.learner.shared_model import SharedModel as Process
+from onebit.simulation.faulty_broker import FaultyBroker
 from stream.learners import ParameterError, create
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
@@ -23,11 +24,11 @@ from stream.recovery.state import state_digest, task_digest
 from stream.recovery.steps import JournalError, UnrecoverableError
 from stream.settings.task_fields import JoinSettings
 from stream.shared.replica import Replica
-from stream.task.stored_settings import SettingsDifferError
+from stream.task.stored_settings import SettingDifference, SettingsDifferError
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
-from stream.wire.records import Decision, Features
+from stream.wire.records import Decision, Features, TopicPartition
 from stream.wire.topics import partition_for
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
 from tests.oracles.shared_model import LogEntry, SharedModel
@@ -225,8 +226,7 @@ def test_recovery_waits_for_open_transactions_before_its_predictions() -> None:
     left = task_digest(running.tasks[0])
     running.close()
     messages: list[str] = []
-    learner = pipeline.learner()
-    learner._announce = messages.append
+    learner = pipeline.learner(announce=messages.append)
     run_until_idle(learner)
     assert learner.tasks == {}
     assert ["or from another program in its predictions" in line for line in messages] == [True]
@@ -236,9 +236,11 @@ def test_recovery_waits_for_open_transactions_before_its_predictions() -> None:
     assert list(learner.tasks) == [0]
 
 
-def test_task_never_continues_below_the_version_of_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_never_continues_below_the_version_of_its_last_step() -> None:
     pipeline = Pipeline(small_task("banditron", parameters={"gamma": 0.4}, model="shared"), partitions=2)
     names = [next(f"e{n}" for n in range(99) if partition_for(b"e%d" % n, 2) == partition) for partition in range(2)]
+    lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: None)
+    lagging.lag(TopicPartition(TOPICS.updates, 0), times=1_000)
     learner = pipeline.learner()
     run_until_idle(learner)
     pipeline.context(names[1])
@@ -249,11 +251,10 @@ def test_task_never_continues_below_the_version_of_its_last_step(monkeypatch: py
     run_until_idle(learner)
     assert learner.tasks[0].version == 1, "the task used the other task's update and wrote no update itself"
     learner.close()
-    behind = pipeline.learner()
-    with monkeypatch.context() as patched:
-        patched.setattr(Process, "read_on", lambda self: iter(()))
-        run_until_idle(behind)
-        assert behind.tasks == {}
+    behind = pipeline.learner(broker=lagging)
+    run_until_idle(behind)
+    assert behind.tasks == {}
+    lagging.end_lag()
     run_until_idle(behind)
     assert sorted(behind.tasks) == [0, 1]
 
@@ -265,8 +266,9 @@ def test_deleted_predictions_make_recovery_fail(forged: bool) -> None:
     pipeline.broker.create_topics(TOPICS.specs(1))
     for name in "ab" if forged else "":
         pipeline.broker.producer().send(TOPICS.predictions, 0, None, orjson.dumps({"id": name}), step_headers(1))
-    with pytest.raises(UnrecoverableError, match="expected the 2 predictions of step 1"):
+    with pytest.raises(UnrecoverableError) as raised:
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+    assert raised.value.place == "test.predictions/0"
 
 
 def test_open_transaction_blocks_log_reading_but_not_decisions() -> None:
@@ -300,13 +302,14 @@ def log_entries(pipeline: Pipeline) -> list[Entry]:
 def test_pipeline_keeps_its_kind_of_model(stored: Any, given: Any) -> None:
     pipeline = decided(stored)
     other = replace(pipeline.settings, model=given)
-    with pytest.raises(SettingsDifferError, match=f"model = '{stored}'; got '{given}'"):
+    with pytest.raises(SettingsDifferError) as raised:
         recover(pipeline.broker, TOPICS, 0, other)
+    assert raised.value.differences == (SettingDifference("model", stored, given),)
     assert recover(pipeline.broker, TOPICS, 0, other, given=("seed",)).settings.model == stored
 
 
 def test_shared_model_rejects_play_logged() -> None:
-    with pytest.raises(ParameterError, match="model shared: expected play own; got logged"):
+    with pytest.raises(ParameterError):
         Task(small_task("late-ucb", model="shared", play="logged"), TOPICS.contexts)
 
 
@@ -368,7 +371,7 @@ def test_snapshot_of_another_model_is_rejected() -> None:
     whole_run(pipeline, snapshot_interval_ms=40)
     other = replace(pipeline.settings, parameters={"project": 4})
     newest = read_snapshots(pipeline.broker, TOPICS, None).newest
-    with pytest.raises(JournalError, match=r"'parameters\.project': 4"):
+    with pytest.raises(JournalError):
         Process(pipeline.broker, TOPICS, other, newest, host_ms=pipeline.now_ms)
 
 

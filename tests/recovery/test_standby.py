@@ -1,16 +1,14 @@
 """A recovering learner stops on request. A learner without a partition logs the owners of the partitions."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from consumers.learner.program import STANDBY_MS, LearnerOptions, LearnerProgram
+from consumers.learner.program import STANDBY_MS, LearnerProgram
 from consumers.learner.recovery import SLICE_MS, RecoveryStoppedError
-from stream.kafka.port import Consumer
+from onebit.simulation.faulty_broker import FaultyBroker
 from stream.recovery.state import decode_block
-from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 JOURNAL_STEPS = 400
@@ -27,29 +25,23 @@ def with_a_long_journal() -> Pipeline:
     return pipeline
 
 
-class SlowReader:
-    """A consumer whose polls are slow and return one record at a time."""
+def slow(pipeline: Pipeline, read_ms: int, polled_ms: list[int] | None = None) -> FaultyBroker:
+    """Return a connection whose reads take `read_ms` and return one record. It logs the times of the member's polls."""
 
-    def __init__(self, pipeline: Pipeline, inner: Consumer, poll_ms: int) -> None:
-        self._pipeline, self._inner, self._poll_ms = pipeline, inner, poll_ms
-        self.position, self.seek, self.close = inner.position, inner.seek, inner.close
+    def consult(call: str) -> None:
+        if call == "read":
+            pipeline.wait(read_ms)
+        elif call == "poll" and polled_ms is not None:
+            polled_ms.append(pipeline.now_ms())
 
-    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        self._pipeline.clock.advance_to(self._pipeline.now_ms() + self._poll_ms)
-        return self._inner.poll(timeout_ms, 1)
+    return FaultyBroker(pipeline.broker, "learner-1", consult, poll_max=1)
 
 
-def test_recovery_ends_soon_after_a_stop_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_ends_soon_after_a_stop_request() -> None:
     pipeline = with_a_long_journal()
-    reader = pipeline.broker.reader
-    monkeypatch.setattr(pipeline.broker, "reader", lambda tps, *_: SlowReader(pipeline, reader(tps), 100))
     told_ms: list[int] = []
-    learner = LearnerProgram(
-        pipeline.broker,
-        TOPICS,
-        pipeline.settings,
-        LearnerOptions(),
-        pipeline.now_ms,
+    learner = pipeline.learner(
+        broker=slow(pipeline, 100),
         announce=lambda message: told_ms.append(pipeline.now_ms()),
         # The stop request arrives during the recovery, which reports its progress every 5 s.
         stop=lambda: len(told_ms) > 3,
@@ -85,16 +77,7 @@ def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     return pipeline
 
 
-def slow_to_read(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = pipeline.broker.reader
-    monkeypatch.setattr(
-        pipeline.broker,
-        "reader",
-        lambda tps, *_: SlowReader(pipeline, reader(tps), PART_MS) if tps[0].topic == TOPICS.snapshots else reader(tps),
-    )
-
-
-def slow_to_decode(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def decode_slowly(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(name: str, *rest: Any) -> list[Any]:
         pipeline.clock.advance_to(pipeline.now_ms() + PART_MS)
         return decode_block(name, *rest)
@@ -102,26 +85,15 @@ def slow_to_decode(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.recovery.state.decode_block", decode)
 
 
-@pytest.mark.parametrize("slow", [slow_to_read, slow_to_decode])
-def test_stop_request_interrupts_reading_a_large_snapshot(
-    monkeypatch: pytest.MonkeyPatch, slow: Callable[[Pipeline, pytest.MonkeyPatch], None]
-) -> None:
+@pytest.mark.parametrize("slow_part", ["read", "decode"])
+def test_stop_request_interrupts_reading_a_large_snapshot(monkeypatch: pytest.MonkeyPatch, slow_part: str) -> None:
     pipeline = with_a_large_snapshot(monkeypatch)
-    slow(pipeline, monkeypatch)
-    began_ms = pipeline.now_ms()
-    asked_ms = began_ms + SNAPSHOT_PARTS // 2 * PART_MS
+    if slow_part == "decode":
+        decode_slowly(pipeline, monkeypatch)
+    asked_ms = pipeline.now_ms() + SNAPSHOT_PARTS // 2 * PART_MS
     polled_ms: list[int] = []
-    learner = LearnerProgram(
-        pipeline.broker, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms,
-        stop=lambda: pipeline.now_ms() >= asked_ms,
-    )  # fmt: skip
-    poll = learner._consumer.poll
-
-    def polls(timeout_ms: int, records_max: int) -> list[Record]:
-        polled_ms.append(pipeline.now_ms() - began_ms)
-        return poll(timeout_ms, records_max)
-
-    monkeypatch.setattr(learner._consumer, "poll", polls)
+    broker = slow(pipeline, PART_MS if slow_part == "read" else 0, polled_ms)
+    learner = pipeline.learner(broker=broker, stop=lambda: pipeline.now_ms() >= asked_ms)
 
     def steps() -> None:
         for _ in range(SNAPSHOT_PARTS):
@@ -138,8 +110,7 @@ def standby_learner() -> tuple[Pipeline, LearnerProgram, list[str]]:
     pipeline = Pipeline(small_task(), partitions=2)
     messages: list[str] = []
     holders = [pipeline.learner(f"learner-{number}") for number in (1, 2)]
-    learner = pipeline.learner("learner-3")
-    learner._announce = messages.append
+    learner = pipeline.learner("learner-3", announce=messages.append)
     for program in (*holders, learner):
         program.step(0)
     return pipeline, learner, messages

@@ -10,7 +10,7 @@ from stream.recovery.recover import rebuild, recover
 from stream.recovery.state import task_digest
 from stream.wire.codec import is_tick, tick_step
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task
+from tests.pipeline import TOPICS, CrashError, Pipeline, crash_at, run_until_idle, small_task
 
 FEEDBACK = TopicPartition(TOPICS.feedback, 0)
 IDLE_MS = 100  # one tenth of the window of `small_task`
@@ -49,12 +49,11 @@ def test_step_has_a_tick_if_and_only_if_it_makes_a_decision() -> None:
 
 
 def test_decision_has_the_append_time_of_its_tick_despite_clock_skew() -> None:
-    pipeline, learner = decided()
+    pipeline, learner = decided(host_ms=lambda: 7_000_000)
     pipeline.clock.advance_to(5_000)
     pipeline.context("b")  # the clock of the topic's broker is ahead
     log = pipeline.broker.log(TopicPartition(TOPICS.contexts, 0))
     log.records[-1] = log.records[-1]._replace(append_ms=900_000)
-    learner._host_ms = lambda: 7_000_000
     learner.step(0)
     pipeline.answer("a", 1)
     run_until_idle(learner)
@@ -197,14 +196,9 @@ def test_decision_time_is_read_from_its_tick_after_the_learner_dies() -> None:
 
 def test_aborted_ticks_set_no_decision_times() -> None:
     pipeline = Pipeline(small_task())
-
-    def dies(number: int) -> None:
-        if number == 5:
-            raise CrashError
-
     pipeline.context("a")
     with pytest.raises(CrashError):
-        run_until_idle(pipeline.learner(crash_point=dies))
+        run_until_idle(pipeline.learner(crash_point=crash_at(5)))
     pipeline.clock.advance_to(9_000)
     again = pipeline.learner(snapshot_interval_ms=0)
     run_until_idle(again)
