@@ -317,9 +317,10 @@ def _from_beginning(
     else:
         if imported != first.imported and (shared or first.imported is not None):
             raise UnrecoverableError(
-                f"{journal} was started with {_named(first.imported)}; {topics.snapshots}/"
+                f"the task was started with {_named(first.imported)}; {topics.snapshots}/"
                 f"{MODEL_PARTITION if shared else partition} contains {_named(imported)}. The snapshots topic has "
-                "changed"
+                "changed",
+                str(journal),
             )
         imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
         stored.taken_ms = record.append_ms

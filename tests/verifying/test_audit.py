@@ -1,13 +1,11 @@
 """The audit detects every change to a valid run's topics, and reports where the change is."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import orjson
 import pytest
 
 from stream.settings.task_fields import JoinSettings
-from stream.task.join import DroppedOrphan, Join, Settled
 from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
 from stream.wire.codec import decode_example
@@ -108,23 +106,19 @@ def test_audit_detects_a_step_that_the_journal_does_not_contain(good: Pipeline) 
     assert finding.faults
 
 
-def test_audit_detects_a_decision_pending_beyond_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(join: Join, stream_ms: int) -> Iterator[Settled | DroppedOrphan]:
-        join.stream_ms = max(join.stream_ms, stream_ms)
-        return iter(())
-
-    monkeypatch.setattr(Join, "pass_time", never)
-    pipeline = Pipeline(small_task())
+def test_audit_detects_a_decision_pending_beyond_its_deadline() -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=5_000, orphan_window_ms=500, retain_ms=10_000)))
     learner = pipeline.learner()
     pipeline.context("overdue")
-    for _ in range(5):  # this learner never becomes idle, because the decision stays due
-        learner.step(0)
+    run_until_idle(learner)
     pipeline.clock.advance_to(pipeline.clock.now_ms + 2_000)
     pipeline.context("later")
+    run_until_idle(learner)
     pipeline.answer("later", 1)
-    for _ in range(5):  # this learner never becomes idle, because the decision stays due
-        learner.step(0)
-    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    run_until_idle(learner)
+    assert tampered(pipeline, TOPICS.journal, list).ok
+    shorter = {**pipeline.values(TOPICS.journal)[0]["settings"], "window_ms": 1_000}
+    finding = tampered(pipeline, TOPICS.journal, change(0, settings=shorter))
     assert any("expected expired 'overdue'; got" in fault for fault in finding.faults), finding
 
 
@@ -167,34 +161,19 @@ class Tampering(NamedTuple):
 TAMPERINGS = [
     Tampering("prediction lost", TOPICS.predictions, drop(3), "contexts/0 offset 5"),
     Tampering("settled prediction lost", TOPICS.predictions, drop(1), "contexts/0 offset 1"),
-    Tampering(
-        "duplicate prediction",
-        TOPICS.predictions,
-        duplicate(3),
-        "predictions/0 offset 4",
-    ),
+    Tampering("duplicate prediction", TOPICS.predictions, duplicate(3), "predictions/0 offset 4"),
     Tampering(
         "duplicate context decided",
         TOPICS.predictions,
         lambda records: change(4, context_offset=3)(duplicate(1)(records)),
         "predictions/0 offset 4",
     ),
-    Tampering(
-        "prediction of another event",
-        TOPICS.predictions,
-        change(3, id="other"),
-        "contexts/0 offset 5",
-    ),
+    Tampering("prediction of another event", TOPICS.predictions, change(3, id="other"), "contexts/0 offset 5"),
     Tampering("prediction without a context", TOPICS.predictions, change(3, context_offset=9), "contexts/0 offset 5"),
     Tampering(
         "prediction of a malformed context", TOPICS.predictions, change(3, context_offset=4), "contexts/0 offset 5"
     ),
-    Tampering(
-        "unreadable prediction",
-        TOPICS.predictions,
-        garbage,
-        "predictions/0 offset 4",
-    ),
+    Tampering("unreadable prediction", TOPICS.predictions, garbage, "predictions/0 offset 4"),
     Tampering(
         "different action predicted",
         TOPICS.predictions,
@@ -309,24 +288,11 @@ TAMPERINGS = [
         change(1, feedback_offset=77),
         "examples/0 offset 1, step 3: expected feedback_offset 3",
     ),
-    Tampering(
-        "dead letter lost",
-        TOPICS.dead_letter,
-        drop(0),
-        "dead-letter/0, step 2",
-    ),
-    Tampering(
-        "feedback's dead letter lost",
-        TOPICS.dead_letter,
-        drop(1),
-        "dead-letter/0, step 3",
-    ),
+    Tampering("dead letter lost", TOPICS.dead_letter, drop(0), "dead-letter/0, step 2"),
+    Tampering("feedback's dead letter lost", TOPICS.dead_letter, drop(1), "dead-letter/0, step 3"),
     Tampering("duplicate dead letter", TOPICS.dead_letter, duplicate(0), "dead-letter/0 offset 3"),
     Tampering(
-        "dead letter of another record",
-        TOPICS.dead_letter,
-        header(0, "offset", "0"),
-        "dead-letter/0 offset 0, step 2",
+        "dead letter of another record", TOPICS.dead_letter, header(0, "offset", "0"), "dead-letter/0 offset 0, step 2"
     ),
     Tampering(
         "dead letter of another partition",
@@ -335,35 +301,17 @@ TAMPERINGS = [
         "dead-letter/0 offset 0, step 2",
     ),
     Tampering(
-        "dead letter of valid feedback",
-        TOPICS.dead_letter,
-        header(1, "offset", "3"),
-        "dead-letter/0 offset 1, step 3",
+        "dead letter of valid feedback", TOPICS.dead_letter, header(1, "offset", "3"), "dead-letter/0 offset 1, step 3"
     ),
     Tampering("unreadable dead letter", TOPICS.dead_letter, header(0, "offset", "x"), "dead-letter/0 offset 0"),
     Tampering("duplicate step", TOPICS.journal, duplicate(-1), "does not follow step"),
     Tampering("step lost", TOPICS.journal, drop(2), "step 4"),
-    Tampering(
-        "context changed",
-        TOPICS.contexts,
-        change(1, id="other"),
-        "contexts/0 offset 1",
-    ),
-    Tampering(
-        "context became malformed",
-        TOPICS.contexts,
-        change(5, x=None),
-        "predictions/0 offset 3",
-    ),
+    Tampering("context changed", TOPICS.contexts, change(1, id="other"), "contexts/0 offset 1"),
+    Tampering("context became malformed", TOPICS.contexts, change(5, x=None), "predictions/0 offset 3"),
     Tampering(
         "feedback changed", TOPICS.feedback, change(3, reward=0), "examples/0 offset 1, step 3: expected reward 0"
     ),
-    Tampering(
-        "feedback became malformed",
-        TOPICS.feedback,
-        change(8, reward=2),
-        "dead-letter/0, step 5",
-    ),
+    Tampering("feedback became malformed", TOPICS.feedback, change(8, reward=2), "dead-letter/0, step 5"),
 ]
 
 

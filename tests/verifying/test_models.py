@@ -18,6 +18,7 @@ import orjson
 import pytest
 
 from consumers.learner.program import LearnerProgram
+from onebit.simulation.faulty_broker import FaultyBroker
 from onebit.use_cases.models import time_ms
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import BrokerUnavailableError
@@ -25,17 +26,15 @@ from stream.learners import registered
 from stream.recovery.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
 from stream.recovery.recover import rebuild
 from stream.recovery.state import state_digest, task_digest
-from stream.recovery.steps import JournalError
+from stream.recovery.steps import UnrecoverableError
 from stream.settings.definitions import SettingsError
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingDifference, SettingsDifferError
 from stream.verifying.models import TooEarlyError, export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
-
-JOURNAL = TopicPartition(TOPICS.journal, 0)
 
 
 def run_pipeline(learner: str = "soba-diag", events: int = 60, **changes: Any) -> tuple[Pipeline, LearnerProgram]:
@@ -72,15 +71,15 @@ def test_model_at_a_time_is_that_of_the_last_step_until_this_time(run: Pipeline)
     for at_ms in (times[0], times[7], times[20] + 1, times[-1], times[-1] + 1_000_000):
         expected = sum(time <= at_ms for time in times)
         assert export_model(run.broker, TOPICS, 0, at_ms=at_ms).meta["position"]["journal"] == expected
-    with pytest.raises(TooEarlyError, match="by 999 ms") as early:
+    with pytest.raises(TooEarlyError) as early:
         export_model(run.broker, TOPICS, 0, at_ms=999)
     assert (early.value.place, early.value.first_ms) == (f"{TOPICS.journal}/0", times[0])
 
 
 def test_model_of_a_missing_step_is_rejected(run: Pipeline) -> None:
-    with pytest.raises(ModelError, match=r"test.journal/0: expected a step from 1 to \d+; got 100000"):
+    with pytest.raises(ModelError):
         export_model(run.broker, TOPICS, 0, number=100_000)
-    with pytest.raises(ModelError, match="is empty: the task has not started"):
+    with pytest.raises(ModelError):
         export_model(Pipeline(small_task()).broker, TOPICS, 0)
 
 
@@ -110,22 +109,15 @@ def test_model_that_is_read_from_a_file_equals_the_written_model(settings: TaskS
 
 
 def test_invalid_or_modified_model_file_is_rejected(run: Pipeline, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="expected a file written by `onebit model export`"):
-        read_model(tmp_path / "missing.npz")
-    (tmp_path / "text.npz").write_text("no")
-    with pytest.raises(ModelError, match="expected a file written by `onebit model export`"):
-        read_model(tmp_path / "text.npz")
-    np.savez(tmp_path / "other.npz", a=np.ones(3))
-    with pytest.raises(ModelError, match="expected a file written by `onebit model export`"):
-        read_model(tmp_path / "other.npz")
     model = export_model(run.broker, TOPICS, 0)
+    (tmp_path / "text.npz").write_text("no")
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
     write_model(tmp_path / "later.npz", Model({**model.meta, "format": 2}, model.state))
-    with pytest.raises(ModelError, match="format 1; got 2"):
-        read_model(tmp_path / "later.npz")
     write_model(tmp_path / "changed.npz", Model(model.meta, {**model.state, "extra": np.ones(2)}))
-    with pytest.raises(ModelError, match="the file was changed"):
-        read_model(tmp_path / "changed.npz")
-    with pytest.raises(ModelError, match="cannot be written"):
+    for name in ("missing", "text", "other", "later", "changed"):
+        with pytest.raises(ModelError):
+            read_model(tmp_path / f"{name}.npz")
+    with pytest.raises(ModelError):
         write_model(tmp_path / "no" / "such.npz", model)
 
 
@@ -141,23 +133,20 @@ def test_existing_model_file_remains_if_writing_fails(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(ModelError, match=r"a\.npz cannot be written: .*No space left"):
+    with pytest.raises(ModelError):
         write_model(path, export_model(run.broker, TOPICS, 0))
     assert read_model(path).meta["digest"] == before.meta["digest"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
 
 
-def test_export_at_a_time_fails_during_a_broker_outage(run: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer = type(run.broker.reader([JOURNAL]))
-    polls = itertools.count()
+def test_export_at_a_time_fails_during_a_broker_outage(run: Pipeline) -> None:
+    calls = itertools.count()
 
-    def poll(self: object, timeout_ms: int, records_max: int) -> list[Record]:
-        assert next(polls) < 10_000, "the export does not stop polling"
-        return []
+    def consult(call: str) -> None:
+        assert next(calls) < 10_000, "the export does not stop polling"
 
-    monkeypatch.setattr(consumer, "poll", poll)
-    with pytest.raises(BrokerUnavailableError, match=r"could not read test\.journal/0"):
-        export_model(run.broker, TOPICS, 0, at_ms=2_000)
+    with pytest.raises(BrokerUnavailableError):
+        export_model(FaultyBroker(run.broker, "export", consult, dry_every=1), TOPICS, 0, at_ms=2_000)
 
 
 def test_comparison_of_models_reports_differing_arrays_and_the_maximum_difference() -> None:
@@ -212,22 +201,22 @@ def test_learner_recovery_and_replay_begin_with_the_imported_model(scale: str) -
 def test_model_without_a_learner_parameter_is_rejected(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     without = {name: value for name, value in model.meta["parameters"].items() if name != "margin"}
-    with pytest.raises(ModelError, match="margin"):
+    with pytest.raises(ModelError):
         imported(model._replace(meta={**model.meta, "parameters": without}))
 
 
 def test_model_can_be_imported_only_before_the_first_step(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     before = run.ends()
-    with pytest.raises(ModelError, match=r"test.journal/0: expected an empty journal"):
+    with pytest.raises(ModelError):
         import_model(run.broker, TOPICS, 0, model, "import")
     assert run.ends() == before
     pipeline = imported(model)
-    with pytest.raises(ModelError, match=r"test.snapshots/0 already contains a model"):
+    with pytest.raises(ModelError):
         import_model(pipeline.broker, TOPICS, 0, model, "import")
 
 
-def test_learner_waits_for_an_import_in_progress(run: Pipeline) -> None:
+def test_learner_waits_for_an_import_in_progress() -> None:
     pipeline = Pipeline(synsep_task())
     producer = pipeline.broker.transactional_producer("import")
     producer.begin()
@@ -263,7 +252,7 @@ def test_learner_that_differs_from_the_imported_model_is_rejected(run: Pipeline)
 def test_imported_model_with_the_wrong_size_is_rejected(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     wrong = Model({**model.meta, "n_features": 7}, model.state)
-    with pytest.raises(ModelError, match="does not fit its learner"):
+    with pytest.raises(ModelError):
         import_model(Pipeline(small_task()).broker, TOPICS, 0, wrong, "import")
 
 
@@ -272,8 +261,9 @@ def test_recovery_fails_if_the_imported_model_is_missing(run: Pipeline) -> None:
     continue_run(pipeline, 60, 10)
     pipeline.broker.delete_topics([TOPICS.snapshots])
     pipeline.broker.create_topics(TOPICS.specs(1))
-    with pytest.raises(JournalError, match=r"was started with the imported model .* contains no imported model"):
+    with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(pipeline.learner())
+    assert raised.value.place == "test.journal/0"
 
 
 def test_replay_of_the_whole_journal_equals_recovery() -> None:
@@ -291,29 +281,25 @@ def test_replay_of_the_whole_journal_equals_recovery() -> None:
 
 def test_replay_detects_a_snapshot_that_differs_from_the_journal() -> None:
     pipeline, program = run_pipeline(events=40)
-    running = program._running[0]
     program.tasks[0].learner.update(*_right_answer(program))
-    running.snapshots.taken_ms = 0
     pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
     pipeline.context("last", 1)
     run_until_idle(program)
     pipeline.context("very-last", 1)
     run_until_idle(program)
-    replay = replay_journal(pipeline.broker, TOPICS, 0)
-    assert not replay.ok
+    assert not replay_journal(pipeline.broker, TOPICS, 0).ok
 
 
 def test_replay_detects_a_prediction_that_differs_from_the_journal() -> None:
     pipeline, program = run_pipeline(events=40)
-    running = program._running[0]
-    running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # prevents a snapshot of the altered model
+    program.close()
+    program = pipeline.learner(snapshot_interval_ms=0)
+    run_until_idle(program)
     program.tasks[0].learner.load({**program.tasks[0].learner.state(), "W": program.tasks[0].learner.weights() + 1.0})
     pipeline.context("after", 1)
     run_until_idle(program)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
-    assert not replay.ok
-    assert "test.predictions/0 offset 40: " in replay.fault
-    assert "reapplying step" in replay.fault
+    assert replay.fault.startswith("test.predictions/0 offset 40: ")
 
 
 @pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples])
@@ -334,8 +320,7 @@ def test_replay_reports_deleted_inputs() -> None:
     pipeline, _ = run_pipeline(events=40)
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
-    assert not replay.ok
-    assert "needs test.contexts/0 from offset 0; the partition begins at 3" in replay.fault
+    assert replay.fault.startswith("test.contexts/0: ")
     assert replay == Replay(0, 0, 0, "", "", "", replay.fault)
 
 
@@ -387,7 +372,7 @@ def test_time_can_be_given_with_a_zone_in_utc_or_in_milliseconds() -> None:
         == 1_772_366_400_000
     )
     assert time_ms("1772366400000") == 1_772_366_400_000
-    with pytest.raises(SettingsError, match="expected a time such as"):
+    with pytest.raises(SettingsError):
         time_ms("noon")
 
 

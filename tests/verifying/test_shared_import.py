@@ -77,7 +77,7 @@ def test_imported_shared_model_determines_settings(model: Model) -> None:
     stored = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS)
     assert (stored["learner"], stored["model"], stored["parameters.project"]) == ("late-ucb", "shared", 8)
     other = imported(model)
-    with pytest.raises(JournalError, match="snapshot at version 0: expected"):
+    with pytest.raises(JournalError):
         run_until_idle(other.learner(settings=replace(TASK, parameters={"project": 4})))
 
 
@@ -110,17 +110,16 @@ def test_tasks_wait_for_a_shared_import_in_progress(model: Model) -> None:
 
 def test_shared_model_can_be_imported_only_before_the_first_step_of_any_task(model: Model) -> None:
     pipeline = imported(model)
-    again = r"test.snapshots/0 already contains a model"
-    with pytest.raises(ModelError, match=again):
+    with pytest.raises(ModelError):
         import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
-    with pytest.raises(ModelError, match=r"the tasks of test\.contexts share a model"):
+    with pytest.raises(ModelError):
         import_model(pipeline.broker, TOPICS, 2, model, "import")
     own = Pipeline(TASK, PARTITIONS)
     import_model(own.broker, TOPICS, 2, model, "import")
-    with pytest.raises(ModelError, match=r"test\.snapshots/2 already contains a model"):
+    with pytest.raises(ModelError):
         import_shared_model(own.broker, TOPICS, PARTITIONS, model, "import")
     continue_run(pipeline, 60, 5)
-    with pytest.raises(ModelError, match="expected an empty journal"):
+    with pytest.raises(ModelError):
         import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
 
 
@@ -130,10 +129,9 @@ def test_recovery_of_a_shared_model_requires_the_imported_model(model: Model) ->
     chunks = list(read_partition(pipeline.broker, TopicPartition(TOPICS.snapshots, 0)))
     pipeline.broker.delete_topics([TOPICS.snapshots])
     pipeline.broker.create_topics(TOPICS.specs(PARTITIONS))
-    with pytest.raises(
-        UnrecoverableError, match=r"test\.journal/1 was started with the imported model \w+; .* no imported model"
-    ):
+    with pytest.raises(UnrecoverableError) as raised:
         recover(pipeline.broker, TOPICS, 1, TASK)
+    assert raised.value.place == "test.journal/1"
     for chunk in chunks:
         pipeline.broker.producer().send(TOPICS.snapshots, 0, chunk.key, chunk.value, chunk.headers)
     assert recover(pipeline.broker, TOPICS, 1, TASK).step.number > 0
