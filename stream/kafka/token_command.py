@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -33,10 +34,21 @@ class Token(NamedTuple):
 class TokenCommand:
     """Provides tokens. Runs the command when a new token is needed."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(
+        self, command: str, now_s: Callable[[], float] = time.monotonic, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> None:
+        """Prepare the command.
+
+        Args:
+            command: the command line.
+            now_s: a monotonic clock.
+            timeout_s: time after which a running command is killed.
+        """
         self._arguments = shlex.split(command)
+        self._now_s = now_s
+        self._timeout_s = timeout_s
         self._token = Token("", 0.0)
-        self._fresh_until_s = self._valid_until_s = time.monotonic()
+        self._fresh_until_s = self._valid_until_s = now_s()
 
     def token(self) -> Token:
         """Return a valid token.
@@ -45,16 +57,16 @@ class TokenCommand:
             AccessError: the command failed or printed no token. The message does not show the output, which may contain
                 a secret.
         """
-        if time.monotonic() >= self._fresh_until_s:
+        if self._now_s() >= self._fresh_until_s:
             try:
                 self._renew()
             except AccessError:
-                if time.monotonic() >= self._valid_until_s:
+                if self._now_s() >= self._valid_until_s:
                     raise
         return self._token
 
     def _renew(self) -> None:
-        now_s, monotonic_s = time.time(), time.monotonic()
+        now_s, monotonic_s = time.time(), self._now_s()
         self._token = read_token(self._run(), now_s)
         left_s = self._token.expires_s - now_s
         self._fresh_until_s, self._valid_until_s = monotonic_s + _USED_FOR * left_s, monotonic_s + left_s
@@ -70,13 +82,13 @@ class TokenCommand:
             raise _refusal(f"the command {name} could not be run: {error.strerror}") from None
         with process:
             try:
-                printed, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+                printed, _ = process.communicate(timeout=self._timeout_s)
             except BaseException as error:  # kill the command and its child processes
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
-                raise _refusal(f"the command {name} was killed: it took longer than {COMMAND_TIMEOUT_S:g} s") from None
+                raise _refusal(f"the command {name} was killed: it took longer than {self._timeout_s:g} s") from None
         if process.returncode != 0:
             raise _refusal(
                 f"the command {name} ended with exit code {process.returncode}; run it manually to see its output"

@@ -105,9 +105,10 @@ class Replica:
             if (update.step, update.part) < (place.step, place.parts):
                 return False
             raise UpdatesError(
-                f"{place_of(record)}: expected updates from partition {update.partition} after step {place.step}, part "
-                f"{place.parts - 1}; got step {update.step}, part {update.part}, after step {update.follows}. Records "
-                "are missing; set the topic's retention.ms to -1"
+                f"expected updates from partition {update.partition} after step {place.step}, part {place.parts - 1}; "
+                f"got step {update.step}, part {update.part}, after step {update.follows}. Records are missing; set "
+                "the topic's retention.ms to -1",
+                place_of(record),
             )
         decided = int(np.count_nonzero(update.entries.kinds == DECIDED))
         self.places[update.partition] = Place(update.step, update.part + 1, place.decided + decided)
@@ -119,9 +120,10 @@ class Replica:
                 check(self.learner, update.entries)
             except ValueError as error:
                 raise UpdatesError(
-                    f"{place_of(record)}: the updates do not fit a {self.learner.name} model with "
-                    f"{self.learner.n_classes} classes and {self.learner.n_features} features: {error}. A learner with "
-                    "different settings wrote them; use a different topic prefix for this learner"
+                    f"the updates do not fit a {self.learner.name} model with {self.learner.n_classes} classes and "
+                    f"{self.learner.n_features} features: {error}. A learner with different settings wrote them; use a "
+                    "different topic prefix for this learner",
+                    place_of(record),
                 ) from error
 
 

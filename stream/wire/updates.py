@@ -60,6 +60,11 @@ _ENTRY_BYTES = 38  # size of an entry without scores and x
 class UpdatesError(OnebitError):
     """Raised when the update log cannot be read any further."""
 
+    def __init__(self, message: str, place: str) -> None:
+        """Describe the problem with the record at `place`. The message begins with the place."""
+        super().__init__(f"{place}: {message}")
+        self.place = place
+
 
 class Entry(NamedTuple):
     """An entry that a step wrote to the log."""
@@ -201,13 +206,12 @@ def decode_update(record: Record) -> Update | None:
     place = place_of(record)
     if version != HEADERS[0][1]:
         raise UpdatesError(
-            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}. The log cannot be read "
-            "further"
+            f"expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}. The log cannot be read further", place
         )
     try:
         return _update(SectionReader([memoryview(record.value or b"")]).section())
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UpdatesError(f"{place}: expected an update record; decoding failed: {error!r}") from error
+        raise UpdatesError(f"expected an update record; decoding failed: {error!r}", place) from error
 
 
 def entry_bytes(nnz: int, width: int) -> int:

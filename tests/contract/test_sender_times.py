@@ -63,9 +63,7 @@ def test_record_with_sender_timestamp_is_rejected_while_topic_uses_create_time(
     until(lambda: reads(1))
     set_times(kafka, topic, "CreateTime")
     write(kafka, topic, b"dated by its sender")
-    with pytest.raises(
-        TopicSettingsError, match=rf"^topic {topic}: expected .* got CreateTime: the record at offset 1 of partition 0 "
-    ):
+    with pytest.raises(TopicSettingsError):
         until(lambda: reads(2))
     consumer.close()
     set_times(kafka, topic, "LogAppendTime")

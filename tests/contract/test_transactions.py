@@ -112,9 +112,9 @@ def test_second_begin_is_an_error(broker: Broker, prefix: str) -> None:
 def test_send_and_commit_require_a_transaction(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     producer = broker.transactional_producer(prefix)
-    with pytest.raises(BrokerError, match="begin"):
+    with pytest.raises(BrokerError):
         producer.send(name, 0, b"key", b"value")
-    with pytest.raises(BrokerError, match="begin"):
+    with pytest.raises(BrokerError):
         producer.commit()
     producer.close()
 

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from onebit.experiments.definition import Conditions, Experiment, ExperimentError, read_experiment, shipped
 from onebit.experiments.measure import Job, Row
@@ -157,16 +158,9 @@ def test_key_of_a_row_does_not_change_if_a_new_condition_has_its_default() -> No
     assert Conditions.model_validate({"model": "shared"}).known_by["model"] == "shared"
 
 
-@pytest.mark.parametrize(
-    ("conditions", "message"),
-    [
-        ({"lag": 2}, "lag and outage require a shared model"),
-        ({"outage": 2}, "lag and outage require a shared model"),
-        ({"model": "shared", "forget_every": 9}, "forget_every requires model = 'own'"),
-    ],
-)
-def test_contradictory_conditions_are_rejected(conditions: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("conditions", [{"lag": 2}, {"outage": 2}, {"model": "shared", "forget_every": 9}], ids=str)
+def test_contradictory_conditions_are_rejected(conditions: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
         experiment(sweep(conditions=conditions))
 
 
@@ -180,7 +174,7 @@ def test_rows_of_an_earlier_definition_are_kept_but_ignored(tmp_path: Path) -> N
 
 def test_file_without_rows_is_rejected(tmp_path: Path) -> None:
     (tmp_path / ROWS_FILE).write_text("rows")
-    with pytest.raises(ExperimentError, match="expected an experiment's rows as gzipped JSON lines"):
+    with pytest.raises(ExperimentError):
         read_rows(tmp_path / ROWS_FILE)
 
 
@@ -193,30 +187,29 @@ def test_shipped_experiments_use_existing_learners_and_data_sets(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("title = ", "not a valid TOML file"),
-        ('title = "x"\nabout = ""\nsweep = []', "Field required|not permitted"),
-        ('title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], conditions = {dely = 1}}]', "dely"),
-        ('title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], best_of = "b"}]', "earlier sweep"),
+        "title = ",
+        'title = "x"\nabout = ""\nsweep = []',
+        'title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], conditions = {dely = 1}}]',
+        'title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], best_of = "b"}]',
     ],
+    ids=["not TOML", "misspelled table", "misspelled condition", "unknown sweep"],
 )
-def test_invalid_experiment_definition_is_rejected(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_experiment_definition_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ExperimentError, match=message):
+    with pytest.raises(ExperimentError):
         read_experiment(tmp_path / "mine.toml")
 
 
 @pytest.mark.parametrize(
-    ("learner", "message"),
-    [({"learner": "sobba"}, "unknown learner 'sobba'"),
-     ({"learner": "soba", "parameters": {"gama": 1}}, "soba: unknown parameter gama")],
-)  # fmt: skip
-def test_unknown_learners_and_parameters_are_rejected_before_the_run(learner: dict[str, Any], message: str) -> None:
-    with pytest.raises(ExperimentError, match=message):
+    "learner", [{"learner": "sobba"}, {"learner": "soba", "parameters": {"gama": 1}}], ids=["learner", "parameter"]
+)
+def test_unknown_learners_and_parameters_are_rejected_before_the_run(learner: dict[str, Any]) -> None:
+    with pytest.raises(ExperimentError):
         check_learners(experiment(sweep(learners=[learner])), ACCEPTED)
 
 
 def test_unknown_data_set_is_rejected() -> None:
-    with pytest.raises(ExperimentError, match="unknown data set 'reuters5'"):
+    with pytest.raises(ExperimentError):
         Sets({}, None).missing(experiment(sweep(data=["reuters5"])))

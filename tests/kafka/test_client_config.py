@@ -80,60 +80,47 @@ def test_java_and_librdkafka_properties_are_equivalent(java: dict[str, str], mea
 
 
 SASL = {"security.protocol": "SASL_SSL"}
+OAUTH = SASL | {"sasl.mechanism": "OAUTHBEARER"}
 
 
 @pytest.mark.parametrize(
-    ("properties", "message"),
+    ("properties", "named"),
     [
-        ({"sasl.mecanism": "PLAIN"}, "sasl.mecanism: unknown property; did you mean sasl.mechanism"),
-        ({"zzz": "1"}, "zzz: unknown property; remove this line, or see docs/security.md"),
-        ({"security.protocol": "TLS"}, "security.protocol: expected one of PLAINTEXT, SSL, .*; got 'TLS'"),
-        (SASL | {"sasl.mechanism": "GSSAPI"}, "sasl.mechanism: expected one of PLAIN, .*; got 'GSSAPI'"),
-        ({"ssl.truststore.location": "/t.jks"}, r"ssl.truststore.location: Java keystores .* export PEM"),
-        ({"ssl.keystore.password": SECRET}, "ssl.keystore.password: Java keystores"),
-        ({"acks": "1"}, "acks: Onebit sets this.*remove this line"),
-        ({"session.timeout.ms": "1"}, "session.timeout.ms: use the session_timeout setting"),
-        ({"sasl.login.callback.handler.class": "X"}, "set sasl.mechanism=OAUTHBEARER and .*token.command"),
-        ({"sasl.kerberos.service.name": "kafka"}, "sasl.kerberos.service.name: Kerberos is not supported"),
-        ({"enable.ssl.certificate.verification": "false"}, "certificates are always verified; .*ssl.ca.location"),
-        (USER, "security.protocol: with PLAINTEXT, sasl.password has no effect; expected security.protocol=SASL_SSL"),
-        ({"ssl.ca.location": "/ca.pem"}, "security.protocol: with PLAINTEXT, ssl.ca.location has no effect"),
-        (SASL | USER, "sasl.mechanism: SASL_SSL requires one of PLAIN, .*; got none"),
-        (SASL | {"sasl.mechanism": "PLAIN"}, "sasl.username: required for PLAIN; got none"),
-        (
-            SASL | {"sasl.mechanism": "PLAIN", "sasl.username": "ada"},
-            "sasl.password: required for PLAIN; got none .*ONEBIT_SASL_PASSWORD",
-        ),
-        (
-            SASL | {"sasl.mechanism": "OAUTHBEARER"},
-            "sasl.oauthbearer.token.command: required for OAUTHBEARER; got none",
-        ),
-        (
-            SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": f"echo '{SECRET}"},
-            "sasl.oauthbearer.token.command: expected a command .*; no closing quotation",
-        ),
-        (
-            SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": "  "},
-            "sasl.oauthbearer.token.command: expected a command .*; it is empty",
-        ),
-        (SCRAM | {"sasl.mechanisms": "PLAIN"}, "sasl.mechanism and sasl.mechanisms are the same property"),
-        (
-            {"sasl.jaas.config": jaas("plain.Plain", f'username="a" password="{SECRET}"b"')},
-            "write a quote within quotes",
-        ),
-        (SCRAM | {"ssl.key.location": "/key"}, "ssl.certificate.location and ssl.key.location: .*; set both"),
-        (SCRAM | {"ssl.ca.location": ""}, "ssl.ca.location: expected a value; got none"),
-        ({"sasl.jaas.config": f"com.sun.Krb5LoginModule required password={SECRET};"}, "expected PlainLoginModule or"),
-        ({"sasl.jaas.config": jaas("plain.Plain", f'password="{SECRET}"')}, "expected username=... .*; got password"),
+        ({"sasl.mecanism": "PLAIN"}, "sasl.mechanism"),
+        ({"zzz": "1"}, "zzz"),
+        ({"security.protocol": "TLS"}, "security.protocol"),
+        (SASL | {"sasl.mechanism": "GSSAPI"}, "sasl.mechanism"),
+        ({"ssl.truststore.location": "/t.jks"}, "ssl.truststore.location"),
+        ({"ssl.keystore.password": SECRET}, "ssl.keystore.password"),
+        ({"acks": "1"}, "acks"),
+        ({"session.timeout.ms": "1"}, "session_timeout"),
+        ({"sasl.login.callback.handler.class": "X"}, "sasl.mechanism=OAUTHBEARER"),
+        ({"sasl.kerberos.service.name": "kafka"}, "sasl.kerberos.service.name"),
+        ({"enable.ssl.certificate.verification": "false"}, "ssl.ca.location"),
+        (USER, "security.protocol=SASL_SSL"),
+        ({"ssl.ca.location": "/ca.pem"}, "security.protocol"),
+        (SASL | USER, "sasl.mechanism"),
+        (SASL | {"sasl.mechanism": "PLAIN"}, "sasl.username"),
+        (SASL | {"sasl.mechanism": "PLAIN", "sasl.username": "ada"}, "ONEBIT_SASL_PASSWORD"),
+        (OAUTH, "sasl.oauthbearer.token.command"),
+        (OAUTH | {"sasl.oauthbearer.token.command": f"echo '{SECRET}"}, "sasl.oauthbearer.token.command"),
+        (OAUTH | {"sasl.oauthbearer.token.command": "  "}, "sasl.oauthbearer.token.command"),
+        (SCRAM | {"sasl.mechanisms": "PLAIN"}, "sasl.mechanisms"),
+        ({"sasl.jaas.config": jaas("plain.Plain", f'username="a" password="{SECRET}"b"')}, "sasl.jaas.config"),
+        (SCRAM | {"ssl.key.location": "/key"}, "ssl.certificate.location"),
+        (SCRAM | {"ssl.ca.location": ""}, "ssl.ca.location"),
+        ({"sasl.jaas.config": f"com.sun.Krb5LoginModule required password={SECRET};"}, "PlainLoginModule"),
+        ({"sasl.jaas.config": jaas("plain.Plain", f'password="{SECRET}"')}, "username=..."),
         (
             SASL | {"sasl.jaas.config": jaas("scram.Scram", f'username="a" password="{SECRET}"')},
-            "sasl.jaas.config: .*; add sasl.mechanism=SCRAM-SHA-512",
+            "sasl.mechanism=SCRAM-SHA-512",
         ),
     ],
 )
-def test_invalid_properties_are_rejected_with_a_one_line_remedy(properties: dict[str, str], message: str) -> None:
-    with pytest.raises(ClientConfigError, match=message) as raised:
+def test_error_names_the_property_to_change_and_shows_no_secret(properties: dict[str, str], named: str) -> None:
+    with pytest.raises(ClientConfigError) as raised:
         client_config(properties)
+    assert named in str(raised.value)
     assert SECRET not in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -168,20 +155,22 @@ def test_file_stored_by_java_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "place"),
     [
-        (f"client.id=a\n{SECRET}\n", "line 2: expected NAME=VALUE, or # before a comment"),
-        (f"sasl.password={SECRET}\nsasl.password={SECRET}\n", "line 2: sasl.password is set twice; remove one"),
-        (f"sasl.password={SECRET}\\x\n", "line 1: sasl.password has a backslash, .*ONEBIT_SASL_PASSWORD"),
-        (None, "cannot read the properties: No such file or directory"),
+        (f"client.id=a\n{SECRET}\n", "line 2"),
+        (f"sasl.password={SECRET}\nsasl.password={SECRET}\n", "line 2"),
+        (f"sasl.password={SECRET}\\x\n", "line 1"),
+        (None, ""),
     ],
 )
-def test_invalid_line_is_reported_by_number_without_its_text(tmp_path: Path, text: str | None, message: str) -> None:
+def test_invalid_line_is_reported_by_number_without_its_text(tmp_path: Path, text: str | None, place: str) -> None:
     path = tmp_path / "client.properties"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ClientConfigError, match=f"{path}.*{message}") as raised:
+    with pytest.raises(ClientConfigError) as raised:
         read_properties(path)
+    assert str(path) in str(raised.value)
+    assert place in str(raised.value)
     assert SECRET not in str(raised.value)
 
 

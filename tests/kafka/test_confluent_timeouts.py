@@ -91,7 +91,7 @@ def test_timeout_in_send_offsets_makes_the_producer_unusable(monkeypatch: pytest
     began_s = time.monotonic()
     offsets = {TopicPartition("contexts", 0): 7}
     for ask in (partial(producer.send_offsets, offsets, consumer), producer.commit, producer.begin):
-        with pytest.raises(BrokerUnavailableError, match=r"learner-1 .* is unknown: could not send the offsets"):
+        with pytest.raises(BrokerUnavailableError):
             ask()
     assert connection.cut_off_s > began_s  # the timeout counts as an outage
     producer.close()

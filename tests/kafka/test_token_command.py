@@ -4,12 +4,14 @@ import base64
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from onebit.testing.processes import wait_for
+from stream.kafka.embedded import VirtualClock
 from stream.kafka.port import AccessError
 from stream.kafka.token_command import Token, TokenCommand, read_token
 
@@ -38,57 +40,57 @@ def test_response_without_expiry_uses_the_expiry_of_the_token(more: dict[str, ob
 
 @pytest.mark.parametrize("printed", ["", "two words", '{"error": "secret-7"}', "{secret-7", "a\x01b", "tök"])
 def test_invalid_token_is_rejected_without_being_shown(printed: str) -> None:
-    with pytest.raises(AccessError, match="neither a plain token nor JSON with access_token") as raised:
+    with pytest.raises(AccessError) as raised:
         read_token(printed, NOW_S)
     assert "secret-7" not in str(raised.value)
 
 
-def counting(tmp_path: Path, printed: str) -> tuple[TokenCommand, Path]:
+def counting(tmp_path: Path, printed: str, now_s: Callable[[], float] = time.monotonic) -> tuple[TokenCommand, Path]:
     """Return a command that prints this text, and the file to which each run of the command appends `x`."""
     runs, text = tmp_path / "runs", tmp_path / "text"
     text.write_text(printed)
     program = tmp_path / "command.py"
     program.write_text(f"open({str(runs)!r}, 'a').write('x'); print(open({str(text)!r}).read())")
-    return TokenCommand(f"{sys.executable} {program}"), runs
+    return TokenCommand(f"{sys.executable} {program}", now_s), runs
 
 
-def test_token_is_reused_until_shortly_before_it_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command, runs = counting(tmp_path, json.dumps({"access_token": "opaque", "expires_in": 100}))
-    began_s = time.monotonic()
-    for now_s, times in ((0.0, 1), (79.0, 1), (80.0, 2), (159.0, 2), (161.0, 3)):
-        monkeypatch.setattr("stream.kafka.token_command.time.monotonic", lambda now_s=now_s: began_s + now_s)
+def test_token_is_reused_until_shortly_before_it_expires(tmp_path: Path) -> None:
+    clock = VirtualClock(0)
+    printed = json.dumps({"access_token": "opaque", "expires_in": 100})
+    command, runs = counting(tmp_path, printed, lambda: clock.now_ms / 1_000)
+    for at_ms, times in ((0, 1), (79_000, 1), (80_000, 2), (159_000, 2), (161_000, 3)):
+        clock.advance_to(at_ms)
         assert command.token().value == "opaque"
         assert runs.read_text() == "x" * times
 
 
-def test_token_is_used_until_expiry_while_the_command_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    began_s = time.monotonic()
+def test_token_is_used_until_expiry_while_the_command_fails(tmp_path: Path) -> None:
+    clock = VirtualClock(0)
     printed = tmp_path / "printed"
     printed.write_text(json.dumps({"access_token": "opaque", "expires_in": 100}))
-    command = TokenCommand(f"cat {printed}")
+    command = TokenCommand(f"cat {printed}", lambda: clock.now_ms / 1_000)
     assert command.token().value == "opaque"
     printed.unlink()
-    monkeypatch.setattr("stream.kafka.token_command.time.monotonic", lambda: began_s + 95.0)
+    clock.advance_to(95_000)
     assert command.token().value == "opaque"
-    monkeypatch.setattr("stream.kafka.token_command.time.monotonic", lambda: began_s + 105.0)
-    with pytest.raises(AccessError, match="ended with exit code 1"):
+    clock.advance_to(105_000)
+    with pytest.raises(AccessError):
         command.token()
 
 
 def test_non_utf_8_output_is_rejected_and_a_bom_is_accepted(tmp_path: Path) -> None:
     printed = tmp_path / "printed"
     printed.write_bytes(bytes(range(128, 256)))
-    with pytest.raises(AccessError, match="the command printed neither"):
+    with pytest.raises(AccessError):
         TokenCommand(f"cat {printed}").token()
     printed.write_text("opaque\n", encoding="utf-8-sig")
     assert TokenCommand(f"cat {printed}").token().value == "opaque"
 
 
-def test_hanging_command_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.kafka.token_command.COMMAND_TIMEOUT_S", 0.5)
+def test_hanging_command_is_killed_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    with pytest.raises(AccessError, match=r"took longer than 0.5 s"):
-        TokenCommand(f"sh -c 'sleep 60 & echo $! > {pid}; wait'").token()
+    with pytest.raises(AccessError):
+        TokenCommand(f"sh -c 'sleep 60 & echo $! > {pid}; wait'", timeout_s=0.5).token()
     wait_for(lambda: not _runs(int(pid.read_text())), "the process that the command started has ended")
 
 
@@ -112,14 +114,10 @@ def test_token_without_expiry_is_requested_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        ("/no/such/command --key secret-7", "the command /no/such/command could not be run"),
-        ("sh -c 'echo secret-7 >&2; exit 3'", "the command sh ended with exit code 3"),
-    ],
+    "command", ["/no/such/command --key secret-7", "sh -c 'echo secret-7 >&2; exit 3'"], ids=["not run", "failed"]
 )
-def test_failed_command_is_reported_without_its_output(command: str, why: str) -> None:
+def test_failed_command_is_named_without_its_output(command: str) -> None:
     with pytest.raises(AccessError) as raised:
         TokenCommand(command).token()
-    assert why in str(raised.value)
+    assert f"the command {command.split()[0]} " in str(raised.value)
     assert "secret-7" not in str(raised.value)

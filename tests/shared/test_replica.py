@@ -79,39 +79,41 @@ def test_records_of_other_programs_are_skipped_and_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "message"),
+    ("records", "offset"),
     [
-        ([step(0, 1, 0), step(1, 4, 3)], "offset 1: expected updates from partition 0 after step 1, part 0; got"),
-        ([step(0, 4, 3)], "after step 0, part -1; got step 4, part 0, after step 3"),
-        ([record(0, encode_updates(0, 1, 0, [settled()] * 2, bytes_max=1)[1])], "got step 1, part 1"),
-        ([record(0, b"".join(encode_section(Section("updates"))))], "decoding failed"),
-        ([step(0, 1, 0)._replace(headers=((HEADERS[0][0], b"2"),))], "onebit-version=1; got b'2'"),
+        ([step(0, 1, 0), step(1, 4, 3)], 1),
+        ([step(0, 4, 3)], 0),
+        ([record(0, encode_updates(0, 1, 0, [settled()] * 2, bytes_max=1)[1])], 0),
+        ([record(0, b"".join(encode_section(Section("updates"))))], 0),
+        ([step(0, 1, 0)._replace(headers=((HEADERS[0][0], b"2"),))], 0),
     ],
+    ids=["gap", "no beginning", "first part missing", "not an update", "another version"],
 )
-def test_missing_and_unreadable_records_are_rejected(records: list[Record], message: str) -> None:
-    with pytest.raises(UpdatesError, match=message):
+def test_missing_and_unreadable_records_are_rejected(records: list[Record], offset: int) -> None:
+    with pytest.raises(UpdatesError) as raised:
         replica().read(records)
+    assert raised.value.place.endswith(f" offset {offset}")
 
 
 @pytest.mark.parametrize(
-    ("name", "entry", "message"),
+    ("name", "entry"),
     [
-        ("banditron", settled(3), "action: expected 0 to 2; got 1 to 3"),
-        ("banditron", settled(reward=2), "reward: expected 0 to 1"),
-        ("banditron", settled(x=Features(np.array([0, 4], np.int32), np.ones(2))), "feature: expected 0 to 3"),
-        ("banditron", settled(x=Features(np.array([2, 1], np.int32), np.ones(2))), "strictly increasing"),
-        ("late-ucb", settled(), "expected 6 scores and logged numbers; got 3"),
-        ("perceptron", settled(), "label: expected 0 to 2; got -1"),
+        ("banditron", settled(3)),
+        ("banditron", settled(reward=2)),
+        ("banditron", settled(x=Features(np.array([0, 4], np.int32), np.ones(2)))),
+        ("banditron", settled(x=Features(np.array([2, 1], np.int32), np.ones(2)))),
+        ("late-ucb", settled()),
+        ("perceptron", settled()),
     ],
+    ids=["action", "reward", "feature", "order of features", "number of scores", "label"],
 )
-def test_error_for_an_update_that_does_not_fit_the_model_names_the_offset(
-    name: str, entry: Entry, message: str
-) -> None:
+def test_error_for_an_update_that_does_not_fit_the_model_names_the_offset(name: str, entry: Entry) -> None:
     fits = () if name == "late-ucb" else (step(0, 1, 0, settled(label=1)),)
     one = replica(name)
     before = state_digest([one.learner.state()])
-    with pytest.raises(UpdatesError, match=f"offset 1: the updates do not fit a {name} model.*{message}"):
+    with pytest.raises(UpdatesError) as raised:
         one.read([*fits, step(1, 2, len(fits), settled(label=1) if name == "banditron" else entry, entry)])
+    assert raised.value.place.endswith(" offset 1")
     assert state_digest([one.learner.state()]) == before
 
 

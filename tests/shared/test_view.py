@@ -200,7 +200,7 @@ def test_view_remains_usable_after_another_process_continues_the_task() -> None:
 
 def test_replica_cannot_read_during_a_step() -> None:
     replica = Replica(Case("late-ucb").fresh())
-    with View(replica, 0).step(), pytest.raises(AssertionError, match="undo them first"):
+    with View(replica, 0).step(), pytest.raises(AssertionError):
         replica.read([])
 
 

@@ -412,8 +412,9 @@ def test_prediction_of_maximum_size_fits_into_a_record() -> None:
 
 
 def test_prediction_whose_class_is_not_a_string_is_rejected() -> None:
-    with pytest.raises(MalformedError, match=r"^class: "):
+    with pytest.raises(MalformedError) as raised:
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, "class": 2})))
+    assert field_of(raised.value) == "class"
 
 
 @pytest.mark.parametrize(
@@ -435,8 +436,9 @@ def test_error_for_an_invalid_target_names_its_field(target: object, field: str)
 def test_feedback_without_label_is_malformed_only_if_required() -> None:
     without = record(b'{"id":"a","reward":1}')
     assert codec.decode_feedback(without, N_CLASSES) == Feedback("a", 1)
-    with pytest.raises(MalformedError, match=r"^label: "):
+    with pytest.raises(MalformedError) as raised:
         codec.decode_feedback(without, N_CLASSES, needs_label=True)
+    assert field_of(raised.value) == "label"
 
 
 PREDICTION: dict[str, Any] = {
@@ -461,8 +463,9 @@ EXAMPLE: dict[str, Any] = {
 )
 def test_error_for_an_invalid_prediction_names_its_field(field: str, value: object) -> None:
     codec.decode_prediction(record(orjson.dumps(PREDICTION)))
-    with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
+    with pytest.raises(MalformedError) as raised:
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, field: value})))
+    assert field_of(raised.value) == field
 
 
 @pytest.mark.parametrize(
@@ -480,8 +483,9 @@ def test_error_for_an_invalid_prediction_names_its_field(field: str, value: obje
 )
 def test_error_for_an_invalid_example_names_its_field(field: str, value: object) -> None:
     codec.decode_example(record(orjson.dumps(EXAMPLE)))
-    with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
+    with pytest.raises(MalformedError) as raised:
         codec.decode_example(record(orjson.dumps({**EXAMPLE, field: value})))
+    assert field_of(raised.value) == field
 
 
 @pytest.mark.parametrize("headers", [None, (), (("trace", b"abc"),), (("trace", b"abc"), VERSION_HEADER)])

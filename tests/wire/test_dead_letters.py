@@ -100,7 +100,7 @@ def test_dead_letter_keeps_large_headers_that_fit() -> None:
 @pytest.mark.parametrize("missing", ["onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind"])
 def test_dead_letter_without_a_required_header_is_rejected(missing: str) -> None:
     headers = tuple(header for header in dead_letter_headers("t", 0, 1, "malformed", "why") if header[0] != missing)
-    with pytest.raises(MalformedError, match=missing):
+    with pytest.raises(MalformedError):
         decode_dead_letter(record(b"", headers=headers))
 
 

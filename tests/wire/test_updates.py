@@ -119,28 +119,31 @@ ONE = columns_of([entry(SETTLED, Features(np.array([4], np.int32), np.array([2.0
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    "changed",
     [
-        ({"newer": np.zeros(1)}, "u/0 offset 7: .*newer"),
-        ({"nnz": np.array([2], np.int32)}, r"offset 7: .* decoding failed: .*nnz: expected a sum of 1; got 2"),
-        ({"action": np.array([2], np.int64)}, "action: expected length 1, type int32; got"),
-        ({"greedy": np.array([2, 1], np.int32)}, "greedy: expected length 1, type int32; got"),
-        ({"reward": None}, "KeyError.*reward"),
-        ({"kind": np.array([NAMED], np.int8)}, "names: expected 1 strings"),
+        {"newer": np.zeros(1)},
+        {"nnz": np.array([2], np.int32)},
+        {"action": np.array([2], np.int64)},
+        {"greedy": np.array([2, 1], np.int32)},
+        {"reward": None},
+        {"kind": np.array([NAMED], np.int8)},
     ],
+    ids=lambda changed: "".join(changed),
 )
-def test_error_for_an_invalid_update_record_names_its_offset(changed: dict[str, Any], message: str) -> None:
+def test_error_for_an_invalid_update_record_names_its_offset(changed: dict[str, Any]) -> None:
     columns: dict[str, Any] = {
         "kind": ONE.kinds, "action": ONE.actions, "greedy": ONE.greedy, "propensity": ONE.propensities,
         "scores": ONE.scores, "reward": ONE.rewards, "nnz": ONE.sizes, "x.indices": ONE.indices,
     } | changed  # fmt: skip
     columns = {name: column for name, column in columns.items() if column is not None}
     section = Section("updates", {"partition": 0, "step": 1, "part": 0, "follows": 0, "names": []}, columns)
-    with pytest.raises(UpdatesError, match=message):
+    with pytest.raises(UpdatesError) as raised:
         decoded(b"".join(encode_section(section)))
+    assert raised.value.place == "u/0 offset 7"
 
 
 def test_record_with_an_excessive_entry_count_is_rejected_with_its_offset() -> None:
     head = headed({"name": "updates", "values": {}, "arrays": [["kind", "|i1", [10**12]]]})
-    with pytest.raises(UpdatesError, match=r"^u/0 offset 7: .*bytes left"):
+    with pytest.raises(UpdatesError) as raised:
         decoded(head + b"x")
+    assert raised.value.place == "u/0 offset 7"
