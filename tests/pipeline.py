@@ -203,8 +203,15 @@ class Pipeline:
         options = ReplayOptions(events, rate, partitions=self.partitions, start=start)
         return ReplayProgram(self.broker, TOPICS, dataset, options, self.now_ms)
 
-    def feedback(self, dataset: Dataset, plan: FeedbackPlan, **options: Any) -> FeedbackProgram:
-        return FeedbackProgram(self.broker, TOPICS, dataset.known_of, plan, FeedbackOptions(**options), self.now_ms)
+    def feedback(
+        self,
+        dataset: Dataset,
+        plan: FeedbackPlan,
+        announce: Callable[[str], None] = lambda message: None,
+        **options: Any,
+    ) -> FeedbackProgram:
+        known_of, made = dataset.known_of, FeedbackOptions(**options)
+        return FeedbackProgram(self.broker, TOPICS, known_of, plan, made, self.now_ms, announce=announce)
 
     def run(self, sources: Sequence[Program], *learners: Program) -> None:
         """Run the programs until no work is left. The learners first process the records already in the topics."""

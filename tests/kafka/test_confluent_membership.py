@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -46,9 +47,26 @@ def connection() -> ConfluentConnection:
     return ConfluentConnection(ConnectionSettings("127.0.0.1:1", request_timeout_ms=50))
 
 
-def test_unknown_member_with_reachable_broker_is_fenced(connection: ConfluentConnection) -> None:
+@pytest.mark.parametrize(
+    ("others", "since_outage"),
+    [
+        ({}, None),
+        ({}, GroupConsumer.on_offsets_accepted),
+        ({"learner-2": frozenset((CONTEXTS,))}, lambda member: None),
+    ],
+    ids=["no outage", "commit after the outage", "partitions reassigned"],
+)
+def test_unknown_member_is_fenced_if_an_outage_does_not_explain_it(
+    connection: ConfluentConnection,
+    others: dict[str, frozenset[TopicPartition]],
+    since_outage: Callable[[GroupConsumer], None] | None,
+) -> None:
+    member = _member(connection, others)
+    if since_outage is not None:
+        connection.cut_off_s = time.monotonic()
+        since_outage(member)
     with pytest.raises(FencedError):
-        _member(connection, {}).on_unknown_member()
+        member.on_unknown_member()
 
 
 def test_unknown_member_after_an_outage_is_not_fenced(connection: ConfluentConnection) -> None:
@@ -112,15 +130,6 @@ def test_buffered_records_of_revoked_partitions_are_discarded(connection: Conflu
     assert member._take_aside(10) == []
 
 
-def test_unknown_member_paused_after_an_outage_is_fenced(connection: ConfluentConnection) -> None:
-    member = _member(connection, {})
-    connection.cut_off_s = time.monotonic()
-    member.on_offsets_accepted()
-
-    with pytest.raises(FencedError):
-        member.on_unknown_member()
-
-
 @pytest.mark.parametrize("is_cut_off", [False, True])
 def test_member_that_the_client_rejoined_is_fenced_unless_the_broker_was_down(
     connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, *, is_cut_off: bool
@@ -163,11 +172,3 @@ def test_callback_returns_to_a_closing_client_only_if_the_client_waits_for_it(
     monkeypatch.setattr("stream.kafka.confluent.consumers._CLOSED_WITHIN_S", 0.2)
     member.close()
     assert returned == ([callback] if has_partitions else [])
-
-
-def test_unknown_member_whose_partitions_were_reassigned_is_fenced(connection: ConfluentConnection) -> None:
-    member = _member(connection, {"learner-2": frozenset((CONTEXTS,))})
-    connection.cut_off_s = time.monotonic()
-
-    with pytest.raises(FencedError):
-        member.on_unknown_member()

@@ -111,20 +111,6 @@ def test_partition_blocked_again_is_logged_again() -> None:
         learner.on_assigned(inputs)
 
 
-def test_existing_partitions_continue_after_an_additional_assignment() -> None:
-    pipeline = Pipeline(small_task(), partitions=2)
-    first, second = pipeline.learner("learner-1"), pipeline.learner("learner-2")
-    run_until_idle(first, second)
-    assert len(first.tasks) == len(second.tasks) == 1
-    second.close()
-    run_until_idle(first)
-    assert sorted(first.tasks) == [0, 1]
-    for partition in (0, 1):
-        pipeline.context(next(ids_of(partition, 2)))
-    run_until_idle(first)
-    assert len(pipeline.all_values(TOPICS.predictions)) == 2
-
-
 @pytest.mark.parametrize("start_ms", [0, 1_000])
 def test_snapshot_is_taken_exactly_when_its_interval_has_passed(start_ms: int) -> None:
     pipeline = Pipeline(small_task(), clock=VirtualClock(start_ms))

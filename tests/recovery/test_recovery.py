@@ -125,22 +125,6 @@ def test_large_snapshot_is_written_over_many_steps_and_completed_while_idle() ->
     assert digests(recovered.task) == digests(program.tasks[0])
 
 
-def test_idle_pipeline_writes_no_further_snapshots() -> None:
-    pipeline = Pipeline(small_task())
-    program = pipeline.learner(snapshot_interval_ms=50)
-    pipeline.context("a")
-    pipeline.answer("a", 1)
-    run_until_idle(program)
-    for _ in range(50):
-        pipeline.clock.advance_to(pipeline.now_ms() + 100)
-        run_until_idle(program)
-    ends = pipeline.ends()
-    for _ in range(50):
-        pipeline.clock.advance_to(pipeline.now_ms() + 100)
-        run_until_idle(program)
-    assert pipeline.ends() == ends
-
-
 @pytest.mark.parametrize("number", COMMIT_STEPS)
 @pytest.mark.parametrize("nth", [1, 2, 41, 42])  # the first commit precedes any snapshot
 def test_learner_that_dies_in_a_commit_with_a_snapshot_recovers_exactly(
@@ -344,16 +328,18 @@ def test_applied_records_can_be_deleted_after_the_snapshot_of_an_idle_task() -> 
     for _ in range(3):
         pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
         run_until_idle(learner)
-    steps = pipeline.journal()[-1].number
-    state = digests(learner.tasks[0])
+    state, ends = digests(learner.tasks[0]), pipeline.ends()
     for _ in range(3):  # without any new records
         pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
         run_until_idle(learner)
-    assert pipeline.journal()[-1].number == steps
+    assert pipeline.ends() == ends, "an idle task writes one snapshot"
     learner.close()
     for topic in TOPICS.of_events():
         tp = TopicPartition(topic, 0)
         pipeline.broker.delete_records(tp, pipeline.broker.ends([tp])[tp].stable)
+    number, journal_offset = snapshot_position(pipeline)
+    assert number == pipeline.journal()[-1].number
+    pipeline.broker.delete_records(JOURNAL, journal_offset)
     again = pipeline.learner(snapshot_interval_ms=60_000)
     run_until_idle(again)
     assert digests(again.tasks[0]) == state
@@ -472,30 +458,6 @@ def test_recovery_needs_no_records_up_to_the_snapshot() -> None:
     pipeline.broker.delete_records(CONTEXTS, following.contexts[0])
     pipeline.broker.delete_records(FEEDBACK, following.feedback[0])
     assert digests(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == digests(program.tasks[0])
-
-
-def idle_with_snapshot() -> Pipeline:
-    """An idle pipeline with a snapshot taken after its last step."""
-    pipeline = Pipeline(small_task())
-    learner = pipeline.learner(snapshot_interval_ms=60_000)
-    pipeline.context("a")
-    pipeline.answer("a", 1)
-    run_until_idle(learner)
-    for _ in range(3):
-        pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
-        run_until_idle(learner)
-    learner.close()
-    assert snapshot_position(pipeline)[0] == pipeline.journal()[-1].number
-    return pipeline
-
-
-def test_snapshot_of_the_last_step_requires_only_that_journal_record() -> None:
-    pipeline = idle_with_snapshot()
-    number, journal_offset = snapshot_position(pipeline)
-    pipeline.broker.delete_records(JOURNAL, journal_offset)
-    found = rebuild(pipeline.broker, TOPICS, 0)
-    assert found.step.number == number
-    assert found.stored.taken_ms == found.task.join.stream_ms
 
 
 def test_journal_that_ends_before_the_snapshot_is_rejected() -> None:

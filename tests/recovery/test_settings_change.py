@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 
 from consumers.learner.program import LearnerProgram
@@ -12,7 +11,7 @@ from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.recover import pipeline_settings, reading_pipeline_settings, rebuild, recover, settings_in_force
 from stream.recovery.slices import Parts, finish
 from stream.recovery.state import task_digest
-from stream.recovery.steps import JournalError, JournalStep, MissingRecordsError, decode_step, encode_step
+from stream.recovery.steps import JournalError, MissingRecordsError, decode_step, encode_step
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import PolicyError, TaskSettings
 from stream.task.stored_settings import SettingDifference, SettingsDifferError, stored_settings
@@ -419,8 +418,3 @@ def test_late_feedback_corrects_nothing_after_corrections_are_disabled(late: Any
     task.change_settings(replace(correcting, late=late))
     task.step([inputs.feedback("a", 1, 2_600)], 2)
     assert (task.join.ledger().late, task.version - before) == (1, updates)
-
-
-def test_change_record_contains_all_settings() -> None:
-    step = JournalStep(3, (0, 1), (0, 1), 0, Ledger(), 3, settings=INITIAL)
-    assert orjson.loads(encode_step(step))["settings"] == stored_settings(INITIAL)

@@ -21,13 +21,13 @@ from stream.recovery.chunks import read_snapshots
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.recover import recover
 from stream.recovery.state import state_digest, task_digest
-from stream.recovery.steps import JournalError, UnrecoverableError
+from stream.recovery.steps import JournalError
 from stream.settings.task_fields import JoinSettings
 from stream.shared.replica import Replica
 from stream.task.stored_settings import SettingDifference, SettingsDifferError
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
-from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
+from stream.wire.codec import decode_context, decode_prediction, step_of
 from stream.wire.records import Decision, Features, TopicPartition
 from stream.wire.topics import partition_for
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
@@ -257,18 +257,6 @@ def test_task_never_continues_below_the_version_of_its_last_step() -> None:
     lagging.end_lag()
     run_until_idle(behind)
     assert sorted(behind.tasks) == [0, 1]
-
-
-@pytest.mark.parametrize("forged", [False, True])
-def test_deleted_predictions_make_recovery_fail(forged: bool) -> None:
-    pipeline = decided()
-    pipeline.broker.delete_topics([TOPICS.predictions])
-    pipeline.broker.create_topics(TOPICS.specs(1))
-    for name in "ab" if forged else "":
-        pipeline.broker.producer().send(TOPICS.predictions, 0, None, orjson.dumps({"id": name}), step_headers(1))
-    with pytest.raises(UnrecoverableError) as raised:
-        recover(pipeline.broker, TOPICS, 0, pipeline.settings)
-    assert raised.value.place == "test.predictions/0"
 
 
 def test_open_transaction_blocks_log_reading_but_not_decisions() -> None:

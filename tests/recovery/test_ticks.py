@@ -6,7 +6,7 @@ import pytest
 
 from consumers.learner.program import LearnerProgram
 from stream.kafka.port import BrokerUnavailableError, FencedError
-from stream.recovery.recover import rebuild, recover
+from stream.recovery.recover import recover
 from stream.recovery.state import task_digest
 from stream.wire.codec import is_tick, tick_step
 from stream.wire.records import Record, TopicPartition
@@ -164,23 +164,6 @@ def test_stream_time_and_decision_times_survive_recovery(snapshot_interval_ms: i
     assert (recovered.stored.newest is not None) == (snapshot_interval_ms == 1)
     assert recovered.task.join.stream_ms == running.join.stream_ms > 1_000
     assert task_digest(recovered.task) == task_digest(running)
-
-
-def test_every_snapshot_contains_decisions_without_a_known_time() -> None:
-    pipeline = Pipeline(small_task())
-    learner = pipeline.learner(snapshot_interval_ms=1)
-    learner.step(0)
-    undated = 0
-    for number in range(30):
-        pipeline.wait(70)
-        pipeline.context(f"event-{number}")
-        learner.step(0)
-        undated += bool(learner.tasks[0].undated)
-        if number % 2:
-            pipeline.answer(f"event-{number - 1}", 1)
-        with_snapshot, alone = (rebuild(pipeline.broker, TOPICS, 0, snapshots=s) for s in (True, False))
-        assert task_digest(with_snapshot.task) == task_digest(alone.task)
-    assert undated > 10
 
 
 def test_decision_time_is_read_from_its_tick_after_the_learner_dies() -> None:

@@ -1,24 +1,15 @@
 """The complete pipeline on the embedded broker in virtual time. The ledger adds up after every kind of fault."""
 
-import random
 from collections import Counter
-from contextlib import suppress
-from dataclasses import dataclass, field
 
 import pytest
 
-from consumers.learner.program import LearnerProgram
-from producers.feedback.program import FeedbackProgram
 from producers.replay.options import ReplayOptions
 from producers.replay.program import ReplayProgram, resume_position
-from stream.kafka.port import FencedError
-from stream.settings.task_fields import JoinSettings
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from tests.pipeline import (
     TOPICS,
-    CrashError,
-    LearnerGroup,
     Pipeline,
     context_value,
     digest,
@@ -127,20 +118,6 @@ def test_negative_policy_learns_from_expired_decisions() -> None:
     assert pipeline.journal()[-1].updates == 50
 
 
-def test_pipeline_works_even_if_the_clock_does_not_advance() -> None:
-    pipeline = Pipeline(small_task())
-    learner = pipeline.learner()
-    for number in range(30):
-        pipeline.context(f"event-{number}", number % 4)
-        if number % 3:
-            pipeline.answer(f"event-{number}", number % 2)
-        learner.step(0)
-    run_until_idle(learner)
-    assert pipeline.now_ms() == 1_000
-    assert pipeline.ledger() == Ledger(contexts=30, decided=30, matched=20, pending=10, feedback=20)
-    assert pipeline.audits()[0].ok
-
-
 def test_feedback_may_arrive_before_its_context() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
@@ -240,23 +217,6 @@ def test_no_decision_expires_while_a_transaction_of_feedback_is_open() -> None:
     assert pipeline.values(TOPICS.examples)[0]["delay_ms"] == 500
 
 
-def test_restarted_feedback_program_loses_nothing_and_its_duplicates_are_ignored() -> None:
-    pipeline = Pipeline(synsep_task(join=JoinSettings(window_ms=60_000)))
-    learner = pipeline.learner()
-    replay = pipeline.replay(DATASET, EVENTS)
-    late = plan("lognormal:100ms,1.0")
-    first = pipeline.feedback(DATASET, late, commit_interval_ms=50)
-    while pipeline.now_ms() < 1_200:
-        for program in (replay, learner, first):
-            run_until_idle(program)
-        pipeline.clock.advance_to(pipeline.now_ms() + 1)
-    assert first.waiting > 0
-    pipeline.run((replay, pipeline.feedback(DATASET, late)), learner)
-    ledger = assert_ledger_balances(pipeline)
-    assert (ledger.matched, ledger.conflicts, ledger.feedback) == (EVENTS, 0, EVENTS + ledger.feedback_duplicates)
-    assert ledger.feedback_duplicates > 0
-
-
 def test_resumed_replay_neither_omits_nor_repeats_an_event() -> None:
     pipeline = Pipeline(synsep_task(), partitions=3)
     options = ReplayOptions(EVENTS, partitions=3, shuffle_seed=4)
@@ -273,117 +233,6 @@ def test_resumed_replay_neither_omits_nor_repeats_an_event() -> None:
     assert resume_position(pipeline.broker, TOPICS, DATASET, options) == EVENTS
 
 
-@dataclass
-class Chaos:
-    """Randomly kills, expels and replaces programs in a running pipeline."""
-
-    pipeline: Pipeline
-    rng: random.Random
-    members: int
-    faults_left: int = 25
-    due_ms: int = 1_010
-    crashes: dict[str, int] = field(default_factory=dict)  # instance -> commit step after which the learner crashes
-    learners: dict[str, LearnerProgram] = field(default_factory=dict)
-    feedback: FeedbackProgram = field(init=False)
-    happened: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for number in range(self.members):
-            self._start(f"learner-{number}")
-        self._start_feedback()
-
-    def _start(self, instance: str) -> None:
-        def crash_point(number: int) -> None:
-            if self.crashes.get(instance) == number:
-                del self.crashes[instance]
-                raise CrashError
-
-        self.learners[instance] = self.pipeline.learner(instance, crash_point, records_max=40)
-
-    def _start_feedback(self) -> None:
-        late = plan("lognormal:60ms,1.0", loss=0.03, duplicates=0.05)
-        self.feedback = self.pipeline.feedback(DATASET, late, commit_interval_ms=40)
-
-    def step(self, timeout_ms: int) -> int:
-        if self.faults_left and self.pipeline.now_ms() >= self.due_ms:
-            self.faults_left -= 1
-            self.due_ms = self.pipeline.now_ms() + self.rng.randint(1, 30)
-            self._do(self.rng.choice(["crash", "kill", "expel", "replace", "leave", "feedback", "duplicate"]))
-        return self.feedback.step(0)
-
-    def next_due_ms(self) -> int | None:
-        dues = [self.feedback.next_due_ms(), self.due_ms if self.faults_left else None]
-        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
-
-    def _do(self, fault: str) -> None:
-        instance = self.rng.choice(sorted(self.learners))
-        self.happened.append(f"{self.pipeline.now_ms()} {fault} {instance}")
-        if fault == "crash":
-            self.crashes[instance] = self.rng.randint(1, 6)
-        elif fault in ("kill", "replace"):
-            self._start(instance)
-        elif fault == "expel":
-            with suppress(KeyError):  # raised if the learner is not in the group
-                self.pipeline.broker.expel("onebit-learner", instance)
-        elif fault == "leave":
-            self.learners[instance].close()
-            self._start(instance)
-        elif fault == "feedback":
-            self._start_feedback()
-        else:
-            row = self.rng.randrange(DATASET.rows)
-            self.pipeline.send(TOPICS.feedback, feedback_value(DATASET.event_id(row), self.rng.randint(0, 1)))
-
-    def learner_step(self) -> int:
-        done = 0
-        for instance in sorted(self.learners):
-            try:
-                done += self.learners[instance].step(0)
-            except (CrashError, FencedError):
-                self._start(instance)
-                done += 1
-        return done
-
-
-@dataclass
-class Learners:
-    """All learners in a `Chaos` object, combined into a single program."""
-
-    chaos: Chaos
-
-    def step(self, timeout_ms: int) -> int:
-        return self.chaos.learner_step()
-
-    def next_due_ms(self) -> int | None:
-        return LearnerGroup(self.chaos.pipeline.clock, list(self.chaos.learners.values()), started=True).next_due_ms()
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_ledger_balances_after_random_faults(seed: int) -> None:
-    rng = random.Random(seed)
-    pipeline = Pipeline(synsep_task(rng.choice(["soba-diag", "banditron"])), partitions=3)
-    chaos = Chaos(pipeline, rng, members=rng.randint(1, 3))
-    learners = Learners(chaos)
-    pipeline.run((pipeline.replay(DATASET, EVENTS), chaos), learners)
-    run_until_idle(learners)  # a fault can occur after the last record
-    pipeline.run((chaos,), learners)
-    ledger = assert_ledger_balances(pipeline)
-    assert (ledger.contexts, ledger.decided) == (EVENTS, EVENTS), chaos.happened
-    committed = pipeline.broker.committed(
-        "onebit-learner", [TopicPartition(TOPICS.contexts, partition) for partition in range(3)]
-    )
-    assert {tp.partition: offset for tp, offset in committed.items()} == {
-        partition: pipeline.journal(partition)[-1].contexts[1] for partition in range(3)
-    }
-    # A new learner recovers from the topics. Its state must equal that of the learners that ran.
-    ran = digest(*chaos.learners.values())
-    for learner in chaos.learners.values():
-        learner.close()
-    alone = pipeline.learner("alone")
-    alone.step(0)
-    assert digest(alone) == ran
-
-
 def test_feedback_program_continues_after_deleted_predictions_and_reports_them() -> None:
     pipeline = Pipeline(synsep_task())
     predictions = TopicPartition(TOPICS.predictions, 0)
@@ -393,8 +242,7 @@ def test_feedback_program_continues_after_deleted_predictions_and_reports_them()
     pipeline.run((pipeline.replay(DATASET, 80, start=50),), pipeline.learner())  # these predictions get no feedback
     pipeline.broker.delete_records(predictions, 60)
     reported: list[str] = []
-    feedback = pipeline.feedback(DATASET, plan())
-    feedback._announce = reported.append
+    feedback = pipeline.feedback(DATASET, plan(), announce=reported.append)
     feedback.step(0)
     pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
     feedback.step(0)
