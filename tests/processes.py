@@ -29,6 +29,7 @@ from stream.recovery.steps import JournalFollower
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
+from tests.independent_audit import audit
 
 CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", ",".join(reversed(ADAPTERS))).split(","))
 """The Kafka clients for tests other than the contract tests. A test that uses the `client` fixture runs with one
@@ -74,6 +75,7 @@ class Pipeline:
         self.partitions = int(str(settings.get("partitions", 1)))
         self._shares_model = settings.get("model", "shared" if self.partitions > 1 else "own") == "shared"
         self._bootstrap = bootstrap
+        self._prefix = prefix
         own = {"bootstrap": bootstrap, "client": CLIENTS[0], "topic_prefix": prefix, "session_timeout": "3s"}
         given: dict[str, object] = {**own, **settings}
         self._programs = Programs(directory, {f"ONEBIT_{name.upper()}": str(value) for name, value in given.items()})
@@ -150,6 +152,14 @@ class Pipeline:
         """Check that a replay of the whole journal, without snapshots, produces the current model."""
         found = self.verify("--replay", timeout_s=300)
         assert found["ok"], found
+
+    def assert_topics_follow_the_documentation(self) -> None:
+        """Check the topics with the audit that was written from the documentation alone. Stop the learners first."""
+        broker = self.broker()
+        try:
+            assert audit(broker, self._prefix) == []
+        finally:
+            broker.close()
 
     def close(self) -> None:
         """Kill the programs that are still running."""

@@ -85,6 +85,7 @@ def test_feedback_is_matched_only_if_appended_by_its_deadline(
     finally:
         sender.close()
         pipeline.close()
+    pipeline.assert_topics_follow_the_documentation()
     judged = judge_deadlines(cluster.bootstrap, prefix, WINDOW_MS)
     late_ms = sorted(judged.lateness_ms.values())
     at_stake = [

@@ -1,8 +1,8 @@
 """Long runs with dozens of faults on a real Kafka broker: `make test-faults`. Short runs are in tests/real_kafka.
 
-Each run ends with the same checks: the audit passes, every context is decided and settled once, and a replay of the
-whole journal produces the same model. A seed determines when the faults occur, but not what each process is doing
-when they occur.
+Each run ends with the same checks: the audit passes, every context is decided and settled once, a replay of the whole
+journal produces the same model, and the topics follow the documentation. A seed determines when the faults occur, but
+not what each process is doing when they occur.
 """
 
 import random
@@ -78,6 +78,7 @@ def test_learner_that_is_killed_twenty_times_loses_and_repeats_nothing(
         assert (ledger.late > 0, ledger.expired > 0, ledger.feedback_duplicates > 0) == (True, True, True)
     assert [running[name].stop() for name in ("learn", "feedback")] == [0, 0]
     pipeline.assert_model_equals_replay()
+    pipeline.assert_topics_follow_the_documentation()
 
 
 def test_nothing_is_lost_or_repeated_while_learners_join_leave_and_die(
@@ -119,6 +120,7 @@ def test_nothing_is_lost_or_repeated_while_learners_join_leave_and_die(
     for instance, learner in learners.items():
         assert learner.stop() == 0, (instance, learner.said())
     pipeline.assert_model_equals_replay()
+    pipeline.assert_topics_follow_the_documentation()
 
 
 def freeze_past_session(watch: Watch, learner: Program, others: list[str]) -> None:
@@ -160,6 +162,7 @@ def test_zombie_writes_nothing_after_its_replacement_has_started(
         pipeline.assert_every_context_is_decided_and_settled_once(events)
     assert learner.stop() == 0
     pipeline.assert_model_equals_replay()
+    pipeline.assert_topics_follow_the_documentation()
 
 
 def kill_unless_expelled(learner: Program) -> None:
@@ -213,6 +216,7 @@ def test_shared_model_survives_kills_of_three_learners_and_their_broker(
         assert learner.stop() == 0, (name, learner.said())
     found = pipeline.verify("--replay", timeout_s=300)
     assert found["ok"], found
+    pipeline.assert_topics_follow_the_documentation()
     assert [replica["instance"] for replica in found["replicas"]] == [f"learner-{name}" for name in instances]
     assert {replica["version"] for replica in found["replicas"]} == {found["model_version"]}
     assert len({replica["sha256"] for replica in found["replicas"]}) == 1
@@ -245,6 +249,7 @@ def test_programs_survive_a_broker_outage_longer_than_a_request(
     pipeline.assert_every_context_is_decided_and_settled_once(events)
     assert [program.stop() for program in programs[:2]] == [0, 0]
     pipeline.assert_model_equals_replay()
+    pipeline.assert_topics_follow_the_documentation()
 
 
 def start(pipeline: Pipeline, name: str) -> Program:

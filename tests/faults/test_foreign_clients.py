@@ -137,6 +137,7 @@ def test_every_foreign_context_gets_one_prediction_or_one_dead_letter(own_kafka:
         clients.close()
         raw.close()
         ours.close()
+    ours.assert_topics_follow_the_documentation()
     contexts = list(committed(own_kafka.bootstrap, f"{OURS}contexts"))
     assert copied(contexts) == copied(list(committed(own_kafka.bootstrap, f"{RAW}contexts")))
     numbers = {

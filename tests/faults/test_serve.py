@@ -101,6 +101,7 @@ def test_log_has_every_http_decision_once_after_all_programs_were_killed(own_kaf
                 one.result()
         found = pipeline.verify("--wait-events", str(len(clients.decisions)), "--timeout", "90s")
         assert found["ok"], found
+    pipeline.assert_topics_follow_the_documentation()
     assert {"503", "URLError"} <= clients.errors.keys()
     predictions = [value(one) for one in committed(own_kafka.bootstrap, "run.predictions")]
     names = ("id", "action", "propensity", "model_version")

@@ -329,7 +329,8 @@ def _pending(event_id: str, decision: list[Any]) -> Entry:
 
 
 def _orphan(event_id: str, orphan: list[Any], headers: list[Any]) -> Entry:
-    (of, reward, label, action), (*record, none), kept_at_ms = orphan
+    feedback, (*record, none), kept_at_ms = orphan
+    of, reward, label, action = feedback or (event_id, None, None, None)  # null in a shown record
     assert (of, none) == (event_id, [])
     return dict(zip(FIELDS["orphans"], (event_id, reward, label, action, *record, kept_at_ms, headers), strict=True))
 

@@ -1,0 +1,9 @@
+"""An audit of a pipeline's topics, written from the documentation alone. It imports only the reader of Kafka.
+
+`events.py` decodes the records, `join.py` simulates the join of one task, and `audit.py` compares the simulation with
+the topics after each step.
+"""
+
+from tests.independent_audit.audit import Difference, audit
+
+__all__ = ["Difference", "audit"]

@@ -1,0 +1,331 @@
+"""The join of one task, as docs/topics.md and docs/formats.md describe it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from stream.wire.records import Record
+from tests.independent_audit import events
+from tests.independent_audit.events import Context, Feedback, MalformedError, header
+
+TABLE = {
+    # state:        (context,     feedback,    for another action, shown record)
+    "unseen":       ("decide",    "keep",      "keep",      "keep"),
+    "orphan":       ("decide",    "duplicate", "duplicate", "duplicate"),
+    "shown orphan": ("decide",    "replace",   "replace",   "duplicate"),
+    "deferred":     ("duplicate", "match",     "reject",    "show"),
+    "pending":      ("duplicate", "match",     "reject",    "duplicate"),
+    "matched":      ("duplicate", "duplicate", "reject",    "duplicate"),
+    "expired":      ("duplicate", "late",      "reject",    "duplicate"),
+    "unmatched":    ("duplicate", "ignore",    "ignore",    "ignore"),
+    "unshown":      ("duplicate", "late",      "reject",    "late"),
+}  # fmt: skip
+"""The table in docs/topics.md. Its column "time passes" is `Join.settle_overdue`."""
+
+COUNT_OF = {"duplicate": "feedback_duplicates", "late": "late", "reject": "mismatched", "ignore": "feedback_unmatched",
+            "show": "shown"}  # fmt: skip
+
+
+class Decision(NamedTuple):
+    """A decision, from its prediction. `unmatched` states whether a replay of a log rejected the decision."""
+
+    action: int
+    propensity: float | None
+    arm: str | None
+    unmatched: bool
+
+
+Event = TypeVar("Event", Context, Feedback)
+
+Decide = Callable[[Record, Context], Decision | None]
+"""Returns the decision for a context, or None if the context has no prediction."""
+
+
+@dataclass
+class Entry:
+    """An event id that the task remembers."""
+
+    id: str
+    state: str
+    time_ms: int | None  # time of the decision, of the shown record, of the arrival or of the settlement
+    decision: Decision | None = None
+    record: Record | None = None  # the feedback that waits for its context
+    feedback: Feedback | None = None
+    reward: int | None = None
+    step: int = 0  # that made the decision
+
+
+@dataclass
+class Output:
+    """What a step publishes, and its effect on the model."""
+
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    dead_letters: list[tuple[Record, str]] = field(default_factory=list)
+    decided: list[tuple[Record, Context]] = field(default_factory=list)
+    updates_max: int = 0  # number of bits, corrections and promotions that can have changed the model
+
+
+class Join:
+    """One task's join."""
+
+    def __init__(self, decide: Decide) -> None:
+        self.settings: Mapping[str, Any] = {}
+        self.partitions = 1
+        self.counts: Counter[str] = Counter()
+        self.stream_ms = 0
+        self.dated_ms = 0
+        self.names: list[str] = []  # of open classes
+        self.champion = ""  # without a shared model
+        self.undated: dict[int, list[Entry]] = defaultdict(list)  # by step
+        self.known: dict[str, Entry] = {}
+        # The entries in the order in which their times end.
+        self.pending: dict[str, Entry] = {}
+        self.deferred: dict[str, Entry] = {}
+        self.shown: dict[str, Entry] = {}
+        self.orphans: dict[str, Entry] = {}
+        self.retained: dict[str, Entry] = {}
+        self.output = Output()
+        self._decide = decide
+        self.step = 0
+
+    def begin_step(self, number: int, settings: Mapping[str, Any], partitions: int) -> None:
+        """Begin a step. Apply changed settings before its first record."""
+        self.step, self.output, self.partitions = number, Output(), partitions
+        changed = bool(self.settings) and settings != self.settings
+        self.champion = self.champion or settings["learner"]
+        self.settings = settings
+        if changed:
+            self.settle_overdue()
+            self._evict_all()
+
+    def apply_context(self, record: Record) -> None:
+        """Apply a record from the contexts topic."""
+        context = self._decoded(record, "context", lambda: events.context(record, self.settings, self.class_names))
+        if context is None:
+            return
+        if TABLE[self._state(context.id)][0] == "duplicate":
+            self.counts["context_duplicates"] += 1
+        else:
+            self._receive_context(record, context)
+
+    def apply_feedback(self, record: Record) -> None:
+        """Apply a record from the feedback topic."""
+        if record.append_ms > self.stream_ms:
+            self.stream_ms = record.append_ms
+            self.settle_overdue()
+        if events.is_tick(record):
+            self._date(record)
+            self._promote(header(record, "onebit-promote"))
+            return
+        feedback = self._decoded(record, "feedback", lambda: events.feedback(record, self.settings))
+        if feedback is not None:
+            self._receive_feedback(record, feedback)
+
+    def _decoded(self, record: Record, kind: str, decode: Callable[[], Event]) -> Event | None:
+        """Decode and count a record. Returns None if it is malformed."""
+        try:
+            event = decode()
+        except MalformedError:
+            event = None
+            self.counts[f"{kind}_malformed"] += 1
+            self.output.dead_letters.append((record, "malformed"))
+        total = "contexts" if kind == "context" else kind
+        self.counts[total] += 1
+        self.counts[f"{total}_misplaced"] += events.is_misplaced(record, event and event.id, self.partitions)
+        return event
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the classes; empty if they have no names."""
+        return self.settings["class_names"] or self.names
+
+    def ledger(self) -> dict[str, int]:
+        """The counts after the records so far."""
+        waiting = {"pending": len(self.pending) + len(self.shown), "deferred": len(self.deferred),
+                   "orphans_waiting": len(self.orphans)}  # fmt: skip
+        return {**self.counts, **waiting}
+
+    def settle_overdue(self) -> None:
+        """Settle the entries whose time has passed."""
+        settings = self.settings
+        window_ms, activation_ms = settings["window_ms"], settings["activation_window_ms"]
+        for entries, wait_ms, settle in (
+            (self.pending, window_ms, self._expire),
+            (self.deferred, window_ms if activation_ms is None else activation_ms, self._unshow),
+            (self.shown, window_ms, self._expire),
+            (self.orphans, settings["orphan_window_ms"], self._drop),
+            (self.retained, settings["retain_ms"], self._forget),
+        ):
+            while (entry := first(entries)) and entry.time_ms is not None and self.stream_ms > entry.time_ms + wait_ms:
+                settle(entry)
+
+    def _date(self, tick: Record) -> None:
+        """Set the time of a step's decisions. A step does not apply its own tick."""
+        step = int(header(tick, "onebit-tick") or b"0")
+        if step == self.step or step not in self.undated:
+            return
+        self.dated_ms = max(self.dated_ms, tick.append_ms)
+        for entry in self.undated.pop(step):
+            if entry.time_ms is None:
+                entry.time_ms = self.dated_ms
+
+    def _promote(self, name: bytes | None) -> None:
+        if name is not None and name.decode() in {self.settings["learner"], *self.settings["challengers"]}:
+            self.champion = name.decode()
+            self.output.updates_max += 1
+
+    def _receive_context(self, record: Record, context: Context) -> None:
+        self.counts["decided"] += 1
+        self.names += context.new_names
+        self.output.decided.append((record, context))
+        orphan = self.orphans.pop(context.id, None)
+        decision = self._decide(record, context)
+        entry = self.known[context.id] = Entry(context.id, "pending", None, decision, step=self.step)
+        if self.settings["dated_by"] == "context":
+            self.dated_ms = entry.time_ms = max(self.dated_ms, record.append_ms)
+        else:
+            self.undated[self.step].append(entry)
+        feedback = orphan.feedback if orphan else None
+        if decision and decision.unmatched:
+            self.counts["feedback_unmatched"] += orphan is not None
+            self._settle(entry, "unmatched", None, orphan.record if orphan else None)
+        elif orphan and orphan.record and feedback and feedback.reward is not None and _fits(feedback, decision):
+            self._settle(entry, "matched", feedback.reward, orphan.record)
+        else:
+            self._wait(entry, context, orphan)
+
+    def _wait(self, entry: Entry, context: Context, orphan: Entry | None) -> None:
+        """Keep a decision until its feedback arrives or its window ends."""
+        if orphan and orphan.record and orphan.feedback and orphan.feedback.reward is not None:
+            self.counts["mismatched"] += 1
+            self.output.dead_letters.append((orphan.record, "mismatched"))
+        elif orphan:
+            self.counts["shown" if context.deferred else "feedback_duplicates"] += 1
+            context = context._replace(deferred=False)
+        if context.deferred:
+            entry.state = "deferred"
+            self.deferred[entry.id] = entry
+        else:
+            self.pending[entry.id] = entry
+        self._evict_decisions()
+
+    def _receive_feedback(self, record: Record, feedback: Feedback) -> None:
+        entry = self.known.get(feedback.id)
+        column = 3 if feedback.reward is None else 1 if entry is None or _fits(feedback, entry.decision) else 2
+        move = TABLE[self._state(feedback.id)][column]
+        if move in COUNT_OF:
+            self.counts[COUNT_OF[move]] += 1
+        if move in ("keep", "replace"):
+            self._keep(record, feedback)
+            return
+        assert entry is not None
+        if move == "match":
+            self._settle(entry, "matched", feedback.reward, record)
+        elif move == "reject":
+            self.output.dead_letters.append((record, "mismatched"))
+        elif move == "show":
+            del self.deferred[entry.id]
+            entry.state, entry.time_ms = "pending", self.stream_ms
+            self.shown[entry.id] = entry
+        elif move == "duplicate" and feedback.reward is not None:
+            first_bit = entry.feedback.reward if entry.feedback else entry.reward
+            self.counts["conflicts"] += first_bit != feedback.reward
+        elif move == "late" and entry.state == "expired" and self.settings["late"] == "correct":
+            self.output.updates_max += 1
+
+    def _keep(self, record: Record, feedback: Feedback) -> None:
+        if self.orphans.pop(feedback.id, None):
+            self.counts["shown"] += 1
+        state = "shown orphan" if feedback.reward is None else "orphan"
+        entry = Entry(feedback.id, state, self.stream_ms, None, record, feedback)
+        self.known[entry.id] = self.orphans[entry.id] = entry
+        self._evict_orphans()
+
+    def _settle(self, entry: Entry, outcome: str, reward: int | None, record: Record | None = None) -> None:
+        for waiting in (self.pending, self.deferred, self.shown):
+            waiting.pop(entry.id, None)
+        self.counts[outcome] += 1
+        self.output.updates_max += reward is not None
+        delay_ms = None
+        if outcome == "matched" and record:
+            delay_ms = 0 if entry.time_ms is None else max(0, record.append_ms - entry.time_ms)
+        if entry.decision:
+            example = {
+                "id": entry.id, "outcome": outcome, "action": entry.decision.action,
+                "propensity": entry.decision.propensity, "reward": reward, "delay_ms": delay_ms,
+                "settled_at_ms": self.stream_ms, "feedback_offset": record.offset if record else None,
+            }  # fmt: skip
+            self.output.examples.append(example | ({"arm": entry.decision.arm} if entry.decision.arm else {}))
+        entry.state, entry.time_ms, entry.reward = outcome, self.stream_ms, reward
+        self.retained[entry.id] = entry
+        self._evict_retained()
+
+    def _expire(self, entry: Entry) -> None:
+        self._settle(entry, "expired", 0 if self.settings["on_expiry"] == "negative" else None)
+
+    def _unshow(self, entry: Entry) -> None:
+        self._settle(entry, "unshown", None)
+
+    def _drop(self, entry: Entry) -> None:
+        assert entry.record is not None
+        self.counts["orphans_dropped"] += 1
+        self.output.dead_letters.append((entry.record, "orphan"))
+        del self.orphans[entry.id], self.known[entry.id]
+
+    def _forget(self, entry: Entry) -> None:
+        del self.retained[entry.id], self.known[entry.id]
+
+    def _evict_all(self) -> None:
+        self._evict_decisions()
+        self._evict_orphans()
+        self._evict_retained()
+
+    def _evict_decisions(self) -> None:
+        while len(self.pending) + len(self.shown) + len(self.deferred) > self.settings["pending_max"]:
+            if entry := first(self.deferred):
+                self.counts["deferred_evicted"] += 1
+                self._unshow(entry)
+            elif entry := self._first_due():
+                self.counts["pending_evicted"] += 1
+                self._expire(entry)
+
+    def _evict_orphans(self) -> None:
+        while len(self.orphans) > self.settings["orphans_max"] and (entry := first(self.orphans)):
+            self.counts["orphans_evicted"] += 1
+            self._drop(entry)
+
+    def _evict_retained(self) -> None:
+        while len(self.retained) > self.settings["retained_max"] and (entry := first(self.retained)):
+            self.counts["retained_evicted"] += 1
+            self._forget(entry)
+
+    def _first_due(self) -> Entry | None:
+        """The decision that expires first. A decision without a known time is later than all others."""
+        entries = [entry for entry in (first(self.pending), first(self.shown)) if entry]
+        return min(entries, key=lambda entry: float("inf") if entry.time_ms is None else entry.time_ms, default=None)
+
+    def _state(self, event_id: str) -> str:
+        return self.known[event_id].state if event_id in self.known else "unseen"
+
+
+def merge(contexts: Iterable[Record], feedback: Iterable[Record]) -> Iterator[tuple[bool, Record]]:
+    """The order in which a step applies its records: by append time, contexts first, then by offset.
+
+    Each item states whether the record is a context.
+    """
+    left, right = list(contexts)[::-1], list(feedback)[::-1]
+    while left or right:
+        if left and (not right or left[-1].append_ms <= right[-1].append_ms):
+            yield True, left.pop()
+        else:
+            yield False, right.pop()
+
+
+def first(entries: Mapping[str, Entry]) -> Entry | None:
+    """The oldest entry, or None."""
+    return next(iter(entries.values()), None)
+
+
+def _fits(feedback: Feedback, decision: Decision | None) -> bool:
+    return feedback.action is None or decision is None or feedback.action == decision.action
