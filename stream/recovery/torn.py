@@ -92,7 +92,7 @@ def check_log(broker: Broker, topics: Topics, partition: int, last: JournalStep,
     journal = TopicPartition(topics.journal, partition)
     if logged > last.number and not _has_moved(broker, journal, last.number):
         raise UnrecoverableError(
-            f"expected no updates of partition {partition} after step {last.number}, the last in {journal}; got updates "
+            f"expected no updates of partition {partition} after step {last.number}, the last in {journal}; got some "
             f"of step {logged}. {IN_PART}",
             topics.updates,
         )
