@@ -70,9 +70,9 @@ class Skipping:
     def __init__(self, producer: Any, topics: Any, step: int) -> None:
         self._producer, self._topics, self._step = producer, topics, step
 
-    def begin(self) -> None:
+    def begin(self, *arguments: Any) -> None:
         if self._step != 1:
-            self._producer.begin()
+            self._producer.begin(*arguments)
 
     def send(self, topic: str, *rest: Any) -> None:
         topics = self._topics
@@ -110,8 +110,8 @@ def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any,
     """Send the offsets (commit step 5) before the records (steps 2 to 4)."""
 
     class Early(Skipping):
-        def begin(self) -> None:
-            self._producer.begin()
+        def begin(self, *arguments: Any) -> None:
+            self._producer.begin(*arguments)
             offsets = {}
             for part in commits:
                 offsets[TopicPartition(topics.contexts, part.partition)] = part.step.contexts[1]
