@@ -186,7 +186,7 @@ def test_data_dir_of_a_secured_broker_stays_secured(users: Secured, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def started(users: Secured, outputs: list[str]) -> Secured:
-    """A broker with contexts and their feedback, one malformed context, and one malformed prediction."""
+    """A broker with contexts and their feedback, one malformed context, and a malformed record in each output topic."""
     replayed = ("replay", "--events", str(EVENTS), "--rate", "10000")
     for ended in (run(users.file_of("owner"), "topics", "create"), run(users.file_of("replay"), *replayed)):
         assert ended.code == ExitCode.OK, ended.output
@@ -199,7 +199,8 @@ def started(users: Secured, outputs: list[str]) -> Secured:
     with closing(consumer), closing(producer):
         ids = [json.loads(next(consumer).value)["id"] for _ in range(EVENTS)]
         producer.send(TOPICS.contexts, b"no context", key=b"bad")
-        producer.send(TOPICS.predictions, b"no prediction", key=b"bad")
+        for output in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):  # a learner reads their last records
+            producer.send(output, b"no output", key=b"bad")
         for event_id in ids:
             producer.send(TOPICS.feedback, json.dumps({"id": event_id, "reward": 1}).encode(), key=event_id.encode())
         producer.flush()
