@@ -10,7 +10,7 @@ from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.stored import remarks_of
 from stream.estimating.estimate import Estimates, Progress, estimate
 from stream.estimating.evaluation import Options, estimate_fields
-from stream.estimating.named_policies import Decisions, policy_of
+from stream.estimating.named_policies import MODEL, Decisions, policy_of
 from stream.estimating.policies import Training
 from stream.programs.process import announce, every, monotonic_ms, warn
 from stream.randomness.delays import parse_delay
@@ -72,6 +72,12 @@ def estimate_policies(
     found = estimate(log, policies, options, announced_progress())
     for line in remarks_of(log):
         warn(line)
+    for spec in specs:
+        if spec.startswith(MODEL):
+            warn(
+                f"{spec}: the estimates are too high if the model learned from decisions in {log.name}; "
+                "use a log of later decisions"
+            )
     return found, training
 
 

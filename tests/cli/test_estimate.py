@@ -122,6 +122,18 @@ def test_model_file_is_evaluated(log: list[str], tmp_path: Path, capsys: pytest.
     assert model["snips"] > logged["snips"] + 0.1
 
 
+def test_model_file_is_evaluated_with_a_warning_about_its_training(
+    log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.npz"
+    write_file(path, N_FEATURES, create("late-ucb", N_CLASSES, N_FEATURES).state())
+    for policy, is_warned in ((f"model:{path}", True), ("uniform", False)):
+        with pytest.raises(SystemExit) as ended:
+            main([*log, "--policy", policy])
+        assert ended.value.code == 0
+        assert ("the model learned from decisions" in " ".join(capsys.readouterr().err.split())) is is_warned
+
+
 def write_file(path: Path, n_features: int, state: Any, **settings: Any) -> None:
     parameters = {"eta": 0.1}
     meta = {
