@@ -97,7 +97,9 @@ class Join:
         self.settings = settings
         if changed:
             self.settle_overdue()
-            self._evict_all()
+            for evict in (self._evict_decision, self._evict_orphan, self._evict_retained):
+                while evict():
+                    pass
 
     def apply_context(self, record: Record) -> None:
         """Apply a record from the contexts topic."""
@@ -208,7 +210,7 @@ class Join:
             self.deferred[entry.id] = entry
         else:
             self.pending[entry.id] = entry
-        self._evict_decisions()
+        self._evict_decision()
 
     def _receive_feedback(self, record: Record, feedback: Feedback) -> None:
         entry = self.known.get(feedback.id)
@@ -240,7 +242,7 @@ class Join:
         state = "shown orphan" if feedback.reward is None else "orphan"
         entry = Entry(feedback.id, state, self.stream_ms, None, record, feedback)
         self.known[entry.id] = self.orphans[entry.id] = entry
-        self._evict_orphans()
+        self._evict_orphan()
 
     def _settle(self, entry: Entry, outcome: str, reward: int | None, record: Record | None = None) -> None:
         for waiting in (self.pending, self.deferred, self.shown):
@@ -276,29 +278,31 @@ class Join:
     def _forget(self, entry: Entry) -> None:
         del self.retained[entry.id], self.known[entry.id]
 
-    def _evict_all(self) -> None:
-        self._evict_decisions()
-        self._evict_orphans()
-        self._evict_retained()
+    # Limits. Each function evicts at most one entry, and returns whether it did so.
 
-    def _evict_decisions(self) -> None:
-        while len(self.pending) + len(self.shown) + len(self.deferred) > self.settings["pending_max"]:
-            if entry := first(self.deferred):
-                self.counts["deferred_evicted"] += 1
-                self._unshow(entry)
-            elif entry := self._first_due():
-                self.counts["pending_evicted"] += 1
-                self._expire(entry)
+    def _evict_decision(self) -> bool:
+        is_over: bool = len(self.pending) + len(self.shown) + len(self.deferred) > self.settings["pending_max"]
+        if is_over and (entry := first(self.deferred)):
+            self.counts["deferred_evicted"] += 1
+            self._unshow(entry)
+        elif is_over and (entry := self._first_due()):
+            self.counts["pending_evicted"] += 1
+            self._expire(entry)
+        return is_over
 
-    def _evict_orphans(self) -> None:
-        while len(self.orphans) > self.settings["orphans_max"] and (entry := first(self.orphans)):
+    def _evict_orphan(self) -> bool:
+        is_over: bool = len(self.orphans) > self.settings["orphans_max"]
+        if is_over and (entry := first(self.orphans)):
             self.counts["orphans_evicted"] += 1
             self._drop(entry)
+        return is_over
 
-    def _evict_retained(self) -> None:
-        while len(self.retained) > self.settings["retained_max"] and (entry := first(self.retained)):
+    def _evict_retained(self) -> bool:
+        is_over: bool = len(self.retained) > self.settings["retained_max"]
+        if is_over and (entry := first(self.retained)):
             self.counts["retained_evicted"] += 1
             self._forget(entry)
+        return is_over
 
     def _first_due(self) -> Entry | None:
         """The decision that expires first. A decision without a known time is later than all others."""

@@ -1,5 +1,6 @@
 """The log of a shared model, as docs/formats.md describes it in the section "Updates"."""
 
+import struct
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ class Log:
             try:
                 values, entries = update(record.value or b"")
                 assert header(record, "onebit-version") == b"1"
-            except (AssertionError, ValueError, KeyError, IndexError):
+            except (AssertionError, ValueError, KeyError, struct.error):
                 self.differences.append((record.offset, "record", "updates of a step", record.headers))
                 continue
             task, place = values["partition"], (values["step"], values["part"])
