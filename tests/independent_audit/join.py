@@ -62,7 +62,6 @@ class Output:
 
     examples: list[dict[str, Any]] = field(default_factory=list)
     dead_letters: list[tuple[Record, str]] = field(default_factory=list)
-    decided: list[tuple[Record, Context]] = field(default_factory=list)
     updates_max: int = 0  # number of bits, corrections and promotions that can have changed the model
 
 
@@ -79,7 +78,7 @@ class Join:
         self.champion = ""  # without a shared model
         self.undated: dict[int, list[Entry]] = defaultdict(list)  # by step
         self.known: dict[str, Entry] = {}
-        # The entries in the order in which their times end.
+        # Entries in the order in which their time ends; every entry is in `known` too.
         self.pending: dict[str, Entry] = {}
         self.deferred: dict[str, Entry] = {}
         self.shown: dict[str, Entry] = {}
@@ -180,7 +179,6 @@ class Join:
     def _receive_context(self, record: Record, context: Context) -> None:
         self.counts["decided"] += 1
         self.names += context.new_names
-        self.output.decided.append((record, context))
         orphan = self.orphans.pop(context.id, None)
         decision = self._decide(record, context)
         entry = self.known[context.id] = Entry(context.id, "pending", None, decision, step=self.step)
