@@ -21,7 +21,7 @@ import numpy as np
 
 import onebit
 from producers.datasets.catalogue import load
-from stream.reporting.run_report import versions
+from stream.reporting.runs import versions
 
 RESULTS = Path(__file__).parent / "results" / "activation.json"
 

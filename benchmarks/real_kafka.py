@@ -42,7 +42,7 @@ from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners import check_parameters
-from stream.reporting.run_report import versions
+from stream.reporting.runs import versions
 from stream.settings.definitions import Settings
 from stream.settings.sources import load_settings
 from stream.wire import codec

@@ -37,7 +37,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from onebit.testing.processes import Programs
 from stream.devkafka.local_kafka import HOST, local_kafka
 from stream.kafka.connection import connect
-from stream.reporting.run_report import versions
+from stream.reporting.runs import versions
 from stream.wire.codec import HEADERS
 from stream.wire.topics import Topics
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import psutil
 
-from onebit.runs.embedded import EmbeddedPipeline, prepare_embedded
+from onebit.runs.embedded import EmbeddedPrograms, prepare_embedded
 from onebit.runs.plan import resolve_run
 from producers.datasets.synthetic import synsep
 from stream.kafka.reading import read_partition
-from stream.reporting.run_report import versions
+from stream.reporting.runs import versions
 from stream.settings.definitions import Settings
 from stream.wire.codec import decode_example, is_tick
 from stream.wire.ledger import Ledger
@@ -63,7 +63,7 @@ def last_tenth_to_first(of_slices: list[float]) -> float:
 class Soak:
     """A run that is measured slice by slice."""
 
-    pipeline: EmbeddedPipeline
+    pipeline: EmbeddedPrograms
     slice_size: int
     beside: Pool  # a process that executes short control runs
     topics: Topics = field(init=False)

@@ -31,7 +31,7 @@ from onebit.testing.processes import Program, Programs
 from stream.devkafka.local_kafka import local_kafka
 from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.port import Broker
-from stream.reporting.run_report import versions
+from stream.reporting.runs import versions
 from stream.settings.sources import load_settings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

@@ -30,7 +30,7 @@ from onebit.testing.processes import Programs, wait_for
 from stream.devkafka.local_kafka import LocalKafka, local_kafka
 from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.port import Broker
-from stream.reporting.run_report import versions
+from stream.reporting.runs import versions
 from stream.settings.sources import load_settings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

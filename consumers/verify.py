@@ -1,9 +1,11 @@
-"""Recompute a pipeline's ledger from its topics."""
+"""`onebit.verify`: recompute a pipeline's ledger from its topics."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import asdict
 
 from consumers.tally import ledger_line
 from stream.errors import ExitCode, OnebitError
@@ -11,21 +13,26 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.measures.errors import MatchedError, matched_error
 from stream.measures.latencies import Latency, quantiles
+from stream.parsing import parse_duration
 from stream.programs.connection import connected
 from stream.programs.process import announce, every, monotonic_ms, tune_gc
 from stream.programs.replay_progress import replay_progress
 from stream.recovery.steps import JournalError, JournalFollower
+from stream.reporting.notebook_tables import html_table, text_table
 from stream.settings.definitions import Settings, SettingsError
+from stream.settings.sources import given_settings
 from stream.verifying.audit import Finding, audit_partition, latencies_of
 from stream.verifying.reapply import Replay, replay_journal
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
 from stream.wire import codec
-from stream.wire.ledger import Ledger
+from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Example, TopicPartition
 from stream.wire.topics import Topics
 
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
+
+_COLUMNS = ("partition", "decided", "matched", "expired", "pending", "ok")
 
 
 class NotSettledError(OnebitError):
@@ -35,17 +42,17 @@ class NotSettledError(OnebitError):
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifyReport:
     """The result of a verification."""
 
     findings: tuple[Finding, ...]  # by partition
     log: LogFinding | None  # None without a shared model
     replays: tuple[Replay, ...] | None  # None if the journal was not replayed
-    error: MatchedError
+    errors: MatchedError
 
     @property
     def ok(self) -> bool:
-        """Whether all checks passed."""
+        """Whether the recomputed ledgers and all other compared values equal the learner's."""
         parts: tuple[Finding | Replay, ...] = (*self.findings, *(self.replays or ()))
         return all(part.ok for part in parts) and (self.log is None or self.log.ok)
 
@@ -60,45 +67,96 @@ class Verified:
         return ExitCode.DIFFERS if wrong - gone or not (self.log is None or self.log.ok) else ExitCode.USAGE
 
     @property
+    def error(self) -> float:
+        """The fraction of decisions with a reward of 0 among those that received feedback in time; nan if none did."""
+        return self.errors.error_rate
+
+    @property
+    def ledger(self) -> Ledger:
+        """The sum of all partitions' recomputed ledgers."""
+        return total_ledger(finding.audited for finding in self.findings)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The differences, each with the record in which it was found."""
+        log = () if self.log is None else self.log.faults
+        return tuple(fault for finding in self.findings for fault in finding.faults) + tuple(log)
+
+    @property
     def latency(self) -> Latency | None:
         """The decision latency, or None if there are no decisions."""
         return quantiles(latencies_of(self.findings))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a dict, in the form that --json prints."""
+        """Return the result as a dict of plain values, as in the JSON output of `onebit verify`."""
         result = {
             "ok": self.ok,
-            "matched": self.error.matched,
-            "error": self.error.error_rate,
-            "error_last_fifth": self.error.error_rate_last_fifth,
-            "latency": None if self.latency is None else self.latency._asdict(),
-            "partitions": [finding.as_json() for finding in self.findings],
+            "matched": self.errors.matched,
+            "error": self.error,
+            "error_last_fifth": self.errors.error_rate_last_fifth,
+            "latency": None if self.latency is None else asdict(self.latency),
+            "partitions": self.to_dicts(),
             **({"model": "own"} if self.log is None else self.log.as_json()),
         }
         if self.replays is not None:
             result["replay"] = [found._asdict() | {"ok": found.ok} for found in self.replays]
         return result
 
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return one dict of findings per partition."""
+        return [finding.as_json() for finding in self.findings]
+
+    def _rows(self) -> list[list[object]]:
+        names = _COLUMNS[1:-1]
+        return [
+            [finding.partition, *(f"{getattr(finding.audited, name):,}" for name in names), finding.ok]
+            for finding in self.findings
+        ]
+
+    def __repr__(self) -> str:
+        return text_table(_COLUMNS, self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(_COLUMNS, self._rows())
+
 
 def verify(
-    settings: Settings,
     *,
+    bootstrap: str = "localhost:9092",
+    topic_prefix: str = "onebit.",
     wait_events: int | None = None,
-    timeout_ms: int = 600_000,
+    timeout: str = "10m",
     replay: bool = False,
-) -> Verified:
-    """Recompute every partition's ledger and compare it with the learner's ledger.
+    **settings: Any,
+) -> VerifyReport:
+    """Recompute a pipeline's ledger from its topics and compare it with the learner's ledger.
 
     Args:
-        settings: Settings for the connection.
-        wait_events: First wait until N events are decided and no decision is pending.
-        timeout_ms: Maximum time to wait.
-        replay: Whether to replay the whole journal and compare the result with the recovered state.
+        bootstrap: Address of a Kafka broker, HOST:PORT.
+        topic_prefix: The topics' prefix.
+        wait_events: Number of events to wait for. Verification starts when all of them have decisions and no decision
+            is pending.
+        timeout: Maximum time to wait for these events.
+        replay: Whether to replay the whole journal and compare the result with the state restored by a recovery.
+        settings: Other settings from docs/settings.md, by name, such as `client_config="client.properties"`.
+
+    Raises:
+        OnebitError: no broker responds, topics are missing, or the events are not settled within the timeout.
+    """
+    given = given_settings({"bootstrap": bootstrap, "topic_prefix": topic_prefix, **settings})
+    return verify_pipeline(given, wait_events=wait_events, timeout=timeout, replay=replay)
+
+
+def verify_pipeline(
+    settings: Settings, *, wait_events: int | None = None, timeout: str = "10m", replay: bool = False
+) -> VerifyReport:
+    """Recompute every partition's ledger and compare it with the learner's ledger; see `verify`.
 
     Raises:
         NotSettledError: the expected events were not settled within the timeout.
         SettingsError: the topics are missing, or cannot be read.
     """
+    timeout_ms = parse_duration(timeout)
     with connected(settings) as (broker, topics, partitions):
         try:
             if wait_events is not None:
@@ -111,7 +169,7 @@ def verify(
         error_rates = matched_error(
             _examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions)
         )
-    return Verified(tuple(findings), log, tuple(replayed(settings)) if replay else None, error_rates)
+    return VerifyReport(tuple(findings), log, tuple(replayed(settings)) if replay else None, error_rates)
 
 
 def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_ms: int) -> None:

@@ -17,10 +17,10 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from consumers.verify import VerifyReport, verify
     from onebit.estimates import EstimateReport, estimate
     from onebit.pipelines import Pipeline, embedded
-    from onebit.runs.run import LearnerRun, RunReport, run
-    from onebit.verification import VerifyReport, verify
+    from onebit.runs.run import RunReport, run
     from producers.datasets.base import Dataset, dense_dataset
     from producers.datasets.catalogue import Entry as DatasetEntry
     from stream import offline
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stream.learners import registered as learners
     from stream.measures.errors import evaluate
     from stream.programs.process import Progress
+    from stream.reporting.runs import LearnerRun
     from stream.wire.records import Decision, Features
 
 __all__ = [
@@ -74,13 +75,13 @@ _HOMES = {
     "FromLogs": "stream.learners:FromLogs",
     "KernelLearner": "stream.learners:KernelLearner",
     "Learner": "stream.learners:Learner",
-    "LearnerRun": "onebit.runs.run:LearnerRun",
+    "LearnerRun": "stream.reporting.runs:LearnerRun",
     "OnebitError": "stream.errors:OnebitError",
     "Parameter": "stream.learners:Parameter",
     "Pipeline": "onebit.pipelines:Pipeline",
     "Progress": "stream.programs.process:Progress",
     "RunReport": "onebit.runs.run:RunReport",
-    "VerifyReport": "onebit.verification:VerifyReport",
+    "VerifyReport": "consumers.verify:VerifyReport",
     "create": "stream.learners:create",
     "dense_dataset": "producers.datasets.base:dense_dataset",
     "embedded": "onebit.pipelines:embedded",
@@ -89,7 +90,7 @@ _HOMES = {
     "learners": "stream.learners:registered",
     "offline": "stream.offline",
     "run": "onebit.runs.run:run",
-    "verify": "onebit.verification:verify",
+    "verify": "consumers.verify:verify",
 }
 """Maps each public name to its location, in the form that `pkgutil.resolve_name` accepts."""
 

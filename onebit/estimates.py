@@ -1,19 +1,34 @@
-"""`onebit.estimate`: off-policy estimates from a log of decisions."""
+"""`onebit.estimate`: off-policy estimates of policies' mean rewards, from a log of decisions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from onebit.notebook_tables import html_table, text_table
-from onebit.use_cases.estimate import IntervalKind, Learning, Log, estimate_policies, fields_of
-from stream.estimating.estimate import Estimates
+from producers.datasets.logs.mapping import read_mapping
+from producers.datasets.logs.reading import open_log
+from producers.datasets.logs.stored import remarks_of
+from stream.estimating.estimate import Estimates, ReadProgress
+from stream.estimating.estimate import estimate as estimate_log
 from stream.estimating.evaluation import Options, PolicyEvaluation
+from stream.estimating.live_results import estimate_fields
+from stream.estimating.named_policies import MODEL, Decisions, policy_of
+from stream.estimating.policies import Training
+from stream.programs.process import announce, every, monotonic_ms, warn
+from stream.randomness.delays import parse_delay
 from stream.reporting.estimate_page import estimate_page
+from stream.reporting.notebook_tables import html_table, text_table
 from stream.reporting.pages import write_whole
+from stream.settings.definitions import SettingsError
+from stream.settings.task_fields import Reward
+from stream.settings.values import OnBadRow
+
+PROGRESS_INTERVAL_MS = 5_000
 
 COLUMNS = ("policy", "estimator", "value", "low", "high")
-Kind = Literal["bootstrap", "bernstein"]
+
+IntervalKind = Literal["bootstrap", "bernstein"]
+"""The kind of confidence interval in the fields `low` and `high`."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +37,8 @@ class EstimateReport:
 
     found: Estimates
     confidence: float
-    interval: Kind  # the kind of interval reported in the columns low and high
+    interval: IntervalKind  # the kind of interval reported in the columns low and high
+    training: Training  # how learners were trained
 
     def __getitem__(self, policy: str) -> PolicyEvaluation:
         for judged in self.found.policies:
@@ -45,7 +61,23 @@ class EstimateReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict of plain values, as in the JSON output of `onebit estimate`."""
-        return fields_of(self.found, IntervalKind(self.interval))
+        return {
+            "data": self.found.data,
+            "events": self.found.events,
+            "policies": [
+                {
+                    "policy": policy.policy,
+                    "ess": policy.ess,
+                    "weight_max": policy.weight_max,
+                    "flags": [flag.name for flag in policy.flags],
+                    "estimates": [
+                        estimate_fields(one.estimator, one.value, getattr(one, self.interval), one.anytime)
+                        for one in policy.estimates
+                    ],
+                }
+                for policy in self.found.policies
+            ],
+        }
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one dict per policy and estimator."""
@@ -55,13 +87,13 @@ class EstimateReport:
             for one in policy["estimates"]
         ]
 
-    def save(self, path: str | Path) -> Path:
-        """Write the report as an HTML page with figures.
+    def save(self, path: str | Path, command: str = "onebit.estimate(...)") -> Path:
+        """Write the report as an HTML page with figures. `command` is the command line that the page shows.
 
         Raises:
             OSError: the file cannot be written.
         """
-        write_whole(Path(path), estimate_page(self.found, self.confidence, "onebit.estimate(...)"))
+        write_whole(Path(path), estimate_page(self.found, self.confidence, command))
         return Path(path)
 
     def _rows(self) -> list[list[object]]:
@@ -74,18 +106,22 @@ class EstimateReport:
         return html_table(COLUMNS, self._rows(), caption=f"{self.found.data}, {self.events:,} events")
 
 
+def _short(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
 def estimate(
     data: str | Path,
     *,
     policies: Sequence[str],
     mapping: str | Path | None = None,
     reward_above: float | None = None,
-    on_bad_row: Literal["stop", "skip"] = "stop",
+    on_bad_row: OnBadRow = "stop",
     delay: str | None = None,
-    reward: Literal["exclusive", "any"] = "exclusive",
+    reward: Reward = "exclusive",
     propensity_min: float | None = None,
     clip: float | None = None,
-    interval: Kind = "bootstrap",
+    interval: IntervalKind = "bootstrap",
     confidence: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
@@ -111,15 +147,68 @@ def estimate(
         seed: Seed for resampling, folds, rejection sampling and delays.
 
     Raises:
-        OnebitError: the log cannot be read, or a policy is unknown.
+        OnebitError: an option is out of range, the log cannot be read, or a policy is unknown.
     """
-    if interval not in get_args(Kind):
-        raise ValueError(f"interval: expected one of {', '.join(get_args(Kind))}; got {interval!r}")
+    if interval not in get_args(IntervalKind):
+        raise ValueError(f"interval: expected one of {', '.join(get_args(IntervalKind))}; got {interval!r}")
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
-    log = Log(Path(data), None if mapping is None else str(mapping), reward_above, on_bad_row)
-    found, _ = estimate_policies(log, policies, options, Learning(delay, reward))
-    return EstimateReport(found, confidence, interval)
+    _check_ranges(options)
+    columns = None if mapping is None else read_mapping(str(mapping))
+    log = open_log(Path(data), columns, on_bad_row=on_bad_row, reward_above=reward_above)
+    training = Training(seed, None if delay is None else parse_delay(delay), reward)
+    if training.delay is not None:
+        training.delay.check_classes(len(log.class_names))
+    decisions = Decisions(log.name, log.class_names, log.n_features, log.encoder)
+    found = estimate_log(
+        log, [policy_of(spec, decisions, training) for spec in policies], options, announced_progress()
+    )
+    for line in remarks_of(log):
+        warn(line)
+    for spec in policies:
+        if spec.startswith(MODEL):
+            warn(
+                f"{spec}: the estimates are too high if the model learned from decisions in {log.name}; "
+                "use a log of later decisions"
+            )
+    return EstimateReport(found, confidence, interval, training)
 
 
-def _short(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+def _check_ranges(options: Options) -> None:
+    confidence, clip, propensity_min = options.confidence, options.clip, options.propensity_min
+    for flag, value, ok, accepted in (
+        ("--confidence", confidence, 0.0 < confidence < 1.0, "a number between 0 and 1, such as 0.95"),
+        ("--clip", clip, clip is None or clip > 0.0, "a number above 0"),
+        (
+            "--propensity-min",
+            propensity_min,
+            propensity_min is None or 0.0 < propensity_min <= 1.0,
+            "a number in (0, 1]",
+        ),
+    ):
+        if not ok:
+            raise SettingsError(f"{flag}: expected {accepted}; got {value}")
+
+
+def announced_progress() -> ReadProgress:
+    """Return a function that logs the progress of the two passes at intervals."""
+    started_ms = monotonic_ms()
+    latest = (0, 0)
+
+    def report() -> None:
+        read, events = latest
+        rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
+        what = f"evaluating: {read:,} of {events:,}" if events else f"first pass: {read:,}"
+        announce(f"{what} events, {rate:,.0f} events/s")
+
+    shown = every(PROGRESS_INTERVAL_MS, report)
+
+    def update(read: int, events: int) -> None:
+        nonlocal latest, started_ms
+        is_second_begun = events > 0 and latest[1] == 0
+        latest = (read, events)
+        if is_second_begun:
+            started_ms = monotonic_ms()  # the passes run at different speeds, so their rates are measured separately
+        else:
+            shown()
+
+    return update

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit.promotion import write_promotion
 from onebit.testing.embedded import EmbeddedPipeline
 from onebit.testing.pipeline import checked_id, feedback_of
-from onebit.use_cases.promote import write_promotion
 from stream.errors import OnebitError
 from stream.parsing import format_duration, parse_duration
 from stream.wire.dead_letters import decode_dead_letter

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from msgspec import to_builtins
 
 import onebit
-from stream.reporting.run_report import read_runs
+from stream.reporting.runs import read_runs
 
 OFFERS = Path(__file__).parents[1] / "producers" / "datasets" / "files"
 HEAVY = {"numpy", "numba", "scipy", "pyarrow", "matplotlib", "pydantic", "rich", "typer", "stream", "stream.programs"}
@@ -53,7 +54,7 @@ def test_run_with_a_holdout_compares_it_with_the_learner() -> None:
     run = onebit.run("optdigits", learners="banditron", events=60, delay="fixed:1s", holdout=0.5)["banditron"]
     assert run.holdout is not None
     assert run.holdout.learner.n + run.holdout.holdout.n == 60
-    assert run.to_dict()["arms"] == run.holdout.as_json()
+    assert run.to_dict()["arms"] == to_builtins(run.holdout)
 
 
 def test_report_ledger_is_the_sum_of_the_runs(report: onebit.RunReport) -> None:
@@ -115,7 +116,7 @@ def test_environment_variables_and_config_file_are_ignored(monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     Path("onebit.toml").write_text("window = '1s'\n")
     found = onebit.run("optdigits", learners="banditron", events=20)
-    assert (found.ledger.decided, found["banditron"].report.changed) == (20, ("events", "learner"))
+    assert (found.ledger.decided, found["banditron"].changed) == (20, ("events", "learner"))
 
 
 @pytest.mark.parametrize(

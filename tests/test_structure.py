@@ -26,7 +26,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("stream.measures", "stream.estimating"),
             ("stream.verifying", "stream.reporting", "stream.programs"),
             ("producers", "consumers"),
-            ("onebit.experiments", "onebit.simulation", "onebit.runs", "onebit.use_cases", "onebit.notebook_tables"),
+            ("onebit.experiments", "onebit.simulation", "onebit.runs", "onebit.estimates", "onebit.learner_costs",
+             "onebit.log_summary", "onebit.models", "onebit.promotion", "onebit.requeueing", "onebit.topics"),
             ("onebit.testing",),
             ("onebit.cli",),
             ("onebit",),
@@ -71,7 +72,8 @@ CORE = frozenset(
 
 
 NAMES_FLAGS = (
-    "onebit.cli", "onebit.use_cases", "onebit.runs", "stream.settings", "stream.programs", "producers.data",
+    "onebit.cli", "onebit.runs", "onebit.estimates", "onebit.experiments.commands", "onebit.log_summary",
+    "onebit.models", "onebit.promotion", "onebit.topics", "stream.settings", "stream.programs", "producers.data",
     "producers.replay.options", "producers.feedback.plan",
     "producers.replay.loop", "producers.feedback.loop", "producers.gateway.loop", "consumers.learner.loop",
     "consumers.monitor.named_policies", "consumers.verify", "stream.estimating.named_policies",

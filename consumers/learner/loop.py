@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from consumers.learner.metrics import LearnerCounts, challenger_samples, holdout_samples, learner_unready
+from consumers.learner.metrics import LearnerCounts, learner_unready, result_samples
 from consumers.learner.program import LearnerOptions, LearnerProgram
 from consumers.learner.recovery import Parked, RecoveryStoppedError
 from consumers.learner.shared_model import ENDED_BY, Hold, held_up
@@ -16,13 +16,14 @@ from stream.kafka.port import Broker, BrokerError
 from stream.parsing import format_duration
 from stream.programs.connection import announce_start, by_client, keep_running, require_topics, watch_topics
 from stream.programs.costs import compile_kernels, exploration_notice, records_max, slow_warning
-from stream.programs.pipeline_settings import SizesOf, settings_for, with_hint
+from stream.programs.pipeline_settings import Chosen, SizesOf, settings_for, with_hint
 from stream.programs.process import Status, announce, boot_ms, every, freeze_gc, monotonic_ms, tune_gc, warn
 from stream.programs.task_settings import check_estimate, n_features_of, parameters_of
 from stream.programs.watching import Watched
 from stream.recovery.commit import Commit
 from stream.recovery.recover import reading_pipeline_settings
 from stream.recovery.slices import finish
+from stream.reporting.live_results import result_lines
 from stream.reporting.tables import percent
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.model import Program
@@ -50,27 +51,33 @@ def run_learner(
         SettingsError: a setting is invalid, or differs from the pipeline's setting.
         FencedError: another process took over, or the group removed this process.
     """
-    topics = settings.topics
     check_given(settings)
-    ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
-    # These objects are kept across reconnects.
-    estimating, counts, tally = LiveEstimating(is_asked=settings.estimate), LearnerCounts(), Tally()
-    parked = Parked()  # a task resumes if its journal has no new records
+    loop = _LearnerLoop(settings, stop, sizes_of, change_settings=change_settings)
+    try:
+        keep_running(settings, LEARNER, stop, loop.run)
+    except RecoveryStoppedError as error:
+        announce(f"stopped during recovery; nothing was written: {error}")
+    except SettingsDifferError as error:
+        raise with_hint(error, change=change_settings) from error
 
-    def work(broker: Broker, partitions: int, watched: Watched) -> None:
-        nonlocal parked
-        asked_to_stop = watched.with_heartbeat(stop)
 
-        def pulse() -> None:
-            if asked_to_stop():
-                raise RecoveryStoppedError("stopped while reading the pipeline's settings")
+class _LearnerLoop:
+    """A learner's main loop. Its state is kept across reconnects."""
 
-        stored = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
-        has_no_log = not stored and lacks_log(broker, settings, topics, partitions)
-        model = "own" if has_no_log else settings.model_of(partitions)
-        task, nnz, given = settings_for(
-            settings, stored, topics.journal, model, sizes_of=sizes_of, change=change_settings
-        )
+    def __init__(
+        self, settings: Settings, stop: Callable[[], bool], sizes_of: SizesOf, *, change_settings: bool
+    ) -> None:
+        self._settings, self._stop, self._sizes_of = settings, stop, sizes_of
+        self._change_settings = change_settings
+        self._ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
+        self._counts, self._tally = LearnerCounts(), Tally()
+        self._estimating: LiveEstimating | None = None  # None before the task's settings are known
+        self._parked = Parked()  # a task resumes if its journal has no new records
+
+    def run(self, broker: Broker, partitions: int, watched: Watched) -> None:
+        """Run a learner on one connection; see `Work`."""
+        settings, stop = self._settings, watched.with_heartbeat(self._stop)
+        (task, nnz, given), has_no_log = self._resolve(broker, partitions, stop)
         shares_model = task.model == "shared"
         require_topics(broker, settings, shares_model=shares_model)
         watch = watch_topics(
@@ -79,78 +86,111 @@ def run_learner(
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := slow_warning(task, nnz):
             warn(slow)
-        estimating.compare(task)
+        estimating = self._estimating = self._estimating or LiveEstimating(task, is_estimated=settings.estimate)
         compile_kernels(task)
         if notice := exploration_notice(task):
             announce(notice)
 
         def committed(commits: Sequence[Commit]) -> None:
-            tally.add(commits)
+            self._tally.add(commits)
             estimating.add(commits)
             if watched.is_enabled:
-                counts.add(commits, program.broker_ms)
+                self._counts.add(commits, program.broker_ms)
             report_promotions(commits, task.members)
             for message in drift_warnings(commits):
                 warn(message)
 
         program = LearnerProgram(
-            broker, topics, task, _options(settings, task, nnz), boot_ms, announce,
-            stop=asked_to_stop, given=given, change_settings=change_settings, committed=committed, parked=parked,
+            broker, settings.topics, task, _options(settings, task, nnz), boot_ms, announce,
+            stop=stop, given=given, change_settings=self._change_settings, committed=committed,
+            parked=self._parked,
         )  # fmt: skip
-        announce_start(Program.LEARN, settings, partitions)
-        announce(
-            f"{task.learner} on {topics.contexts}: started as instance {settings.instance}, {by_client(settings)}; "
-            "press Ctrl-C to stop"
-        )
-        if partitions > 1:
-            announce(model_notice(task.model, topics, partitions, has_no_log=has_no_log))
-        status_log = Status()
-        lag_warnings = LagWarnings(
-            topics.updates, settings.bootstrap, settings.model_lag_max_ms, settings.transaction_timeout_ms
-        )
-
-        def status() -> None:
-            status_log.show(status_lines(program, tally) + estimating.lines(program.assigned))
-            ledgers = {partition: task.join.ledger() for partition, task in program.tasks.items()}
-            for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
-                warn(warning)
-            for warning in lag_warnings.of(program.model_hold):
-                warn(warning)
-
-        show, was_ready = every(STATUS_INTERVAL_MS, status), False
+        _announce_learner(settings, task, partitions, has_no_log=has_no_log)
+        status = _LearnerStatus(settings, program, self._tally, estimating)
         tune_gc()
         try:
-            while not asked_to_stop():
-                watch()
-                if program.step(POLL_MS):
-                    freeze_gc()
-                ready_file.show(program.ready)
-                if program.ready and not was_ready:
-                    status()  # reports the state after the recovery
-                was_ready = program.ready
-                watched.show(
-                    learner_unready(program),
-                    lambda: chain(
-                        counts.samples(program),
-                        holdout_samples(estimating.comparison()),
-                        challenger_samples(estimating.challengers()),
-                    ),
-                )
-                show()
-            with suppress(BrokerError):  # this report is optional
-                program.report_replica()
-            status()
+            self._work(program, estimating, status, watch, watched, stop)
         finally:
-            ready_file.show(ready=False)
-            parked = program.park()
+            self._ready_file.show(ready=False)
+            self._parked = program.park()
             program.close()
 
-    try:
-        keep_running(settings, LEARNER, stop, work)
-    except RecoveryStoppedError as error:
-        announce(f"stopped during recovery; nothing was written: {error}")
-    except SettingsDifferError as error:
-        raise with_hint(error, change=change_settings) from error
+    def _resolve(self, broker: Broker, partitions: int, stop: Callable[[], bool]) -> tuple[Chosen, bool]:
+        """Combine the pipeline's settings with the user's. Also return whether the updates topic is missing."""
+
+        def pulse() -> None:
+            if stop():
+                raise RecoveryStoppedError("stopped while reading the pipeline's settings")
+
+        settings, topics = self._settings, self._settings.topics
+        stored = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
+        has_no_log = not stored and lacks_log(broker, settings, topics, partitions)
+        model = "own" if has_no_log else settings.model_of(partitions)
+        chosen = settings_for(
+            settings, stored, topics.journal, model, sizes_of=self._sizes_of, change=self._change_settings
+        )
+        return chosen, has_no_log
+
+    def _work(
+        self,
+        program: LearnerProgram,
+        estimating: LiveEstimating,
+        status: "_LearnerStatus",
+        watch: Callable[[], None],
+        watched: Watched,
+        stop: Callable[[], bool],
+    ) -> None:
+        """Execute steps until stopped."""
+        show, was_ready = every(STATUS_INTERVAL_MS, status.show), False
+        while not stop():
+            watch()
+            if program.step(POLL_MS):
+                freeze_gc()
+            self._ready_file.show(program.ready)
+            if program.ready and not was_ready:
+                status.show()  # reports the state after the recovery
+            was_ready = program.ready
+            watched.show(
+                learner_unready(program), lambda: chain(self._counts.samples(program), result_samples(estimating.now()))
+            )
+            show()
+        with suppress(BrokerError):  # this report is optional
+            program.report_replica()
+        status.show()
+
+
+def _announce_learner(settings: Settings, task: TaskSettings, partitions: int, *, has_no_log: bool) -> None:
+    """Log the program's start, the learner, and whether the partitions share a model."""
+    announce_start(Program.LEARN, settings, partitions)
+    announce(
+        f"{task.learner} on {settings.topics.contexts}: started as instance {settings.instance}, "
+        f"{by_client(settings)}; press Ctrl-C to stop"
+    )
+    if partitions > 1:
+        announce(model_notice(task.model, settings.topics, partitions, has_no_log=has_no_log))
+
+
+class _LearnerStatus:
+    """A learner's status lines and warnings."""
+
+    def __init__(self, settings: Settings, program: LearnerProgram, tally: Tally, estimating: LiveEstimating) -> None:
+        self._program, self._tally, self._estimating = program, tally, estimating
+        self._log = Status()
+        self._lag_warnings = LagWarnings(
+            settings.topics.updates, settings.bootstrap, settings.model_lag_max_ms, settings.transaction_timeout_ms
+        )
+
+    def show(self) -> None:
+        """Log the lines that have changed, and new warnings."""
+        program, tally = self._program, self._tally
+        self._estimating.keep(program.assigned)
+        results = result_lines(self._estimating.now(), since=" since this program started")
+        self._log.show(status_lines(program, tally) + results)
+        ledgers = {partition: task.join.ledger() for partition, task in program.tasks.items()}
+        for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
+            warn(warning)
+        for warning in self._lag_warnings.of(program.model_hold):
+            warn(warning)
 
 
 def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from stream.estimating.live_results import LiveResults
 from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
 from stream.telemetry.samples import RewardCounts, ledger_samples
@@ -12,8 +13,6 @@ from stream.wire.records import HOLDOUT
 
 if TYPE_CHECKING:  # not imported at run time, because other programs do not need the compiler
     from consumers.learner.program import LearnerProgram
-    from stream.estimating.arms import ArmComparison
-    from stream.estimating.challengers import ChallengerComparison
     from stream.recovery.commit import Commit
 
 
@@ -60,29 +59,23 @@ class LearnerCounts:
         yield self._latencies.sample_of(metrics.DECISION_LATENCY)
 
 
-def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
-    """Return the metric samples for the comparison with the holdout, or none if there is no holdout."""
-    if found is None:
-        return
-    for name, arm in ((metrics.LEARNER, found.learner), (HOLDOUT, found.holdout)):
-        yield metrics.ARM_DECISIONS.at(arm.n, name)
-        yield metrics.ARM_REWARDS.at(arm.rewards, name)
-    if found.mean_difference is not None:
-        yield metrics.HOLDOUT_DIFFERENCE.at(found.mean_difference)
-        yield metrics.HOLDOUT_DIFFERENCE_LOWER.at(found.difference.low)
-        yield metrics.HOLDOUT_DIFFERENCE_UPPER.at(found.difference.high)
-    yield metrics.HOLDOUT_MISMATCH.at(float(found.shares_differ))
-
-
-def challenger_samples(found: "ChallengerComparison | None") -> Iterator[Sample]:
-    """Return the challengers' metric samples, or none if there are no challengers or no estimates yet."""
-    if found is None or found.mean is None:
-        return
-    yield metrics.CHAMPION_REWARD.at(found.mean, found.champion or "")
-    for one in found.challengers:
-        yield metrics.CHALLENGER_REWARD.at(one.ips, one.name)
-        yield metrics.CHALLENGER_DIFFERENCE_LOWER.at(one.difference.low, one.name)
-        yield metrics.CHALLENGER_DIFFERENCE_UPPER.at(one.difference.high, one.name)
+def result_samples(found: LiveResults) -> Iterator[Sample]:
+    """Return the metric samples for the comparisons with the holdout and with the challengers, if there are any."""
+    if (compared := found.holdout) is not None:
+        for name, arm in ((metrics.LEARNER, compared.learner), (HOLDOUT, compared.holdout)):
+            yield metrics.ARM_DECISIONS.at(arm.n, name)
+            yield metrics.ARM_REWARDS.at(arm.rewards, name)
+        if compared.mean_difference is not None:
+            yield metrics.HOLDOUT_DIFFERENCE.at(compared.mean_difference)
+            yield metrics.HOLDOUT_DIFFERENCE_LOWER.at(compared.difference.low)
+            yield metrics.HOLDOUT_DIFFERENCE_UPPER.at(compared.difference.high)
+        yield metrics.HOLDOUT_MISMATCH.at(float(compared.shares_differ))
+    if (challenged := found.challengers) is not None and challenged.mean is not None:
+        yield metrics.CHAMPION_REWARD.at(challenged.mean, challenged.champion or "")
+        for one in challenged.challengers:
+            yield metrics.CHALLENGER_REWARD.at(one.ips, one.name)
+            yield metrics.CHALLENGER_DIFFERENCE_LOWER.at(one.difference.low, one.name)
+            yield metrics.CHALLENGER_DIFFERENCE_UPPER.at(one.difference.high, one.name)
 
 
 def learner_unready(program: "LearnerProgram") -> str:

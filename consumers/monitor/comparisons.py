@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from stream.estimating.arms import Arms
 from stream.estimating.challengers import ChallengerEstimator
-from stream.reporting.tables import ARM_COLUMNS, CHALLENGER_COLUMNS, arm_cells, challenger_rows, counted
+from stream.reporting.live_results import ARM_COLUMNS, CHALLENGER_COLUMNS, arm_cells, challenger_rows, counted
 from stream.wire.records import HOLDOUT, Prediction
 
 CHALLENGERS = "challengers"

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from onebit.cli.console import boxed_table, examples, out, print_json, print_line
 from onebit.cli.flags import Json, data_names, with_log_flags, with_settings
-from onebit.use_cases.log_summary import LogSummary, fields_of, rows_of, save_features, summarise_log
+from onebit.log_summary import LogSummary, fields_of, rows_of, save_features, summarise_log
 from producers.data import load_scaled, uneven_warning
 from producers.datasets.catalogue import catalogue, is_log, problems
 from producers.datasets.logs.guess import to_toml

@@ -7,7 +7,7 @@ import typer
 
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_settings
-from onebit.use_cases.requeueing import Fate, requeue
+from onebit.requeueing import Fate, requeue
 from stream.programs.connection import connected
 from stream.reporting.record_lines import quoted, short_name
 from stream.settings.definitions import Settings

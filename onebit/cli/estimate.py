@@ -10,12 +10,9 @@ from rich.table import Table
 
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, policy_names, with_settings
-from onebit.use_cases.estimate import IntervalKind, Learning, Log, fields_of
-from onebit.use_cases.estimate import estimate_policies as use_case
-from stream.estimating.estimate import Estimates
-from stream.estimating.evaluation import Options, PolicyEvaluation
+from onebit.estimates import EstimateReport, IntervalKind, estimate
+from stream.estimating.evaluation import PolicyEvaluation
 from stream.estimating.intervals import Interval
-from stream.estimating.policies import Training
 from stream.programs.process import announce
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Program
@@ -69,7 +66,7 @@ def estimate_policies(
     ] = None,
     interval: Annotated[
         IntervalKind, typer.Option(help="Kind of interval in the fields low and high of the --json output")
-    ] = IntervalKind.BOOTSTRAP,
+    ] = "bootstrap",
     confidence: Annotated[float, typer.Option(help="Confidence level")] = 0.95,
     resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Number of bootstrap samples")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Seed for resampling, folds, rejection sampling and delays")] = 0,
@@ -85,57 +82,49 @@ def estimate_policies(
     The log must contain propensities and rewards. Prints six estimates with 95% intervals: bootstrap for all
     estimators, empirical Bernstein for bounded weights and a constant policy, and anytime-valid for ips and dr.
     """
-    options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
-    log = Log(data, settings.map, settings.reward_above, settings.on_bad_row)
-    found, training = use_case(log, policy, options, Learning(delay, reward))
+    found = estimate(
+        data, policies=policy, mapping=settings.map, reward_above=settings.reward_above,
+        on_bad_row=settings.on_bad_row, delay=delay, reward=reward, propensity_min=propensity_min, clip=clip,
+        interval=interval, confidence=confidence, resamples=resamples, seed=seed,
+    )  # fmt: skip
     if report is not None:
-        _publish(found, confidence, report)
+        try:
+            found.save(report, command_line(sys.argv[1:]))
+        except OSError as error:
+            raise SettingsError(f"--report {report}: cannot write: {error}") from error
+        announce(f"report: {report}")
     if json:
-        print_json(fields_of(found, interval))
+        print_json(found.to_dict())
     else:
-        show(found, options, training)
+        show(found)
 
 
-def _publish(found: Estimates, confidence: float, path: Path) -> None:
-    """Write the HTML report."""
-    from stream.reporting.estimate_page import estimate_page
-    from stream.reporting.pages import write_whole
-
-    try:
-        write_whole(path, estimate_page(found, confidence, command_line(sys.argv[1:])))
-    except OSError as error:
-        raise SettingsError(f"--report {path}: cannot write: {error}") from error
-    announce(f"report: {path}")
-
-
-def show(found: Estimates, options: Options, training: Training) -> None:
+def show(report: EstimateReport) -> None:
     """Print the estimates."""
+    found = report.found
     print_line(
         f"[bold]{escape(found.data)}[/]: {found.events:,} events, {found.judged:,} with an action and an outcome"
     )
     for policy in found.policies:
-        out.print(_table(policy, options))
+        out.print(_table(policy, report.confidence))
         if policy.changes:
-            out.print(f"  mean value of a learning policy; {_when_learned(found, training)}", soft_wrap=True)
+            out.print(f"  mean value of a learning policy; {_when_learned(report)}", soft_wrap=True)
         for flag in policy.flags:
             print_line(f"  [bold yellow]{flag.name}:[/] {escape(flag.text)}")
     out.print("the intervals for dm ignore its model's bias; anytime intervals are valid at all times simultaneously")
 
 
-def _when_learned(found: Estimates, training: Training) -> str:
+def _when_learned(report: EstimateReport) -> str:
     """Describe the feedback delays used to train a learning policy."""
-    if training.delay is not None:
-        model = f"with delay {training.delay.spec}"
-        return f"feedback with logged delays, or {model} if none is logged" if found.has_delays else f"feedback {model}"
+    delay = report.training.delay
+    model = "without delay" if delay is None else f"with delay {delay.spec}"
     return (
-        "feedback with logged delays, or without delay if none is logged"
-        if found.has_delays
-        else "feedback without delay"
+        f"feedback with logged delays, or {model} if none is logged" if report.found.has_delays else f"feedback {model}"
     )
 
 
-def _table(policy: PolicyEvaluation, options: Options) -> Table:
-    percent = f"{100 * options.confidence:g}%"
+def _table(policy: PolicyEvaluation, confidence: float) -> Table:
+    percent = f"{100 * confidence:g}%"
     ends = [f"{percent} {kind}" for kind in ("bootstrap", "Bernstein", "anytime")]
     table = Table(
         title=f"{policy.policy}: effective sample size {policy.ess:,.0f}, largest weight {policy.weight_max:,.4g}",

@@ -8,12 +8,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from onebit.cli.console import boxed_table, err, examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_log_flags
+from onebit.experiments import commands as use_case
+from onebit.experiments.commands import Sizes, Written
 from onebit.experiments.definition import read_experiment, shipped
 from onebit.experiments.report import PAGE
 from onebit.experiments.runner import Progress as HowFar
 from onebit.experiments.runner import Refused
-from onebit.use_cases import experiment as use_case
-from onebit.use_cases.experiment import Sizes, Written
 from stream.errors import ExitCode
 from stream.programs.process import announce, every, warn
 from stream.reporting.tables import duration, percent

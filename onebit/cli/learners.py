@@ -9,7 +9,7 @@ from rich.table import Table
 
 from onebit.cli.console import examples, out, print_json
 from onebit.cli.flags import Json, data_names, learner_names, with_settings
-from onebit.use_cases.learners import Row, Size, Survey, fields_of, survey_learners
+from onebit.learner_costs import Row, Size, Survey, fields_of, survey_learners
 from producers.data import dataset_of
 from stream.learners import FromLogs
 from stream.learners.auto import choose

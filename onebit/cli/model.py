@@ -11,7 +11,7 @@ from rich.table import Table
 
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, Partition, with_log_flags, with_settings
-from onebit.use_cases.models import Moment, exported, imported
+from onebit.models import Moment, exported, imported
 from stream.errors import ExitCode
 from stream.programs.connection import command_hint
 from stream.programs.process import quantity

@@ -6,7 +6,7 @@ import typer
 
 from onebit.cli.console import StopRequest, examples, fail, out, print_json
 from onebit.cli.flags import Json, with_settings
-from onebit.use_cases.promote import promote as promote_learner
+from onebit.promotion import promote as promote_learner
 from stream.errors import ExitCode
 from stream.programs.process import quantity
 from stream.settings.definitions import Settings

@@ -44,7 +44,7 @@ def report(
     The page contains error curves, the settings that differ, and a table. Runs with different seeds and the same
     settings are averaged, and bands show 95% intervals. With --json, the saved runs are printed instead.
     """
-    from stream.reporting.run_report import read_runs, runs_json
+    from stream.reporting.runs import read_runs, runs_json
     from stream.reporting.tables import comparison
 
     found = [run for page in runs for run in read_runs(page)]

@@ -1,21 +1,21 @@
 """`onebit run`: run a pipeline to completion, embedded or on Kafka, and print the results."""
 
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
-from consumers.live_estimates import arm_lines, challenger_lines, estimate_lines
 from onebit.cli.console import StopRequest, examples, fail, out, print_json, print_line, print_table, shown_progress
 from onebit.cli.flags import Json, with_settings
-from onebit.runs.processes import run_all_embedded, run_all_on_kafka
+from onebit.runs.run import RunReport, run_pipelines
 from stream.errors import ExitCode
+from stream.estimating.live_results import LiveResults
 from stream.programs.process import announced_when_slow, warn
+from stream.reporting.live_results import result_lines
 from stream.reporting.pages import REPORTS
-from stream.reporting.run_report import RunReport
 from stream.reporting.tables import comparison, labels
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Panel, Program
@@ -86,51 +86,45 @@ def run(
         raise SettingsError(f"--report {report} cannot be combined with --no-report")
     command = command_line(sys.argv[1:])
     with shown_progress() as show:
-        if kafka:
-            stop = StopRequest("completing open transactions")
-            reports = run_all_on_kafka(settings, command=command, stop=stop, show=show)
-        else:
-            reports = run_all_embedded(settings, seeds=seeds, jobs=jobs, command=command, show=show)
+        stop = StopRequest("completing open transactions") if kafka else lambda: False
+        found = run_pipelines(settings, seeds=seeds, jobs=jobs, kafka=kafka, command=command, stop=stop, show=show)
     if no_report:
-        _print_results(reports, None, json=json)
+        _print_results(found, None, json=json)
     else:
-        _publish(reports, report, json=json)
-    if not all(result.ledger_ok for result in reports):
+        _publish(found, report, json=json)
+    if not found.ok:
         raise typer.Exit(ExitCode.DIFFERS)
 
 
-def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:
+def _publish(found: RunReport, path: Path | None, *, json: bool) -> None:
     """Write the page to the given file or to a new file, and print the results."""
     from stream.reporting.pages import add_page, write_page
 
     at = datetime.now(UTC)
     try:
         with announced_when_slow("drawing the page"):
-            written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
+            written = add_page(REPORTS, found.runs, at) if path is None else write_page(path, found.runs, at)
     except OSError as error:  # if the page cannot be written, the results are still printed
-        _print_results(reports, None, json=json)
+        _print_results(found, None, json=json)
         raise fail(f"--report {path or REPORTS}: cannot write: {error}", ExitCode.USAGE) from error
-    _print_results([replace(report, report=str(written)) for report in reports], written, json=json)
+    _print_results(RunReport(tuple(replace(run, page=str(written)) for run in found)), written, json=json)
 
 
-def _print_results(reports: list[RunReport], page: Path | None, *, json: bool) -> None:
-    warnings = dict.fromkeys(message for report in reports for message in report.warnings)
+def _print_results(found: RunReport, page: Path | None, *, json: bool) -> None:
+    warnings = dict.fromkeys(message for run in found for message in run.warnings)
     if json:
         for message in warnings:
             warn(message)
-        objects = [report.as_json() for report in reports]
+        objects = found.to_dicts()
         print_json(objects[0] if len(objects) == 1 else {"runs": objects})
         return
-    print_table(comparison(reports))
-    for report in reports:
-        if not report.ledger_ok:
-            out.print(f"[bold red]✗ the ledger of {report.learner} does not add up")
-    for label, report in zip(labels(reports), reports, strict=True):
-        prefix = f"{label}: " if len(reports) > 1 else ""
-        lines = [] if report.estimate is None else estimate_lines(report.estimate, prefix)
-        lines += [] if report.arms is None else arm_lines(report.arms, prefix)
-        lines += [] if report.challengers is None else challenger_lines(report.challengers, prefix)
-        for line in lines:
+    print_table(comparison(found.runs))
+    for run in found:
+        if not run.ok:
+            out.print(f"[bold red]✗ the ledger of {run.learner} does not add up")
+    for label, run in zip(labels(found.runs), found, strict=True):
+        results = LiveResults(run.estimate, run.holdout, run.challengers)
+        for line in result_lines(results, f"{label}: " if len(found) > 1 else ""):
             print_line(line, markup=False)
     for message in warnings:
         warn(message)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_settings
-from onebit.use_cases.topic_admin import Described, create_topics, deletable_topics, describe_topics
+from onebit.topics import Described, create_topics, deletable_topics, describe_topics
 from stream.errors import ExitCode
 from stream.programs.connection import command_hint
 from stream.programs.process import quantity, warn

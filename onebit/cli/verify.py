@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from consumers.tally import misplaced
-from consumers.verify import verify as use_case
+from consumers.verify import verify_pipeline
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_settings
 from onebit.cli.model import print_replays
@@ -16,7 +16,6 @@ from producers.data import dataset_of
 from producers.replay.options import events_of
 from stream.measures.errors import MatchedError
 from stream.measures.latencies import quantiles
-from stream.parsing import parse_duration
 from stream.programs.process import quantity
 from stream.reporting.tables import percent
 from stream.settings.definitions import Settings
@@ -56,18 +55,13 @@ def verify(
     """
     if wait_replay and wait_events is None:
         wait_events = events_of(settings, dataset_of(settings))
-    found = use_case(
-        settings,
-        wait_events=wait_events,
-        timeout_ms=parse_duration(timeout),
-        replay=replay,
-    )
+    found = verify_pipeline(settings, wait_events=wait_events, timeout=timeout, replay=replay)
     if json:
         print_json(found.to_dict())
     else:
         if found.log is not None and found.log.ok:
             print_log(found.log)
-        print_findings(found.findings, found.error)  # last, because it prints the verdict
+        print_findings(found.findings, found.errors)  # last, because it prints the verdict
         if found.log is not None and not found.log.ok:
             print_log(found.log)
         print_replays(found.replays or ())
@@ -129,7 +123,7 @@ def print_log(log: LogFinding) -> None:
         print_line(f"  [red]✗[/] {escape(fault)}")
     for warning in log.warnings:
         print_line(f"  [yellow]![/] {escape(warning)}")
-    replicas = ", ".join(f"{name} {sha256[:16]} at {version:,}" for name, version, sha256 in log.replicas)
+    replicas = ", ".join(f"{one.instance} {one.sha256[:16]} at {one.version:,}" for one in log.replicas)
     verdict = "[bold green]✓ one model[/]" if log.ok else "[bold red]✗ the shared model's log differs[/]"
     print_line(f"{verdict}, version {log.version:,}; {replicas or 'no replica reported'}")
 

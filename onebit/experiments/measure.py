@@ -30,7 +30,7 @@ from stream.learners import Learner, ParameterError
 from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Patience, Run, run
 from stream.offline.shared import run_shared
-from stream.reporting.run_report import versions
+from stream.reporting.runs import versions
 from stream.task.settings import TaskSettings
 
 CURVE_POINTS = 60

@@ -7,12 +7,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from onebit.runs.embedded import Judge, RunEnd, report_of
-from onebit.runs.plan import Run, resolve_run
+from onebit.runs.plan import Run
+from onebit.runs.report import Judge, RunEnd, report_of
 from producers.data import uneven_warning
-from producers.datasets.base import Dataset
 from producers.datasets.log import LogDataset
 from producers.datasets.scaling import uneven_of
 from stream.errors import ExitCode, OnebitError
@@ -24,7 +24,7 @@ from stream.programs.process import WARNING, Meter, ShowProgress, announce, igno
 from stream.recovery.recover import recover
 from stream.recovery.state import state_digest
 from stream.recovery.steps import JournalFollower
-from stream.reporting.run_report import RunReport
+from stream.reporting.runs import LearnerRun
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.values import variable_of
 from stream.task.settings import TaskSettings
@@ -53,21 +53,11 @@ class RunStoppedError(OnebitError):
     exit_code = ExitCode.INTERRUPTED
 
 
-def run_on_kafka(
-    settings: Settings,
-    learner: str,
-    dataset: Dataset,
-    command: str,
-    stop: Callable[[], bool] = lambda: False,
-    show: ShowProgress = ignore,
-) -> RunReport:
+def run_on_kafka(run: Run, stop: Callable[[], bool] = lambda: False, show: ShowProgress = ignore) -> LearnerRun:
     """Run one learner, with each program in its own process, until every decision is settled.
 
     Args:
-        settings: The run's settings, which the programs receive as environment variables.
-        learner: The learner to run; one of the learners in the settings.
-        dataset: The data set.
-        command: The command line, for the report.
+        run: The run. The programs receive its settings as environment variables.
         stop: Returns whether to stop.
         show: Called at intervals with the progress.
 
@@ -76,9 +66,8 @@ def run_on_kafka(
         ProgramEndedError: a program ended early.
         RunStoppedError: the run was stopped.
     """
-    settings = _with_own_topics(settings, learner)
-    run = resolve_run(settings, learner, dataset, command)
-    task, topics = run.task, run.topics
+    run = _with_own_topics(run)
+    settings, task, topics, learner = run.given, run.task, run.topics, run.task.learner
     started_s = time.perf_counter()
     with closing(connect(settings)) as broker:
         shares_model = task.model == "shared"
@@ -89,7 +78,7 @@ def run_on_kafka(
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
             _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
-            reported = uneven_warning(uneven_of(dataset))  # the run has already logged this warning
+            reported = uneven_warning(uneven_of(run.dataset))  # the run has already logged this warning
             for message in programs.warnings(REPLAY):
                 if message != reported:
                     warn(f"`onebit replay`: {message}")
@@ -119,13 +108,14 @@ def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitio
     return RunEnd(replica.updates, alarms, digest, 0.0, 0.0, None, "shared", replicas)
 
 
-def _with_own_topics(settings: Settings, learner: str) -> Settings:
-    """Return the settings with the user's topic prefix or, by default, a prefix that is unique to this run."""
-    if settings.topic_prefix != DEFAULT_PREFIX:
-        suffix = f"{learner}." if len(settings.learner) > 1 else ""
-        return settings.model_copy(update={"topic_prefix": settings.topic_prefix + suffix})
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return settings.model_copy(update={"topic_prefix": f"{DEFAULT_PREFIX}run-{stamp}.{learner}."})
+def _with_own_topics(run: Run) -> Run:
+    """Return the run with the user's topic prefix or, by default, a prefix that is unique to this run."""
+    prefix, learner = run.given.topic_prefix, run.task.learner
+    if prefix == DEFAULT_PREFIX:
+        prefix += f"run-{time.strftime('%Y%m%d-%H%M%S')}.{learner}."
+    elif len(run.given.learner) > 1:
+        prefix += f"{learner}."
+    return replace(run, given=run.given.model_copy(update={"topic_prefix": prefix}))
 
 
 def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:

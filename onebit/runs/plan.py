@@ -25,18 +25,66 @@ class Run:
     """One learner on one stream of events."""
 
     name: str  # for progress and messages
+    given: Settings  # the settings from which the run was resolved
+    command: str  # the command line, for the report
     dataset: Dataset
+    nnz: int  # approximate number of non-zeros per row
     events: int
     task: TaskSettings
-    topics: Topics
-    partitions: int
     replay: ReplayOptions
     plan: FeedbackPlan
     feedback: FeedbackOptions
     shortest_delay_ms: int  # at most a thousandth of the feedback has a delay shorter than this
-    is_estimated: bool  # whether the report contains an estimate of the learner's own policy
-    settings: Mapping[str, object]  # settings by name, and the command, for the report
-    changed: tuple[str, ...]  # names of the settings that differ from their defaults, for the report
+
+    @property
+    def topics(self) -> Topics:
+        """The run's topics."""
+        return self.given.topics
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return self.given.partitions
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """The settings by name, and the command, for the report."""
+        return self.given.shown() | {"command": self.command}
+
+    @property
+    def estimated_s(self) -> float:
+        """The estimated duration of an embedded run."""
+        return run_s(self.task, self.nnz, self.events)
+
+
+def plan_runs(settings: Settings, command: str = "", seeds: int = 1) -> list[Run]:
+    """Load the data, choose a learner for `auto`, and return the runs for each learner, with N consecutive seeds.
+
+    Every learner is checked before the first run.
+
+    Raises:
+        SettingsError: settings contradict each other, or do not match the data.
+        ParameterError: a learner or a parameter is unknown.
+    """
+    if settings.loop:
+        raise SettingsError(f"a run cannot loop. Remove {variable_of('loop')}, or `loop` in the settings file")
+    dataset = dataset_of(settings)
+    if uneven := uneven_warning(uneven_of(dataset)):
+        warn(uneven)
+    check_estimate(settings.play, is_asked=settings.estimate)
+    check_play(settings.play, dataset)
+    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))
+    if why:
+        announce(why)
+    runs = []
+    for learner in settings.learner:
+        check_run(first := resolve_run(settings, learner, dataset, command))
+        for seed in range(settings.seed, settings.seed + seeds):
+            own = settings.model_copy(update={"seed": seed})
+            data = dataset_of_seed(settings, seed, dataset)
+            named = f"{learner}, seed {seed}"
+            runs.append(first if seeds == 1 else resolve_run(own, learner, data, command, named))
+    return runs
 
 
 def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str = "", name: str | None = None) -> Run:
@@ -54,71 +102,31 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
     """
     return Run(
         name=learner if name is None else name,
+        given=settings,
+        command=command,
         dataset=dataset,
+        nnz=nnz_of(dataset),
         events=events_of(settings, dataset),
         task=task_settings(settings, learner, dataset.n_classes, dataset.n_features, dataset.named_classes()),
-        topics=settings.topics,
-        partitions=settings.partitions,
         replay=replay_options(settings, dataset, settings.partitions),
         plan=feedback_plan(settings, dataset),
         feedback=FeedbackOptions(
             with_label=registered()[learner].needs_label or settings.with_label, speed=feedback_speed(settings)
         ),
         shortest_delay_ms=shortest_delay_ms(settings, dataset),
-        is_estimated=settings.estimate,
-        settings=settings.shown() | {"command": command},
-        changed=settings.changed(),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The data set, and the settings after their learners have been chosen and checked."""
-
-    settings: Settings
-    dataset: Dataset
-    seconds: tuple[float, ...]  # estimated duration of each learner's run
-
-    def runs(self, command: str = "", seeds: int = 1) -> list[Run]:
-        """Return the runs for each learner, with N consecutive seeds."""
-        first = self.settings.seed
-        found = []
-        for learner in self.settings.learner:
-            for seed in range(first, first + seeds):
-                settings = self.settings.model_copy(update={"seed": seed})
-                dataset = dataset_of_seed(self.settings, seed, self.dataset)
-                name = f"{learner}, seed {seed}" if seeds > 1 else learner
-                found.append(resolve_run(settings, learner, dataset, command, name))
-        return found
-
-
-def choose_learners(settings: Settings) -> Chosen:
-    """Load the data, choose a learner for `auto`, and check every learner before the first one runs.
+def check_run(run: Run) -> None:
+    """Reject a learner that cannot run, and log notices if it is slow or does not explore.
 
     Raises:
-        SettingsError: settings contradict each other, or do not match the data.
-        ParameterError: a learner or a parameter is unknown.
+        SettingsError: a parameter is invalid, or the learner does not support the data.
     """
-    if settings.loop:
-        raise SettingsError(f"a run cannot loop. Remove {variable_of('loop')}, or `loop` in the settings file")
-    dataset = dataset_of(settings)
-    if uneven := uneven_warning(uneven_of(dataset)):
-        warn(uneven)
-    check_estimate(settings.play, is_asked=settings.estimate)
-    check_play(settings.play, dataset)
-    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))
-    if why:
-        announce(why)
-    nnz, events, is_among_eligible = nnz_of(dataset), events_of(settings, dataset), dataset.has_eligible()
-    seconds = []
-    for name in settings.learner:
-        task = task_settings(settings, name, dataset.n_classes, dataset.n_features, dataset.named_classes())
-        task.make_learner()  # reject invalid settings
-        if is_among_eligible:
-            task.check_eligible()
-        seconds.append(run_s(task, nnz, events))
-        if slow := slow_warning(task, nnz, events):
-            warn(slow)
-        if task.challengers and (notice := exploration_notice(task)):
-            announce(notice)
-    return Chosen(settings=settings, dataset=dataset, seconds=tuple(seconds))
+    run.task.make_learner()  # rejects invalid settings
+    if run.dataset.has_eligible():
+        run.task.check_eligible()
+    if slow := slow_warning(run.task, run.nnz, run.events):
+        warn(slow)
+    if run.task.challengers and (notice := exploration_notice(run.task)):
+        announce(notice)

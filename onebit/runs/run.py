@@ -1,118 +1,28 @@
 """`onebit.run`: run the pipeline for each learner and seed."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from onebit.notebook_tables import html_table, text_table
-from onebit.runs.processes import run_all_embedded, run_all_on_kafka
-from stream.programs.process import Progress, ignore
+from onebit.runs.embedded import run_embedded
+from onebit.runs.plan import plan_runs
+from onebit.runs.workers import jobs_of, run_in_processes
+from producers.datasets.log import LogDataset
+from producers.datasets.logs.streams import STDIN
+from stream.programs.process import Progress, ShowProgress, ignore
+from stream.reporting.notebook_tables import html_table, text_table
 from stream.reporting.pages import write_page
-from stream.reporting.run_report import RunReport as Report
-from stream.reporting.run_report import runs_json
+from stream.reporting.runs import LearnerRun, runs_json
 from stream.reporting.tables import comparison
+from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings
 from stream.wire.ledger import Ledger, total_ledger
 
-if TYPE_CHECKING:
-    from stream.estimating.arms import ArmComparison
-    from stream.estimating.challengers import ChallengerComparison
-
 Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
 """A learner's name, several names, or names with parameters, such as `{"late-ucb": {"alpha": 0.5}}`."""
-
-
-class Curve(NamedTuple):
-    """A run's progressive error at up to 400 points."""
-
-    events: NDArray[np.int64]  # [n] number of decisions so far
-    error: NDArray[np.float64]  # [n] fraction of wrong actions
-    window_error: NDArray[
-        np.float64
-    ]  # [n] fraction of wrong actions in a sliding window (one twentieth of the run); nan until the window is full
-
-
-@dataclass(frozen=True)
-class LearnerRun:
-    """One learner's run on one stream of events."""
-
-    report: Report
-
-    @property
-    def learner(self) -> str:
-        """The learner's name."""
-        return self.report.learner
-
-    @property
-    def seed(self) -> int:
-        """The seed for all random draws."""
-        return self.report.seed
-
-    @property
-    def parameters(self) -> dict[str, float | int | str]:
-        """The learner's parameters, including defaults."""
-        return dict(self.report.params)
-
-    @property
-    def error(self) -> float:
-        """The progressive error: the fraction of wrong actions. It is nan if no outcome is known."""
-        return self.report.errors.error_rate
-
-    @property
-    def error_last_fifth(self) -> float:
-        """The error over the last fifth of the events."""
-        return self.report.errors.error_rate_last_fifth
-
-    @property
-    def greedy_error(self) -> float:
-        """The error of the greedy classes, that is, the error without exploration."""
-        return self.report.errors.greedy_error_rate
-
-    @cached_property
-    def curve(self) -> Curve:
-        """The progressive error as a function of the number of decisions."""
-        points = np.array(self.report.errors.points, dtype=np.float64).reshape(-1, 3)
-        return Curve(points[:, 0].astype(np.int64), points[:, 1], points[:, 2])
-
-    @property
-    def ledger(self) -> Ledger:
-        """The counts of contexts, decisions and feedback."""
-        return self.report.ledger
-
-    @property
-    def holdout(self) -> "ArmComparison | None":
-        """The comparison of the learner with its holdout, or None if there is no holdout."""
-        return self.report.arms
-
-    @property
-    def challengers(self) -> "ChallengerComparison | None":
-        """The challengers' estimates, or None if there are no challengers."""
-        return self.report.challengers
-
-    @property
-    def ok(self) -> bool:
-        """Whether the ledger balances and equals the ledger recomputed from the topics."""
-        return self.report.ledger_ok
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Reasons why the figures may be misleading."""
-        return self.report.warnings
-
-    @property
-    def wall_s(self) -> float:
-        """The wall time in seconds."""
-        return self.report.wall_s
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the run as a dict of plain values, as in the JSON output of `onebit run`."""
-        return self.report.as_json()
 
 
 @dataclass(frozen=True)
@@ -161,24 +71,24 @@ class RunReport:
             ValueError: the path has a different extension.
             OSError: the file cannot be written.
         """
-        target, reports = Path(path), [run.report for run in self.runs]
+        target = Path(path)
         match target.suffix:
             case ".html":
-                return write_page(target, reports, datetime.now(UTC))
+                return write_page(target, self.runs, datetime.now(UTC))
             case ".json":
-                target.write_bytes(runs_json(reports))
+                target.write_bytes(runs_json(self.runs))
                 return target
         raise ValueError(f"{target}: expected the extension .html or .json")
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        table = comparison([run.report for run in self.runs])
+        table = comparison(self.runs)
         return table.columns, table.rows
 
     def __repr__(self) -> str:
         return text_table(*self._table())
 
     def _repr_html_(self) -> str:
-        first = self.runs[0].report
+        first = self.runs[0]
         return html_table(*self._table(), caption=f"{first.data}, {first.events:,} events")
 
 
@@ -213,11 +123,7 @@ def run(
         OnebitError: a setting is invalid, or the data cannot be read.
     """
     given = given_settings({"data": str(data), "seed": seed, **_named(learners, settings), **settings})
-    if kafka:
-        reports = run_all_on_kafka(given, show=progress)
-    else:
-        reports = run_all_embedded(given, seeds=seeds, jobs=jobs, show=progress)
-    return RunReport(tuple(map(LearnerRun, reports)))
+    return run_pipelines(given, seeds=seeds, jobs=jobs, kafka=kafka, show=progress)
 
 
 def _named(learners: Learners, settings: dict[str, Any]) -> dict[str, Any]:
@@ -227,3 +133,45 @@ def _named(learners: Learners, settings: dict[str, Any]) -> dict[str, Any]:
     parameters = learners if isinstance(learners, Mapping) else {}
     own = [f"{name}.{key}={value}" for name, given in parameters.items() for key, value in given.items()]
     return {"learner": list(learners), "param": [*own, *settings.pop("param", ())]}
+
+
+def run_pipelines(
+    settings: Settings,
+    *,
+    seeds: int = 1,
+    jobs: int | None = None,
+    kafka: bool = False,
+    command: str = "",
+    stop: Callable[[], bool] = lambda: False,
+    show: ShowProgress = ignore,
+) -> RunReport:
+    """Run each learner; see `run`. On Kafka, the learners run one after another.
+
+    Args:
+        settings: All settings, including the first seed.
+        seeds: Number of embedded runs per learner, with consecutive seeds.
+        jobs: Number of parallel embedded runs.
+        kafka: Whether to run on Kafka.
+        command: The command line, for the reports.
+        stop: Returns whether to stop a run on Kafka.
+        show: Called at intervals with the progress of each run.
+
+    Raises:
+        SettingsError: settings contradict each other or do not match the data, or the topics are in use.
+        RunInterruptedError: Ctrl-C interrupted the embedded runs.
+        ProgramEndedError: a program of a run on Kafka ended early.
+        RunStoppedError: a run on Kafka was stopped.
+    """
+    if kafka and settings.data == STDIN:
+        raise SettingsError(
+            "--data -: in a run on Kafka, several programs read the log; use a file instead of standard input"
+        )
+    runs = plan_runs(settings, command, seeds)
+    if kafka:
+        from onebit.runs.on_kafka import run_on_kafka  # deferred: an embedded run does not need a Kafka client
+
+        return RunReport(tuple(run_on_kafka(run, stop, show) for run in runs))
+    is_log = any(isinstance(run.dataset, LogDataset) for run in runs)
+    at_once = jobs_of(jobs, [run.estimated_s for run in runs], os.cpu_count() or 1, is_log=is_log)
+    found = run_in_processes(runs, at_once, show) if at_once > 1 else [run_embedded(run, show) for run in runs]
+    return RunReport(tuple(found))

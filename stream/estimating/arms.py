@@ -16,14 +16,15 @@ mixture of likelihood ratios over Beta(100 h, 100 (1 − h)), and is also valid 
 "Anytime-valid inference for multinomial count data", NeurIPS 2022.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import log
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import betaln
 
-from stream.estimating.intervals import Interval, LowerSequence
+from stream.estimating.intervals import LowerSequence
+from stream.estimating.live_results import ArmComparison, ArmCount, Bounds
 from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import CONFIDENCE
 from stream.wire.records import HOLDOUT, FloatArray, Prediction
@@ -33,58 +34,6 @@ SHARES_DELTA = 0.001
 
 PRIOR = 100.0
 """Weight of the prior distribution for the share, expressed as a number of decisions."""
-
-
-class ArmCount(NamedTuple):
-    """Counts of the decisions in one arm."""
-
-    n: int
-    rewards: int
-    without_reward: int  # number of decisions that expired without an assumed reward
-
-    @property
-    def mean(self) -> float | None:
-        """The mean reward, or None before the first decision with a reward."""
-        return self.rewards / self.n if self.n else None
-
-
-class ArmComparison(NamedTuple):
-    """The current comparison of the two arms."""
-
-    share: float  # the holdout's configured share
-    learner: ArmCount
-    holdout: ArmCount
-    difference: Interval  # interval for the difference in mean rewards, learner minus holdout; valid at all times
-    shares_differ: bool  # True if the shares of the counted decisions contradict the configured share
-    waiting: int  # number of decisions that are pending or follow a pending decision
-
-    @property
-    def mean_difference(self) -> float | None:
-        """The learner's mean reward minus the holdout's, or None until both arms have a reward."""
-        learner, holdout = self.learner.mean, self.holdout.mean
-        return None if learner is None or holdout is None else learner - holdout
-
-    @property
-    def mismatch(self) -> str:
-        """A warning that the arms' shares differ from the configured ones, or an empty string if they do not."""
-        if not self.shares_differ:
-            return ""
-        share = self.holdout.n / (self.holdout.n + self.learner.n)
-        return (
-            f"the holdout's share of the decisions with a bit is {share:.4f}; expected {self.share:g}. More bits are "
-            "lost in one arm than in the other, so the comparison is invalid. Check the service's feedback"
-        )
-
-    def as_json(self) -> dict[str, object]:
-        """Return the comparison as JSON-serializable values."""
-        arms = {name: getattr(self, name)._asdict() for name in ("learner", "holdout")}
-        return {**self._asdict(), **arms, "difference": self.difference._asdict()}
-
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> "ArmComparison":
-        """Create a comparison from the result of `as_json`."""
-        arms = {name: ArmCount(**fields[name]) for name in ("learner", "holdout")}
-        return cls(**{**fields, **arms, "difference": Interval(**fields["difference"])})
 
 
 class Arms(PrefixEstimator[float]):
@@ -165,7 +114,7 @@ class Arms(PrefixEstimator[float]):
             self._share,
             learner,
             holdout,
-            Interval(max(low, -1.0), min(-mirrored, 1.0)),
+            Bounds(max(low, -1.0), min(-mirrored, 1.0)),
             differs(holdout.n, learner.n, self._share),
             self.waiting,
         )

@@ -21,72 +21,15 @@ Decisions are counted as in `prefix`, separately for each learner that has been 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from math import isnan
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from stream.estimating.intervals import Interval, LowerSequence
+from stream.estimating.intervals import LowerSequence
+from stream.estimating.live_results import Bounds, ChallengerComparison, ChallengerEstimate
 from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import CONFIDENCE, RunningEstimate
 from stream.wire.records import Prediction
-
-
-class ChallengerEstimate(NamedTuple):
-    """The current estimate for one challenger."""
-
-    name: str
-    ips: float  # estimate of the challenger's mean reward
-    snips: float | None  # estimate with less variance, but biased; None if no chosen class was played
-    reward: Interval  # interval for the challenger's mean reward, valid at all times
-    difference: Interval  # interval for this reward minus the champion's; valid for all challengers jointly
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether all intervals are non-empty. If one is empty, more bits are lost for some classes than for others."""
-        return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
-
-    @property
-    def contradiction(self) -> str:
-        """The reason why the estimate is invalid, or an empty string."""
-        return "" if self.is_valid else "the intervals contradict each other: some classes lose more bits than others"
-
-
-class ChallengerComparison(NamedTuple):
-    """The current estimates for all challengers."""
-
-    champion: str | None  # name of the champion; None before the first counted decision
-    n: int  # number of this champion's counted decisions with a reward
-    mean: float | None  # mean reward of these decisions
-    without_reward: int  # number of counted decisions that expired without an assumed reward
-    waiting: int  # number of decisions that are pending or follow a pending decision
-    challengers: tuple[ChallengerEstimate, ...]
-
-    @property
-    def better(self) -> str | None:
-        """The challenger with the highest lower limit on its lead over the champion, or None if no limit is above 0."""
-        valid = (one for one in self.challengers if one.is_valid)
-        surest = max(valid, key=lambda one: one.difference.low, default=None)
-        return surest.name if surest is not None and surest.difference.low > 0.0 else None
-
-    def as_json(self) -> dict[str, object]:
-        """Return the estimates as JSON-serializable values."""
-        challengers = [
-            {**one._asdict(), "reward": one.reward._asdict(), "difference": one.difference._asdict()}
-            for one in self.challengers
-        ]
-        return {**self._asdict(), "challengers": challengers}
-
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> "ChallengerComparison":
-        """Create the estimates from the result of `as_json`."""
-        challengers = (
-            ChallengerEstimate(
-                **{**one, "reward": Interval(**one["reward"]), "difference": Interval(**one["difference"])}
-            )
-            for one in fields["challengers"]
-        )
-        return cls(**{**fields, "challengers": tuple(challengers)})
-
 
 _Row = Sequence[Any]
 """The champion that made a decision, and each challenger's weight by name, as JSON-serializable values."""
@@ -223,7 +166,8 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
             assert ips.value is not None
             assert ips.anytime is not None
             low, mirrored = (side.now() for side in sums.sides)
-            difference = Interval(max(low, -1.0), min(-mirrored, 1.0))
-            challengers.append(ChallengerEstimate(name, ips.value, snips.value, ips.anytime, difference))
+            difference = Bounds(max(low, -1.0), min(-mirrored, 1.0))
+            reward = Bounds(*ips.anytime)
+            challengers.append(ChallengerEstimate(name, ips.value, snips.value, reward, difference))
         mean = reign.rewards / reign.n
         return ChallengerComparison(self._champion, reign.n, mean, reign.without_reward, waiting, tuple(challengers))

@@ -8,14 +8,15 @@ import numpy as np
 
 from stream.estimating.bootstrap import poisson_counts
 from stream.estimating.evaluation import PROPENSITY_FLOOR, Limits, Options, PolicyEvaluation, PolicyEvaluator
+from stream.estimating.live_results import Flag
 from stream.estimating.policies import EstimateError, Policy, evaluable_learners
 from stream.estimating.reward_model import RunningRewardModel
 from stream.estimating.rows import Chunk, DecisionLog, chunks
-from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Flag, Survey, survey
+from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Survey, survey
 from stream.learners import registered
 from stream.randomness.draws import Draws, Purpose
 
-Progress = Callable[[int, int], None]
+ReadProgress = Callable[[int, int], None]
 """Callback that receives the number of rows read, and the total (0 in the first pass, because it is not yet known)."""
 
 
@@ -30,7 +31,7 @@ class Estimates(NamedTuple):
 
 
 def estimate(
-    log: DecisionLog, policies: Sequence[Policy], options: Options | None = None, progress: Progress | None = None
+    log: DecisionLog, policies: Sequence[Policy], options: Options | None = None, progress: ReadProgress | None = None
 ) -> Estimates:
     """Evaluate policies on a log. Memory use is constant, apart from the learners and the pending bits.
 
@@ -118,7 +119,7 @@ def _evaluate_all(
             judge.add(chunk, q, running_q, counts)
 
 
-def _with_progress(rows: Iterable[Chunk], events: int, progress: Progress | None) -> Iterator[Chunk]:
+def _with_progress(rows: Iterable[Chunk], events: int, progress: ReadProgress | None) -> Iterator[Chunk]:
     """Yield the rows, and report progress after each chunk."""
     read = 0
     for chunk in rows:

@@ -34,16 +34,10 @@ from numpy.typing import NDArray
 
 from stream.estimating.bootstrap import ResampledSums, percentile_interval
 from stream.estimating.intervals import Interval, Sequence01, bernstein_low, within_01
+from stream.estimating.live_results import Flag
 from stream.estimating.policies import Policy
 from stream.estimating.rows import Chunk
-from stream.estimating.survey import (
-    FLOAT32_ERROR,
-    P_VALUE_MIN,
-    Flag,
-    Rounding,
-    effective_sample_size,
-    mean_of_weights,
-)
+from stream.estimating.survey import FLOAT32_ERROR, P_VALUE_MIN, Rounding, effective_sample_size, mean_of_weights
 from stream.wire.records import FloatArray
 
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
@@ -87,20 +81,6 @@ class Estimate(NamedTuple):
     bootstrap: Interval | None
     bernstein: Interval | None
     anytime: Interval | None
-
-
-def estimate_fields(
-    estimator: str, value: float | None, interval: Interval | None, anytime: Interval | None
-) -> dict[str, object]:
-    """Return an estimate as JSON-serializable values; low and high are the limits of `interval`."""
-    return {
-        "estimator": estimator,
-        "value": value,
-        "low": None if interval is None else interval.low,
-        "high": None if interval is None else interval.high,
-        "anytime_low": None if anytime is None else anytime.low,
-        "anytime_high": None if anytime is None else anytime.high,
-    }
 
 
 class PathPoint(NamedTuple):

@@ -24,62 +24,17 @@ estimate covers only decisions with an outcome.
 
 from collections.abc import Sequence
 from math import nan
-from typing import NamedTuple
 
 import numpy as np
 
-from stream.estimating.evaluation import (
-    ESS_MIN,
-    PROPENSITY_FLOOR,
-    WEIGHTS_OFF_ONE,
-    Moments,
-    estimate_fields,
-    weight_flags,
-)
-from stream.estimating.intervals import Interval
+from stream.estimating.evaluation import ESS_MIN, PROPENSITY_FLOOR, WEIGHTS_OFF_ONE, Moments, weight_flags
+from stream.estimating.live_results import Flag, LiveEstimates, LivePoint
 from stream.estimating.prefix import PrefixEstimator
-from stream.estimating.running import LiveEstimate, RunningEstimate
-from stream.estimating.survey import Flag
+from stream.estimating.running import RunningEstimate
 from stream.wire.records import Example, FloatArray, Outcome, Prediction
 
 PATH_POINTS_MAX = 400
 """Maximum number of points in a path. When a path exceeds it, every other point is removed."""
-
-
-class LivePoint(NamedTuple):
-    """The estimate after n decisions."""
-
-    n: int
-    ips: float
-    anytime: Interval
-    logged: float  # mean reward of the logged actions
-
-
-class LiveEstimates(NamedTuple):
-    """The current estimates for the learner's own policy."""
-
-    n: int  # number of settled decisions with an outcome and a weight, on which the estimates are based
-    without_outcome: int  # number of settled decisions that expired
-    waiting: int  # number of decisions that are pending or follow a pending decision
-    ess: float
-    weight_max: float
-    logged: float  # mean reward of the logged actions over the n decisions; NaN if n is 0
-    flags: tuple[Flag, ...]
-    estimates: tuple[LiveEstimate, ...]
-    path: tuple[LivePoint, ...]  # at most PATH_POINTS_MAX points, evenly spaced over the n decisions
-
-    def as_json(self) -> dict[str, object]:
-        """Return the estimates without the path, as JSON-serializable values named as in `onebit estimate`."""
-        return {
-            "n": self.n,
-            "without_outcome": self.without_outcome,
-            "waiting": self.waiting,
-            "ess": self.ess,
-            "weight_max": self.weight_max,
-            "logged": self.logged,
-            "flags": [flag.name for flag in self.flags],
-            "estimates": [estimate_fields(*one) for one in self.estimates],
-        }
 
 
 class LiveEstimator(PrefixEstimator[float]):
@@ -129,7 +84,8 @@ class LiveEstimator(PrefixEstimator[float]):
         reward_sums = reward_sum + np.cumsum(rewards)
         for place, interval in zip(at, intervals, strict=True):
             n = before + place + 1
-            self._path.append(LivePoint(n, float(weighted_sums[place]) / n, interval, float(reward_sums[place]) / n))
+            ips, logged = float(weighted_sums[place]) / n, float(reward_sums[place]) / n
+            self._path.append(LivePoint(n, ips, *interval, logged))
 
     def now(self) -> LiveEstimates:
         """Return the current estimates."""

@@ -3,22 +3,13 @@
 from collections.abc import Sequence
 from math import sqrt
 from statistics import NormalDist
-from typing import NamedTuple
 
 from stream.estimating.evaluation import ESS_MIN, Moments
 from stream.estimating.intervals import Interval, Sequence01, within_01
+from stream.estimating.live_results import LiveEstimate
 from stream.wire.records import FloatArray
 
 CONFIDENCE = 0.95
-
-
-class LiveEstimate(NamedTuple):
-    """One estimate. Undefined values and intervals are None."""
-
-    estimator: str
-    value: float | None
-    normal: Interval | None  # approximate interval for a single check; None if the ESS is below ESS_MIN
-    anytime: Interval | None  # interval that is valid at all times simultaneously
 
 
 class RunningEstimate:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc
 
+from stream.estimating.live_results import Flag
 from stream.estimating.reward_model import RewardModel
 from stream.estimating.rows import Chunk
 from stream.wire.records import FloatArray
@@ -40,13 +41,6 @@ class Rounding(NamedTuple):
     def errors(self, propensities: FloatArray) -> FloatArray:
         """Return the largest possible relative error of each propensity and, to first order, of its weight."""
         return self.absolute / propensities + self.relative
-
-
-class Flag(NamedTuple):
-    """A warning that a property of the log, or of an evaluated policy, can make estimates wrong."""
-
-    name: str
-    text: str
 
 
 class Survey(NamedTuple):

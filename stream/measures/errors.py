@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
+from stream.measures.rates import Rate, rate
 from stream.wire.records import Example, Outcome
 
 CURVE_POINTS_MAX = 400
@@ -30,25 +32,46 @@ class CurvePoint(NamedTuple):
     window_error_rate: float  # error over the last `Errors.window_events` decisions; nan if there are fewer
 
 
-class HalfWidths(NamedTuple):
+class MistakeCurve(Struct, frozen=True):
+    """The numbers of mistakes at increasing numbers of decisions, as columns of equal length."""
+
+    events: tuple[int, ...] = ()  # decisions so far
+    mistakes: tuple[int, ...] = ()  # mistakes among these decisions
+    window_mistakes: tuple[int | None, ...] = ()  # mistakes in the window; None if there are fewer decisions
+
+
+class HalfWidths(Struct, frozen=True):
     """Half-widths of the 95% intervals for a run's rates; nan if there are too few decisions."""
 
-    error_rate: float
-    error_rate_last_fifth: float
-    greedy_error_rate: float
+    error_rate: Rate
+    error_rate_last_fifth: Rate
+    greedy_error_rate: Rate
 
 
-class Errors(NamedTuple):
+class Errors(Struct, frozen=True):
     """A run's progressive error: every decision is evaluated before the learner learns from it."""
 
-    events: int
     mistakes: int  # decisions whose action was wrong
-    error_rate: float  # error of the action; nan if there are no decisions, as for all other rates
-    error_rate_last_fifth: float  # error of the action over the last fifth of the decisions, rounded up
-    greedy_error_rate: float  # error of the class with the highest score, where known
+    error_rate: Rate  # error of the action; nan if there are no decisions, as for all other rates
+    error_rate_last_fifth: Rate  # error of the action over the last fifth of the decisions, rounded up
+    greedy_error_rate: Rate  # error of the class with the highest score, where known
     window_events: int
-    points: tuple[CurvePoint, ...]
+    curve: MistakeCurve
     half_widths: HalfWidths = HalfWidths(math.nan, math.nan, math.nan)
+
+    @property
+    def events(self) -> int:
+        """The number of decisions."""
+        return self.curve.events[-1] if self.curve.events else 0
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        """The error at increasing numbers of decisions."""
+        columns = zip(self.curve.events, self.curve.mistakes, self.curve.window_mistakes, strict=True)
+        return tuple(
+            CurvePoint(events, mistakes / events, math.nan if recent is None else recent / self.window_events)
+            for events, mistakes, recent in columns
+        )
 
 
 class ErrorCurve:
@@ -83,7 +106,7 @@ class ErrorCurve:
     @property
     def error_rate(self) -> float:
         """The error over all decisions so far, or nan if there are none."""
-        return _rate(self.mistakes, len(self._codes))
+        return rate(self.mistakes, len(self._codes))
 
     def summary(self) -> Errors:
         """Return the errors so far. More decisions may be added afterwards."""
@@ -95,13 +118,12 @@ class ErrorCurve:
         fifth_mistakes = int(mistakes_before[-1] - mistakes_before[fifth_starts_at])
         window_events = max(1, events // WINDOWS_PER_RUN)
         return Errors(
-            events=events,
             mistakes=int(mistakes_before[-1]),
-            error_rate=_rate(int(mistakes_before[-1]), events),
-            error_rate_last_fifth=_rate(fifth_mistakes, events - fifth_starts_at),
-            greedy_error_rate=_rate(int(np.count_nonzero(codes & 2)), int(np.count_nonzero(codes & 4 == 0))),
+            error_rate=rate(int(mistakes_before[-1]), events),
+            error_rate_last_fifth=rate(fifth_mistakes, events - fifth_starts_at),
+            greedy_error_rate=rate(int(np.count_nonzero(codes & 2)), int(np.count_nonzero(codes & 4 == 0))),
             window_events=window_events,
-            points=_points(mistakes_before, window_events),
+            curve=_mistake_curve(mistakes_before, window_events),
             half_widths=HalfWidths(
                 half_width(codes & 1),
                 half_width(codes[fifth_starts_at:] & 1),
@@ -154,19 +176,19 @@ def half_width(mistakes: NDArray[Any]) -> float:
     return float(high - low) / 2
 
 
-def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[CurvePoint, ...]:
+def _mistake_curve(mistakes_before: NDArray[np.int64], window_events: int) -> MistakeCurve:
     """Return points, half of them evenly and half geometrically spaced, for linear and logarithmic axes."""
     events = mistakes_before.size - 1
     if events == 0:
-        return ()
+        return MistakeCurve()
     half = CURVE_POINTS_MAX // 2
     spaced = np.concatenate((np.geomspace(1, events, half), np.linspace(1, events, half)))
     at = np.unique(np.rint(spaced).astype(np.int64))
-    overall = mistakes_before[at] / at
-    window_starts_at = np.maximum(at - window_events, 0)
-    window = (mistakes_before[at] - mistakes_before[window_starts_at]) / window_events
-    window[at < window_events] = np.nan
-    return tuple(map(CurvePoint, at.tolist(), overall.tolist(), window.tolist()))
+    recent = mistakes_before[at] - mistakes_before[np.maximum(at - window_events, 0)]
+    few = int(np.searchsorted(at, window_events))  # number of points without a full window
+    return MistakeCurve(
+        tuple(at.tolist()), tuple(mistakes_before[at].tolist()), (*[None] * few, *recent[few:].tolist())
+    )
 
 
 class MatchedError(NamedTuple):
@@ -183,12 +205,12 @@ class MatchedError(NamedTuple):
     @property
     def error_rate(self) -> float:
         """The error over all matched decisions, or nan if there are none."""
-        return _rate(self.mistakes, self.matched)
+        return rate(self.mistakes, self.matched)
 
     @property
     def error_rate_last_fifth(self) -> float:
         """The error over the last fifth, or nan if it is empty."""
-        return _rate(self.last_fifth_mistakes, self.last_fifth)
+        return rate(self.last_fifth_mistakes, self.last_fifth)
 
 
 def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
@@ -210,31 +232,31 @@ def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
     return MatchedError(*map(sum, zip(*parts, strict=True)))
 
 
-class SharePoint(NamedTuple):
-    """A fraction over a sliding window that ends after the first `decided` decisions."""
+class ShareCurve(Struct, frozen=True):
+    """A fraction over a sliding window at increasing numbers of decisions, as columns of equal length."""
 
-    decided: int
-    share: float
+    decided: tuple[int, ...] = ()  # decisions up to the end of the window
+    share: tuple[float, ...] = ()
 
 
 SHARE_POINTS_MAX = 200
 
 
-def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
+def exploration(explored: bytes | bytearray) -> ShareCurve:
     """Return the rate of non-greedy actions over a sliding window of the same length as for the recent error.
 
     Args:
         explored: For each decision, in order, 1 if its action was not the greedy class, otherwise 0.
 
-    >>> exploration(bytes([1, 1, 0, 0]))[-1]
-    SharePoint(decided=4, share=0.0)
+    >>> exploration(bytes([1, 1, 0, 0]))
+    ShareCurve(decided=(1, 2, 3, 4), share=(1.0, 1.0, 0.0, 0.0))
     """
     if not explored:
-        return ()
+        return ShareCurve()
     before = np.concatenate(([0], np.cumsum(np.frombuffer(bytes(explored), dtype=np.uint8), dtype=np.int64)))
     window = max(1, len(explored) // WINDOWS_PER_RUN)
     at = np.unique(np.rint(np.linspace(window, len(explored), SHARE_POINTS_MAX)).astype(np.int64))
-    return tuple(map(SharePoint, at.tolist(), ((before[at] - before[at - window]) / window).tolist()))
+    return ShareCurve(tuple(at.tolist()), tuple(((before[at] - before[at - window]) / window).tolist()))
 
 
 def constant_error_rate(labels_per_class: Sequence[int] | NDArray[Any]) -> float:
@@ -244,11 +266,7 @@ def constant_error_rate(labels_per_class: Sequence[int] | NDArray[Any]) -> float
     0.4
     """
     counts = [int(count) for count in labels_per_class]
-    return _rate(sum(counts) - max(counts, default=0), sum(counts))
-
-
-def _rate(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+    return rate(sum(counts) - max(counts, default=0), sum(counts))
 
 
 class DelayedPoint(NamedTuple):
@@ -263,17 +281,36 @@ class DelayedPoint(NamedTuple):
     @property
     def error_rate(self) -> float:
         """The error over matched decisions, or nan if there are none."""
-        return _rate(self.mistakes, self.matched)
+        return rate(self.mistakes, self.matched)
 
     @property
     def expired_rate(self) -> float:
         """The fraction of expired decisions among the matched and expired ones, or nan if there are none."""
-        return _rate(self.expired, self.matched + self.expired)
+        return rate(self.expired, self.matched + self.expired)
 
     @property
     def outstanding(self) -> int:
         """The number of decisions without a known outcome."""
         return self.decided - self.matched - self.expired - self.unmatched
+
+    def as_json(self) -> dict[str, float]:
+        """Return the numbers and the rates as JSON-serializable values."""
+        return {**self._asdict(), "outstanding": self.outstanding, "error_rate": self.error_rate}
+
+
+class DelayedCurve(Struct, frozen=True):
+    """The numbers of known outcomes at increasing numbers of decisions: the columns of `DelayedPoint`s."""
+
+    decided: tuple[int, ...] = ()
+    matched: tuple[int, ...] = ()
+    mistakes: tuple[int, ...] = ()
+    expired: tuple[int, ...] = ()
+    unmatched: tuple[int, ...] = ()
+
+    @property
+    def points(self) -> tuple[DelayedPoint, ...]:
+        """The rows of the columns."""
+        return tuple(map(DelayedPoint, self.decided, self.matched, self.mistakes, self.expired, self.unmatched))
 
 
 class Settlements:
@@ -294,7 +331,7 @@ class Settlements:
             self._codes.append(_code(example))
             yield example
 
-    def curve(self, decided_ms: Sequence[int]) -> tuple[DelayedPoint, ...]:
+    def curve(self, decided_ms: Sequence[int]) -> DelayedCurve:
         """Return the numbers of known outcomes after increasing numbers of decisions.
 
         Args:
@@ -302,7 +339,7 @@ class Settlements:
         """
         decided = np.sort(np.asarray(decided_ms, dtype=np.int64))
         if not decided.size:
-            return ()
+            return DelayedCurve()
         known_ms = np.frombuffer(self._known_ms, dtype=np.int64)
         order = np.argsort(known_ms, kind="stable")
         codes = np.frombuffer(bytes(self._codes), dtype=np.uint8)[order]
@@ -311,7 +348,7 @@ class Settlements:
         wrong, right, expired, unmatched = (_counts(codes == code)[settled] for code in range(4))
         matched = wrong + right
         columns = (at, matched, wrong, expired, unmatched)
-        return tuple(map(DelayedPoint, *(column.tolist() for column in columns)))
+        return DelayedCurve(*(tuple(column.tolist()) for column in columns))
 
     def first_feedback(self, decided_ms: Sequence[int]) -> int | None:
         """Return the number of decisions before the first matched feedback, or None if no feedback was matched.

@@ -1,15 +1,16 @@
 """Latencies and delays in a run, and a shared model's replicas."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from stream.telemetry.sketch import Sketch
 
 
-class Latency(NamedTuple):
+class Latency(Struct, frozen=True):
     """Decision latency in ms, accurate to within 2.4%."""
 
     median_ms: int
@@ -28,14 +29,14 @@ def quantiles(latencies: Sketch) -> Latency | None:
     return Latency(*(round(1_000 * one) for one in found if one is not None)) if latencies.size else None
 
 
-class LatencyCounts(NamedTuple):
+class LatencyCounts(Struct, frozen=True):
     """Histogram of latencies in real time."""
 
     of: Literal["decision", "step"]  # time from context to prediction; in an embedded run, duration of a step
     counts: Sketch
 
 
-class Delays(NamedTuple):
+class Delays(Struct, frozen=True):
     """Delays between a decision and its matched feedback, in ms."""
 
     median_ms: float
@@ -51,7 +52,7 @@ def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None
     return Delays(*np.quantile(np.asarray(delays_ms, dtype=np.float64), (0.5, 0.9, 0.99, 1.0)).tolist())
 
 
-class ReplicaReport(NamedTuple):
+class ReplicaReport(Struct, frozen=True):
     """A replica of a shared model after it has read the whole log."""
 
     instance: str  # the learner process that has this replica
@@ -59,7 +60,7 @@ class ReplicaReport(NamedTuple):
     sha256: str  # digest of the replica's state
 
 
-class Behind(NamedTuple):
+class Behind(Struct, frozen=True):
     """Counts of entries in a shared model's log that precede a step's own but did not affect the step's decisions."""
 
     median: int

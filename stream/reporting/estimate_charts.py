@@ -8,7 +8,7 @@ import numpy as np
 
 from stream.estimating.evaluation import WEIGHT_EDGES, PolicyEvaluation
 from stream.estimating.intervals import Interval
-from stream.estimating.live import LiveEstimates
+from stream.estimating.live_results import LiveEstimates
 from stream.reporting.charts import Axis, Chart, Line
 from stream.reporting.tables import percent
 
@@ -103,7 +103,13 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
         found: Each learner's name and estimates, keyed by the number of its line.
     """
     paths = [
-        _Path(number, name, [at.n for at in one.path], [at.ips for at in one.path], [at.anytime for at in one.path])
+        _Path(
+            number,
+            name,
+            [at.n for at in one.path],
+            [at.ips for at in one.path],
+            [Interval(at.low, at.high) for at in one.path],
+        )
         for number, (name, one) in found.items()
     ]
     longest = max((one.path for _, one in found.values()), key=len)

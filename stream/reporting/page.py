@@ -12,21 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from stream.randomness.delays import parse_delay
 from stream.reporting.charts import Chart, chart_json, script
 from stream.reporting.ledger_flow import Drawing, ledger_flow
+from stream.reporting.live_results import ARM_COLUMNS, CHALLENGER_COLUMNS, arm_cells, challenger_rows, counted
 from stream.reporting.run_charts import error_charts, time_charts
-from stream.reporting.run_report import RunReport, packed_runs
+from stream.reporting.runs import LearnerRun, packed_runs
 from stream.reporting.tables import (
-    ARM_COLUMNS,
-    CHALLENGER_COLUMNS,
     SAID_ELSEWHERE,
     Series,
     Table,
-    arm_cells,
     between,
     by_error,
     by_run,
-    challenger_rows,
     comparison,
-    counted,
     duration,
     is_number,
     labels,
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def page(reports: Sequence[RunReport], entry: str = "") -> str:
+def page(reports: Sequence[LearnerRun], entry: str = "") -> str:
     """Return the page, which also contains the runs in compressed form; see `packed_runs`.
 
     Args:
@@ -70,7 +66,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             entry=entry,
             title=title_of(reports),
             best=_best(names, found),
-            unbalanced=listed([name for name, run in zip(run_names, runs, strict=True) if not run.ledger_ok]),
+            unbalanced=listed([name for name, run in zip(run_names, runs, strict=True) if not run.ok]),
             streams=_streams(names, found),
             comparison=comparison(reports),
             seeds=_seeds(names, found),
@@ -96,7 +92,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
     )
 
 
-def _named_runs(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, RunReport]]:
+def _named_runs(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, LearnerRun]]:
     """Return each run with a name, which includes the seed if its series has several runs."""
     return [
         (f"{name}, seed {run.seed}" if len(series.runs) > 1 else name, run)
@@ -117,7 +113,7 @@ def environment() -> "Environment":
     return made
 
 
-def title_of(reports: Sequence[RunReport]) -> str:
+def title_of(reports: Sequence[LearnerRun]) -> str:
     """Return the headline: learners, data and delay."""
     learners = list(dict.fromkeys(report.learner for report in reports))
     many = _NUMBERS[len(learners)] if len(learners) < len(_NUMBERS) else str(len(learners))
@@ -130,7 +126,7 @@ def title_of(reports: Sequence[RunReport]) -> str:
 _NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 
 
-def _lateness(report: RunReport) -> str:
+def _lateness(report: LearnerRun) -> str:
     """Describe the median feedback delay: the distribution's median or, for a log, the measured one."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
@@ -166,7 +162,7 @@ def _streams(names: Sequence[str], found: Sequence[Series]) -> list[_Stream]:
     return [_Stream(listed(of[key]) if len(of) > 1 else "", words[key]) for key in of]
 
 
-def _summary(report: RunReport) -> str:
+def _summary(report: LearnerRun) -> str:
     settings = report.settings
     stream = f"{report.events:,} events of {report.data} ({report.classes:,} classes, {report.features:,} features)"
     rate = settings.get("rate")
@@ -185,7 +181,7 @@ def _summary(report: RunReport) -> str:
     return unbroken(sentence)
 
 
-def _delay_clause(report: RunReport) -> str:
+def _delay_clause(report: LearnerRun) -> str:
     delay = str(report.settings.get("delay", "")).strip()
     if delay == "none":
         return "immediate feedback"
@@ -266,10 +262,10 @@ class _Runs(NamedTuple):
     rows: list[tuple[str | list[str], ...]]
 
 
-def _runs(names: Sequence[str], reports: Sequence[RunReport]) -> _Runs:
+def _runs(names: Sequence[str], reports: Sequence[LearnerRun]) -> _Runs:
     rows: list[tuple[str | list[str], ...]] = []
     for name, report in zip(names, reports, strict=True):
-        parameters = [f"{key} = {value_text(value)}" for key, value in report.params.items()]
+        parameters = [f"{key} = {value_text(value)}" for key, value in report.parameters.items()]
         parameters[:-1] = [f"{parameter}," for parameter in parameters[:-1]]
         rows.append(
             (
@@ -318,7 +314,7 @@ class _Earned(NamedTuple):
     flags: list[tuple[str, str]]
 
 
-def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | None:
+def _earned(names: Sequence[str], reports: Sequence[LearnerRun]) -> _Earned | None:
     """Return the estimates, or None if they were not requested."""
     asked = {name: report.estimate for name, report in zip(names, reports, strict=True) if report.estimate is not None}
     if not asked:
@@ -353,9 +349,9 @@ class _Holdout(NamedTuple):
     flags: list[tuple[str, str]]
 
 
-def _holdout(names: Sequence[str], reports: Sequence[RunReport]) -> _Holdout | None:
+def _holdout(names: Sequence[str], reports: Sequence[LearnerRun]) -> _Holdout | None:
     """Return the comparisons, or None if no run has a holdout."""
-    compared = {name: report.arms for name, report in zip(names, reports, strict=True) if report.arms is not None}
+    compared = {name: report.holdout for name, report in zip(names, reports, strict=True) if report.holdout is not None}
     if not compared:
         return None
     rows = tuple((name, *arm_cells(found)) for name, found in compared.items())
@@ -369,7 +365,7 @@ def _holdout(names: Sequence[str], reports: Sequence[RunReport]) -> _Holdout | N
     return _Holdout(Table(("learner", *ARM_COLUMNS), rows, tuple(notes)), flags)
 
 
-def _challengers(names: Sequence[str], reports: Sequence[RunReport]) -> Table | None:
+def _challengers(names: Sequence[str], reports: Sequence[LearnerRun]) -> Table | None:
     """Return the challengers' estimates, or None if no run has challengers."""
     compared = {name: run.challengers for name, run in zip(names, reports, strict=True) if run.challengers is not None}
     if not compared:
@@ -389,7 +385,7 @@ class _Command(NamedTuple):
     words: list[str]
 
 
-def _commands(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Command]:
+def _commands(names: Sequence[str], reports: Sequence[LearnerRun]) -> list[_Command]:
     lines = [str(report.settings.get("command", "")) for report in reports]
     commands = []
     for line in dict.fromkeys(filter(None, lines)):
@@ -444,7 +440,7 @@ FLOWS_MAX = 6
 """Maximum number of ledger diagrams on a page."""
 
 
-def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Account]:
+def _accounts(names: Sequence[str], reports: Sequence[LearnerRun]) -> list[_Account]:
     """Return the ledgers. Learners with equal counts share a ledger."""
     accounts = []
     for number, ledger in enumerate(dict.fromkeys(report.ledger for report in reports)):

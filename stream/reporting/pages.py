@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stream.reporting.page import environment, page
-from stream.reporting.run_report import RunReport
+from stream.reporting.runs import LearnerRun
 from stream.reporting.tables import labels, rate_text, series_of
 
 REPORTS = Path("reports")
@@ -35,7 +35,7 @@ class _Entry(NamedTuple):
     ledger_ok: bool
 
 
-def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
+def write_page(path: Path, reports: Sequence[LearnerRun], at: datetime) -> Path:
     """Write a page for these runs to a file, replacing any existing file.
 
     Raises:
@@ -46,7 +46,7 @@ def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
     return path
 
 
-def add_page(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
+def add_page(folder: Path, reports: Sequence[LearnerRun], at: datetime) -> Path:
     """Write a page for these runs to a new file in a folder, update the folder's index, and return the page's path.
 
     Raises:
@@ -61,7 +61,7 @@ def add_page(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
     return path
 
 
-def _free_name(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
+def _free_name(folder: Path, reports: Sequence[LearnerRun], at: datetime) -> Path:
     """Return an unused path, named after the time, the data and the learners."""
     learner = reports[0].learner if len(reports) == 1 else f"{len(reports)}-learners"
     words = re.sub(r"[^A-Za-z0-9]+", "-", f"{Path(reports[0].data).name}-{learner}").strip("-").lower()
@@ -73,7 +73,7 @@ def _free_name(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path
     return path
 
 
-def _entry(reports: Sequence[RunReport], at: datetime) -> str:
+def _entry(reports: Sequence[LearnerRun], at: datetime) -> str:
     found = series_of(reports)
     learners = [
         (name, rate_text(series, "error_rate"))
@@ -84,7 +84,7 @@ def _entry(reports: Sequence[RunReport], at: datetime) -> str:
         "data": reports[0].data if reports else "",
         "events": reports[0].events if reports else 0,
         "learners": learners,
-        "ledger_ok": all(report.ledger_ok for report in reports),
+        "ledger_ok": all(report.ok for report in reports),
     }
     return json.dumps(fields)
 

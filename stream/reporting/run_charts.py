@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream.parsing import DurationError, parse_duration
 from stream.reporting.charts import Axis, Chart, Form, Level, Line, Mark, Scale
-from stream.reporting.run_report import RunReport
+from stream.reporting.runs import LearnerRun
 from stream.reporting.tables import Series, duration, percent, t_factor, unbroken
 from stream.telemetry.sketch import Sketch
 
@@ -22,8 +22,8 @@ class _Curve(NamedTuple):
 
     key: str
     title: str
-    caption: Callable[[RunReport], str]
-    points: Callable[[RunReport], _Points]
+    caption: Callable[[LearnerRun], str]
+    points: Callable[[LearnerRun], _Points]
     alt: str
     label: str
     form: Form = "share"
@@ -33,37 +33,38 @@ class _Curve(NamedTuple):
     is_regret: bool = False
 
 
-def _progressive(report: RunReport) -> _Points:
+def _progressive(report: LearnerRun) -> _Points:
     few = min(10, report.errors.events)  # the first values are noisy, so the chart skips them
     return [(point.events, point.error_rate) for point in report.errors.points if point.events >= few]
 
 
-def _windowed(report: RunReport) -> _Points:
+def _windowed(report: LearnerRun) -> _Points:
     points = report.errors.points
     return [(point.events, point.window_error_rate) for point in points if not math.isnan(point.window_error_rate)]
 
 
-def _mistakes(report: RunReport) -> _Points:
-    return [(point.events, round(point.events * point.error_rate)) for point in report.errors.points]
+def _mistakes(report: LearnerRun) -> _Points:
+    return list(zip(report.errors.curve.events, report.errors.curve.mistakes, strict=True))
 
 
-def _known(report: RunReport) -> _Points:
+def _known(report: LearnerRun) -> _Points:
     few = min(10, report.ledger.matched)
-    return [(point.decided, point.error_rate) for point in report.delayed if point.matched >= max(1, few)]
+    return [(point.decided, point.error_rate) for point in report.delayed.points if point.matched >= max(1, few)]
 
 
-def _expired(report: RunReport) -> _Points:
-    if not any(point.expired for point in report.delayed):
+def _expired(report: LearnerRun) -> _Points:
+    if not any(point.expired for point in report.delayed.points):
         return []
-    return [(point.decided, point.expired_rate) for point in report.delayed if point.matched + point.expired]
+    return [(point.decided, point.expired_rate) for point in report.delayed.points if point.matched + point.expired]
 
 
-def _explored(report: RunReport) -> _Points:
-    return [(point.decided, point.share) for point in report.exploration]
+def _explored(report: LearnerRun) -> _Points:
+    return list(zip(report.exploration.decided, report.exploration.share, strict=True))
 
 
-def _outstanding(report: RunReport) -> str:
-    return f"{report.delayed[-1].outstanding:,}" if report.delayed else "none"
+def _outstanding(report: LearnerRun) -> str:
+    last = report.delayed.points[-1:]
+    return f"{last[0].outstanding:,}" if last else "none"
 
 
 _ERRORS = (
@@ -177,7 +178,7 @@ _LATENCIES = {
 }
 
 
-def _latency(run: RunReport, of: str) -> Sketch | None:
+def _latency(run: LearnerRun, of: str) -> Sketch | None:
     found = run.latency_counts
     return found.counts if found is not None and found.of == of else None
 
@@ -262,7 +263,7 @@ def _spread(
     caption: str,
     names: Sequence[str],
     found: Sequence[Series],
-    counts_of: Callable[[RunReport], Sketch | None],
+    counts_of: Callable[[LearnerRun], Sketch | None],
     what: str,
 ) -> Chart | None:
     """Return histograms as stepped lines, or None if there are no data."""

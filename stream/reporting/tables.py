@@ -1,22 +1,17 @@
 """Formats numbers and tables for terminals and pages.
 
-In the table of runs, runs that differ only in their seed share a row. The tables for arms and challengers compare a
-learner with its holdout and with its challengers.
+In the table of runs, runs that differ only in their seed share a row.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
-from stream.reporting.run_report import RunReport
-
-if TYPE_CHECKING:
-    from stream.estimating.arms import ArmComparison
-    from stream.estimating.challengers import ChallengerComparison
+from stream.reporting.runs import LearnerRun
 
 
 def listed(names: Sequence[str]) -> str:
@@ -89,18 +84,18 @@ SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "se
 class Series(NamedTuple):
     """One learner's runs with the same settings and different seeds."""
 
-    runs: tuple[RunReport, ...]
+    runs: tuple[LearnerRun, ...]
 
     @property
-    def first(self) -> RunReport:
+    def first(self) -> LearnerRun:
         """The first run, for values that are the same in all runs."""
         return self.runs[0]
 
-    def mean(self, figure: Callable[[RunReport], float]) -> float:
+    def mean(self, figure: Callable[[LearnerRun], float]) -> float:
         """Return the mean of a figure over the runs, or nan if the figure is nan in any run."""
         return mean(map(figure, self.runs))
 
-    def half_width(self, figure: Callable[[RunReport], float]) -> float:
+    def half_width(self, figure: Callable[[LearnerRun], float]) -> float:
         """Return the half-width of the 95% interval (Student's t) for the mean over seeds; nan for a single run."""
         values = list(map(figure, self.runs))
         return t_factor(len(values)) * stdev(values) if len(values) > 1 else math.nan
@@ -124,9 +119,9 @@ def by_error(found: Sequence[Series]) -> list[Series]:
     return [found[i] for i in order]
 
 
-def series_of(reports: Sequence[RunReport]) -> list[Series]:
+def series_of(reports: Sequence[LearnerRun]) -> list[Series]:
     """Group runs into series, ordered by their first run. A repeated seed starts another series."""
-    found: list[tuple[bytes, list[RunReport]]] = []
+    found: list[tuple[bytes, list[LearnerRun]]] = []
     for report in reports:
         key = _key(report)
         for other, runs in found:
@@ -138,10 +133,10 @@ def series_of(reports: Sequence[RunReport]) -> list[Series]:
     return [Series(tuple(runs)) for _, runs in found]
 
 
-def _key(report: RunReport) -> bytes:
+def _key(report: LearnerRun) -> bytes:
     settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
-    identity = (report.data, report.learner, report.params, report.events, report.classes, report.features, settings,
-            report.versions)  # fmt: skip
+    sizes = report.events, report.classes, report.features
+    identity = (report.data, report.learner, report.parameters, *sizes, settings, report.versions)
     return orjson.dumps(identity, option=orjson.OPT_SORT_KEYS, default=str)
 
 
@@ -160,7 +155,7 @@ _RATES: dict[str, str] = {
 }
 """Columns that show rates, with the corresponding fields of `Errors`."""
 
-_COUNTS: dict[str, Callable[[RunReport], int]] = {
+_COUNTS: dict[str, Callable[[LearnerRun], int]] = {
     "matched": lambda run: run.ledger.matched,
     "unmatched": lambda run: run.ledger.unmatched,
     "unshown": lambda run: run.ledger.unshown,
@@ -173,7 +168,7 @@ _COUNTS: dict[str, Callable[[RunReport], int]] = {
 _IF_ANY = ("unmatched", "unshown", "malformed")
 
 
-def comparison(reports: Sequence[RunReport]) -> Table:
+def comparison(reports: Sequence[LearnerRun]) -> Table:
     """Return a table of runs, sorted by error. Runs that differ only in their seed share a row, which shows the means.
 
     Counts that are equal in all runs are moved to the notes. To fit the table into 80 characters, differing counts of
@@ -225,7 +220,7 @@ DIFFERENCES_MAX = 3
 """Maximum number of differences shown in a label."""
 
 
-def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
+def labels(reports: Sequence[LearnerRun]) -> tuple[str, ...]:
     """Return a short name for each run: the learner, and the settings that differ from the learner's other runs."""
     names = [report.learner for report in reports]
     result = []
@@ -241,58 +236,17 @@ def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
     return tuple(result) if len(set(result)) == len(result) else tuple(f"{n} #{i}" for i, n in enumerate(result, 1))
 
 
-def _traits(report: RunReport) -> dict[str, object]:
+def _traits(report: LearnerRun) -> dict[str, object]:
     """Return all properties that can distinguish runs, the most important first."""
     settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
     return {
-        **report.params,
+        **report.parameters,
         "data": report.data,
         "events": report.events,
         **settings,
         **report.versions,
         "seed": report.seed,
     }
-
-
-_ANYTIME = "95\N{NO-BREAK SPACE}% anytime"
-
-ARM_COLUMNS = ("difference", _ANYTIME, "rewards of the learner", "of the holdout")
-
-CHALLENGER_COLUMNS = (
-    "challenger", f"difference, {_ANYTIME}", "estimated reward", f"reward, {_ANYTIME}", "champion", "champion's reward",
-)  # fmt: skip
-
-
-def arm_cells(found: "ArmComparison") -> Iterator[str]:
-    """Yield the cells for a comparison with a holdout.
-
-    The most important cells come first, because a narrow screen shows only some of them.
-    """
-    difference = found.mean_difference
-    yield "–" if difference is None else f"{difference:+.3f}"
-    yield "–" if difference is None else f"{found.difference.low:+.3f} to {found.difference.high:+.3f}"
-    for arm in (found.learner, found.holdout):
-        yield "–" if arm.mean is None else f"{arm.rewards:,} of {arm.n:,} = {arm.mean:.3f}"
-
-
-def challenger_rows(found: "ChallengerComparison") -> Iterator[tuple[str, ...]]:
-    """Yield the cells for each challenger."""
-    for one in found.challengers:
-        yield (
-            one.name,
-            f"{one.difference.low:+.3f} to {one.difference.high:+.3f}",
-            f"{one.ips:.3f}",
-            f"{one.reward.low:.3f} to {one.reward.high:.3f}",
-            found.champion or "–",
-            "–" if found.mean is None else f"{found.mean:.3f}",
-        )
-
-
-def counted(found: "ChallengerComparison") -> str:
-    """Describe the decisions on which the challengers' estimates are based."""
-    return (
-        f"{found.n:,} of the champion's decisions have a reward and {found.without_reward:,} expired without an outcome"
-    )
 
 
 def percent(rate: float) -> str:

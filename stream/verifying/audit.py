@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, Portions, read_partition
@@ -81,7 +81,7 @@ class Finding(NamedTuple):
         latency = quantiles(self.latencies)
         fields = {name: value for name, value in self._asdict().items() if name != "latencies"}
         ledgers = {"learner": self.learner._asdict(), "audited": self.audited._asdict()}
-        return {**fields, **ledgers, "ok": self.ok, "latency": None if latency is None else latency._asdict()}
+        return {**fields, **ledgers, "ok": self.ok, "latency": None if latency is None else asdict(latency)}
 
 
 def latencies_of(findings: Iterable[Finding]) -> Sketch:

@@ -12,6 +12,7 @@ from array import array
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import asdict
 
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
@@ -59,12 +60,12 @@ class LogFinding(NamedTuple):
         return {
             "model": "shared",
             "model_version": self.version,
-            "replicas": [replica._asdict() for replica in self.replicas],
+            "replicas": [asdict(replica) for replica in self.replicas],
             "model_log": {
                 "ok": self.ok,
                 "faults": self.faults,
                 "warnings": self.warnings,
-                "behind": None if self.behind is None else self.behind._asdict(),
+                "behind": None if self.behind is None else asdict(self.behind),
             },
         }
 

@@ -10,10 +10,10 @@ import pytest
 
 import stream
 from consumers.learner.loop import lacks_log, model_notice
+from onebit import models
 from onebit.cli.kafka import print_running
 from onebit.cli.verify import print_findings
-from onebit.use_cases import models
-from onebit.use_cases.models import time_ms
+from onebit.models import time_ms
 from stream.devkafka.local_kafka import LocalKafka
 from stream.errors import ExitCode
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock

@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
+from onebit import learner_costs
 from onebit.cli.console import hint_of
-from onebit.use_cases import learners
 from producers.datasets.base import DatasetError
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import AccessError, Acl, BrokerUnavailableError, FencedError
@@ -20,7 +20,7 @@ def fail(*_: object, **__: object) -> None:
 def test_internal_error_prints_a_traceback_only_with_debug(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, debug_source: str
 ) -> None:
-    monkeypatch.setattr(learners, "choose", fail)
+    monkeypatch.setattr(learner_costs, "choose", fail)
     if debug_source == "variable":
         monkeypatch.setenv("ONEBIT_DEBUG", "1")
     ended = onebit("learners", *(["--debug"] if debug_source == "flag" else []))
@@ -31,7 +31,7 @@ def test_internal_error_prints_a_traceback_only_with_debug(
 
 
 def test_internal_error_is_one_line_in_a_json_log(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "choose", fail)
+    monkeypatch.setattr(learner_costs, "choose", fail)
     ended = onebit("learners", "--log-format", "json")
     assert orjson.loads(ended.err)["exit_code"] == ended.code == ExitCode.CRASHED
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from onebit import main
-from onebit.runs.embedded import Judge
+from onebit.runs.report import Judge
 from onebit.simulation import campaign
 from onebit.simulation.campaign import Result, run_seed, run_seeds
 from producers.datasets.base import Known

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onebit.use_cases import learners
+from onebit import learner_costs
 from stream.errors import ExitCode
 from stream.learners import registered
 from stream.learners.auto import choose
@@ -43,7 +43,7 @@ def test_costs_are_measured_on_a_log_with_a_mapping_from_a_variable(
 
 
 def test_progress_of_the_measurements_is_printed(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "NOTICE_INTERVAL_MS", 0)
+    monkeypatch.setattr(learner_costs, "NOTICE_INTERVAL_MS", 0)
     names = ("perceptron", "banditron", "late-ucb")
     reported = onebit("learners", *names, "--data", "optdigits").err
     assert [line.split(maxsplit=1)[1] for line in reported.splitlines()[1:]] == ["1 of 3 measured", "2 of 3 measured"]

@@ -7,8 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from consumers.live_estimates import estimate_lines, from_topics, live_estimator
+from consumers.live_estimates import results_from_topics
 from stream.errors import ExitCode
+from stream.reporting.live_results import result_lines
 from tests.cli.conftest import CommandResult, Onebit
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
 
@@ -84,9 +85,10 @@ def test_running_learner_logs_estimates_since_its_start(learn_log: Callable[...,
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 120)
     reported = learn_log(pipeline.broker, "--play", "logged", "--estimate")
-    whole = from_topics(pipeline.broker, TOPICS, 1, live_estimator()).now()
+    results = results_from_topics(pipeline.broker, TOPICS, 1, small_task(), is_estimated=True)
+    assert (whole := results.estimate) is not None
     assert (whole.n, whole.waiting, whole.logged) == (120, 0, 0.5)
-    (expected,) = (line for line in estimate_lines(whole, "", " since this program started") if "anytime" in line)
+    (expected,) = (line for line in result_lines(results, since=" since this program started") if "anytime" in line)
     assert expected in reported
 
     reported = learn_log(pipeline.broker, "--estimate")
@@ -131,6 +133,7 @@ def test_estimate_combines_several_partitions(learn_log: Callable[..., str]) -> 
         pipeline.send(TOPICS.contexts, orjson.dumps(context), partition)
         pipeline.send(TOPICS.feedback, feedback_value(f"event-{number}", partition), partition)
     reported = learn_log(pipeline.broker, "--play", "logged", "--estimate")
-    found = from_topics(pipeline.broker, TOPICS, 2, live_estimator()).now()
+    found = results_from_topics(pipeline.broker, TOPICS, 2, small_task(), is_estimated=True).estimate
+    assert found is not None
     assert (found.n, found.logged) == (3, 2 / 3)
     assert "over 3 settled decisions since this program started; logged 0.667" in reported

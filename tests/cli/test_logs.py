@@ -13,9 +13,10 @@ import pytest
 
 from onebit.cli.app import main
 from onebit.runs import plan as run_plan
-from onebit.runs.embedded import NoDecisionsError, prepare_embedded, run_embedded
+from onebit.runs.embedded import prepare_embedded, run_embedded
 from onebit.runs.on_kafka import LEARNER, ProgramEndedError, _Programs, _programs
-from onebit.runs.plan import choose_learners, resolve_run
+from onebit.runs.plan import plan_runs, resolve_run
+from onebit.runs.report import NoDecisionsError
 from producers import data
 from producers.data import check_play, dataset_of
 from producers.datasets.base import Dataset, DatasetError
@@ -24,7 +25,7 @@ from producers.feedback.plan import feedback_plan, feedback_speed
 from producers.replay.options import events_of, replay_options
 from stream.errors import ExitCode
 from stream.measures.errors import ErrorCurve
-from stream.reporting.run_report import RunReport
+from stream.reporting.runs import LearnerRun
 from stream.reporting.tables import comparison
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings, load_settings
@@ -42,14 +43,14 @@ def settings_with(**given: Any) -> Settings:
     return load_settings({"learner": ["late-ucb"], "window": "10m", **given})
 
 
-def run(dataset: Dataset, **given: Any) -> RunReport:
+def run(dataset: Dataset, **given: Any) -> LearnerRun:
     settings = settings_with(**given)
     return run_embedded(resolve_run(settings, settings.learner[0], dataset, "onebit run"))
 
 
 def test_logged_actions_are_replayed_in_log_time() -> None:
     report = run(clicks(ROWS), play="logged", reward="any", speed="60x", delay="logged")
-    assert report.ledger_ok
+    assert report.ok
     assert report.ledger == Ledger(contexts=400, decided=400, matched=360, expired=40, feedback=360)
     assert report.delays is not None
     assert (report.delays.median_ms, report.delays.max_ms) == (8, 8), "500 ms, replayed at 60 times the speed"
@@ -75,7 +76,7 @@ def test_run_whose_contexts_are_all_malformed_is_an_error_with_the_reason() -> N
 
 def test_some_malformed_contexts_are_a_warning_and_a_count() -> None:
     report = run(with_propensities(40, [1 / 3, 0.5]), play="match", delay="none")
-    assert (report.ledger.decided, report.malformed, report.ledger_ok) == (20, 20, True)
+    assert (report.ledger.decided, report.malformed, report.ok) == (20, 20, True)
     assert "20 of 40 contexts are malformed" in report.warnings[0]
     assert any("20 malformed" in note for note in comparison([report]).notes)
 
@@ -85,7 +86,7 @@ def test_some_malformed_contexts_are_a_warning_and_a_count() -> None:
 def test_play_match_evaluates_only_matching_decisions(learner: str) -> None:
     report = run(clicks(ROWS), learner=[learner], play="match", delay="fixed:50ms")
     ledger = report.ledger
-    assert report.ledger_ok
+    assert report.ok
     assert ledger.decided == ledger.matched + ledger.expired + ledger.unmatched == ROWS
     assert ledger.unmatched == pytest.approx(2 / 3 * ROWS, abs=40)
     assert (ledger.feedback, ledger.feedback_unmatched) == (ledger.matched, 0), "only logged actions have outcomes"
@@ -132,7 +133,7 @@ def test_learner_without_support_for_eligible_classes_is_rejected_before_the_run
 ) -> None:
     monkeypatch.setattr(run_plan, "dataset_of", lambda source: among_two())
     with pytest.raises(PolicyError) as raised:
-        choose_learners(settings_with(learner=["newtron"], play="logged"))
+        plan_runs(settings_with(learner=["newtron"], play="logged"))
     assert (raised.value.reason, raised.value.learner) == (Unsuitable.NO_ELIGIBLE, "newtron")
 
 
@@ -151,7 +152,7 @@ def test_contexts_without_a_required_propensity_become_dead_letters() -> None:
     partly = log_of([*some, *(without.log.outcome(row) for row in range(10, 30))])
     report = run(partly, learner=["banditron"], play="logged", delay="none")
     assert (report.ledger.contexts, report.ledger.decided, report.ledger.context_malformed) == (30, 10, 20)
-    assert report.ledger_ok
+    assert report.ok
     with pytest.raises(NoDecisionsError, match=r"logged\.propensity"):
         run(without, learner=["banditron"], play="logged", delay="none")
     assert run(without, play="logged", delay="none", window="1s").ledger.decided == 30

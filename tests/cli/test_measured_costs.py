@@ -4,7 +4,7 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from onebit.use_cases.learners import event_us, first_events
+from onebit.learner_costs import event_us, first_events
 from producers.datasets.catalogue import load
 from stream.learners import create
 from stream.randomness.draws import Purpose, uniform

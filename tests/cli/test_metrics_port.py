@@ -10,18 +10,14 @@ import orjson
 import pytest
 
 from consumers.learner.loop import status_lines
-from consumers.learner.metrics import (
-    LearnerCounts,
-    challenger_samples,
-    holdout_samples,
-    learner_unready,
-)
+from consumers.learner.metrics import LearnerCounts, learner_unready, result_samples
 from consumers.live_estimates import LiveEstimating
 from consumers.tally import Tally
 from producers.feedback.loop import feedback_samples
 from producers.replay.loop import replay_samples
 from stream.errors import ExitCode
 from stream.estimating.arms import Arms
+from stream.estimating.live_results import LiveResults
 from stream.programs.process import monotonic_ms
 from stream.programs.watching import watched
 from stream.recovery.commit import Commit
@@ -71,25 +67,24 @@ def test_learner_exports_decided_and_pending_counts() -> None:
 
 
 def test_learner_exports_its_comparison_with_the_holdout() -> None:
-    pipeline, estimating = Pipeline(small_task(holdout=0.5)), LiveEstimating(is_asked=False)
+    task = small_task(holdout=0.5)
+    pipeline, estimating = Pipeline(task), LiveEstimating(task, is_estimated=False)
     learner = pipeline.learner()
     learner._committed = estimating.add
-    assert list(holdout_samples(estimating.comparison())) == []
-    estimating.compare(small_task(holdout=0.5))
-    assert metrics.HOLDOUT_DIFFERENCE not in [one.metric for one in holdout_samples(estimating.comparison())]
+    assert metrics.HOLDOUT_DIFFERENCE not in [one.metric for one in result_samples(estimating.now())]
     for number in range(20):
         pipeline.context(f"event-{number}")
         pipeline.answer(f"event-{number}", number % 2)
     run_until_idle(learner)
-    found = estimating.comparison()
+    found = estimating.now().holdout
     assert found is not None
-    reported = by_metric(list(holdout_samples(found)))
+    reported = by_metric(list(result_samples(estimating.now())))
     assert reported[metrics.ARM_DECISIONS.name] == {("learner",): found.learner.n, ("holdout",): found.holdout.n}
     assert found.learner.n + found.holdout.n == 20
     assert sum(map(float, reported[metrics.ARM_REWARDS.name].values())) == 10  # type: ignore[arg-type]
     ends = (metrics.HOLDOUT_DIFFERENCE_LOWER, metrics.HOLDOUT_DIFFERENCE, metrics.HOLDOUT_DIFFERENCE_UPPER)
     low, difference, high = (reported[metric.name][()] for metric in ends)
-    assert (low, high) == found.difference
+    assert (low, high) == (found.difference.low, found.difference.high)
     assert low < difference == found.mean_difference < high  # type: ignore[operator]
     assert reported[metrics.HOLDOUT_MISMATCH.name] == {(): 0.0}
     learner.close()
@@ -140,7 +135,7 @@ def test_each_program_exports_all_of_its_metrics_and_no_others() -> None:
     arms.count(np.array([0.0, 1.0]), np.array([1.0, 0.0]))
     data = small_synsep()
     reported = {
-        metrics.LEARNER: chain(counts.samples(learner), holdout_samples(arms.now()), challenger_samples(CHALLENGED)),
+        metrics.LEARNER: chain(counts.samples(learner), result_samples(LiveResults(None, arms.now(), CHALLENGED))),
         metrics.FEEDBACK: feedback_samples(pipeline.feedback(data, plan()), sent=0),
         metrics.REPLAY: replay_samples(pipeline.replay(data, 10), events=10),
     }

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from onebit.cli.console import AnnouncedLines
-from onebit.runs.processes import _portable
+from onebit.runs.workers import _portable
 from stream.errors import ExitCode
 from stream.programs.process import Progress
 from stream.settings.definitions import SettingsError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onebit.runs.embedded import EmbeddedPipeline, prepare_embedded, run_embedded
+from onebit.runs.embedded import EmbeddedPrograms, prepare_embedded, run_embedded
 from onebit.runs.plan import resolve_run
 from producers.datasets.base import Dataset, SparseRows
 from stream.kafka.reading import read_partition
@@ -48,13 +48,13 @@ def dataset_of(case: Case) -> Dataset:
     return Dataset("small", "small", EVENTS, case.n_features, case.n_classes, names, "", SparseRows(*rows))
 
 
-def pipeline_of(case: Case, settings: dict[str, Any]) -> EmbeddedPipeline:
+def pipeline_of(case: Case, settings: dict[str, Any]) -> EmbeddedPrograms:
     given = {"learner": [case.name], "rate": 1_000.0, "seed": 3, **settings}
     given["param"] = [f"{name}={value}" for name, value in case.parameters.items()]
     return replace(prepare_embedded(resolve_run(Settings(**given), case.name, dataset_of(case))), poll_ms=0)
 
 
-def run_loop(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
+def run_loop(dataset: Dataset, pipeline: EmbeddedPrograms) -> tuple[Run, str]:
     """Run the loop with the pipeline's random draws. Return the result and the digest of the learner's state."""
     task = pipeline.run.task
     ids = [dataset.event_id(t) for t in range(EVENTS)]
@@ -66,7 +66,7 @@ def run_loop(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
     return run(learner, Examples(*dataset.block(0, EVENTS)), u, v, delays, patience), state_digest([learner.state()])
 
 
-def check(case: Case, pipeline: EmbeddedPipeline) -> None:
+def check(case: Case, pipeline: EmbeddedPrograms) -> None:
     """Run the pipeline and the loop, and compare their decisions, counts and final states."""
     pipeline.run_to_end()
     topic = TopicPartition(pipeline.run.topics.predictions, 0)
@@ -124,11 +124,11 @@ def test_pipeline_with_shared_model_equals_loop_without_lag(name: str) -> None:
 
 def test_report_has_version_and_digest_of_a_shared_model() -> None:
     settings = Settings(learner=["late-ucb"], model="shared", partitions=3, delay="fixed:50ms")
-    found = run_embedded(resolve_run(settings, "late-ucb", dataset_of(CASES["late-ucb"]))).as_json()
+    found = run_embedded(resolve_run(settings, "late-ucb", dataset_of(CASES["late-ucb"]))).to_dict()
     assert (found["ledger_ok"], found["model"], found["model_version"]) == (True, "shared", 2 * EVENTS)
     version, digest = 2 * EVENTS, found["state_sha256"]
     assert found["replicas"] == [{"instance": "learner-1", "version": version, "sha256": digest}]
     alone = settings.model_copy(update={"model": "own"})
     own = run_embedded(resolve_run(alone, "late-ucb", dataset_of(CASES["late-ucb"])))
-    assert own.as_json()["model"] == "own"
-    assert not own.as_json().keys() & {"model_version", "replicas"}
+    assert own.to_dict()["model"] == "own"
+    assert not own.to_dict().keys() & {"model_version", "replicas"}

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from stream.errors import ExitCode
-from stream.reporting.run_report import read_runs
+from stream.reporting.runs import read_runs
 from tests.cli.conftest import Onebit
 
 RUN = ("run", "--learner", "banditron", "--events", "60", "--delay", "fixed:100ms")
@@ -61,7 +61,7 @@ def test_saved_run_has_versions_and_changed_settings(onebit: Onebit) -> None:
     assert report.delay_counts.size == report.ledger.matched == 60
     assert report.latency_counts is not None
     assert report.latency_counts.of == "step"
-    assert [point.decided for point in report.exploration][-1] == 60
+    assert report.exploration.decided[-1] == 60
 
 
 def test_file_without_runs_is_rejected(onebit: Onebit) -> None:

@@ -13,8 +13,8 @@ from consumers.learner.program import LearnerOptions, LearnerProgram
 from consumers.tally import Tally, ledger_line
 from onebit.cli.console import AnnouncedLines, figures
 from onebit.runs import embedded
-from onebit.runs.embedded import Answers
-from onebit.runs.plan import choose_learners, resolve_run
+from onebit.runs.plan import plan_runs, resolve_run
+from onebit.runs.report import Answers, feedback_warnings
 from producers.datasets.synthetic import synsep
 from stream.errors import ExitCode
 from stream.learners import check_parameters
@@ -188,7 +188,7 @@ def test_slow_learner_shows_progress_after_every_update(monkeypatch: pytest.Monk
     [(math.nan, False), (0.0, False), (0.33, False), (0.34, True), (1.0, True)],
 )
 def test_feedback_after_the_end_of_the_run_causes_a_warning(after_end: float, reported: bool) -> None:
-    assert bool(embedded.feedback_warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == reported
+    assert bool(feedback_warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == reported
 
 
 def test_run_that_ends_before_its_feedback_suggests_a_rate(onebit: Onebit) -> None:
@@ -235,5 +235,5 @@ def test_run_with_challengers_suggests_a_floor_only_if_none_is_set(
 ) -> None:
     settings = load_settings({"learner": "confidit", "challenger": ["banditron"], "floor": floor})
     with caplog.at_level(logging.INFO, "onebit"):
-        choose_learners(settings)
+        plan_runs(settings)
     assert sum("--floor" in message for message in caplog.messages) == notices

@@ -41,8 +41,8 @@ def test_interval_covers_the_difference_at_all_times_in_most_streams(share: floa
         is_missed = False
         for start in range(0, size, 100):
             arms.count(of_holdout[start : start + 100], rewards[start : start + 100])
-            low, high = arms.now().difference
-            is_missed |= not low <= difference <= high
+            bounds = arms.now().difference
+            is_missed |= not bounds.low <= difference <= bounds.high
         missed += is_missed
     assert missed <= 0.05 * streams
 
@@ -52,8 +52,8 @@ def test_interval_excludes_0_after_many_decisions_if_the_arms_differ() -> None:
     arms = Arms(0.05)
     of_holdout = (rng.random(20_000) < 0.05).astype(np.float64)
     arms.count(of_holdout, (rng.random(20_000) < np.where(of_holdout, 0.1, 0.9)).astype(np.float64))
-    low, high = arms.now().difference
-    assert 0.0 < low < 0.8 < high < 1.0
+    bounds = arms.now().difference
+    assert 0.0 < bounds.low < 0.8 < bounds.high < 1.0
 
 
 def test_alarm_is_raised_only_if_the_holdout_share_differs_from_the_setting() -> None:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from stream.estimating.estimate import estimate
 from stream.estimating.intervals import Interval
-from stream.estimating.live import LiveEstimates, LiveEstimator
+from stream.estimating.live import LiveEstimator
+from stream.estimating.live_results import LiveEstimate, LiveEstimates
 from stream.estimating.policies import Policy
 from stream.estimating.rows import Chunk
-from stream.estimating.running import LiveEstimate
 from stream.wire.records import Decision, Example, FloatArray, Outcome, Prediction, Target
 from tests.estimating.logs import N_CLASSES, MemoryLog, a_log
 
@@ -256,5 +256,5 @@ def test_path_of_live_estimates_does_not_depend_on_batch_sizes(batch: int) -> No
         if point.n in last:
             before = last[point.n]
             assert point.ips == pytest.approx(value(before))
-            assert point.anytime == pytest.approx(before.estimates[0].anytime)
+            assert (point.low, point.high) == pytest.approx(before.estimates[0].anytime)
             assert point.logged == pytest.approx(before.logged)

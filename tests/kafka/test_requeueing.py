@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from onebit.use_cases.requeueing import REQUEUED_HEADER, Fate, Requeued, requeue
+from onebit.requeueing import REQUEUED_HEADER, Fate, Requeued, requeue
 from stream.wire.codec import HEADERS
 from stream.wire.dead_letters import DeadLetter, dead_letter_headers, encode_dead_letter
 from stream.wire.records import Record

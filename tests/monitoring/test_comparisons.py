@@ -6,14 +6,12 @@ from typing import Any
 import orjson
 import pytest
 
-from consumers.live_estimates import from_topics
+from consumers.live_estimates import results_from_topics
 from consumers.monitor.dashboard import Dashboard
 from consumers.monitor.named_policies import live_policies
 from consumers.monitor.policies import Policies
-from stream.estimating.arms import Arms
-from stream.estimating.challengers import ChallengerEstimator
 from stream.recovery.recover import settings_in_force
-from stream.reporting.tables import arm_cells, challenger_rows
+from stream.reporting.live_results import arm_cells, challenger_rows
 from stream.settings.task_fields import JoinSettings
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
@@ -54,8 +52,9 @@ def test_comparisons_equal_those_of_the_report_despite_restarts_and_any_read_ord
         for partition, state in states.items():
             dashboard.restore(partition, state)
         states = dashboard.take(records)
-    arms = from_topics(pipeline.broker, TOPICS, 1, Arms(0.3)).now()
-    challengers = from_topics(pipeline.broker, TOPICS, 1, ChallengerEstimator()).now()
+    _, arms, challengers = results_from_topics(pipeline.broker, TOPICS, 1, pipeline.settings, is_estimated=False)
+    assert arms is not None
+    assert challengers is not None
     assert arms.learner.n + arms.holdout.n == challengers.n == EVENTS
     found = shown(dashboard)
     assert found["holdout"]["rows"] == [list(arm_cells(arms))]
@@ -80,7 +79,8 @@ def test_comparison_adds_partitions_and_shows_the_champion_of_the_latest_record(
     dashboard.take(of_partition(predictions, 1, 60_000) + of_partition(examples, 1, 60_000))
     champions.append(shown(dashboard)["challengers"]["rows"][0][4])
     assert champions == ["banditron", "igw-logistic"]
-    arms = from_topics(pipeline.broker, TOPICS, 1, Arms(0.3)).now()
+    arms = results_from_topics(pipeline.broker, TOPICS, 1, pipeline.settings, is_estimated=False).holdout
+    assert arms is not None
     learner, holdout = shown(dashboard)["holdout"]["rows"][0][2:]
     assert learner.startswith(f"{2 * arms.learner.rewards:,} of {2 * arms.learner.n:,}")
     assert holdout.startswith(f"{2 * arms.holdout.rewards:,} of {2 * arms.holdout.n:,}")

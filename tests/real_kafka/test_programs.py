@@ -20,7 +20,7 @@ from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connection import connect
 from stream.kafka.reading import read_partition
-from stream.reporting.run_report import read_runs
+from stream.reporting.runs import read_runs
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

@@ -18,7 +18,7 @@ from stream.learners import Learner, create
 from stream.measures.errors import DelayedPoint, Settlements
 from stream.randomness.draws import Purpose, uniform
 from stream.reporting.run_charts import error_charts, time_charts
-from stream.reporting.run_report import RunReport
+from stream.reporting.runs import LearnerRun
 from stream.reporting.tables import series_of
 from stream.settings.definitions import Settings
 from stream.settings.sources import load_settings
@@ -52,7 +52,7 @@ DECISIONS = st.lists(
 def curve(decisions: list[TimedDecision]) -> tuple[DelayedPoint, ...]:
     settlements = Settlements()
     assert list(settlements.take(life.example() for life in decisions)) == [life.example() for life in decisions]
-    return settlements.curve([life.decided_ms for life in decisions])
+    return settlements.curve([life.decided_ms for life in decisions]).points
 
 
 @given(DECISIONS)
@@ -83,7 +83,7 @@ def test_delayed_curve_excludes_outcomes_after_the_last_decision() -> None:
     last = curve(decisions)[-1]
     assert last == DelayedPoint(decided=4, matched=1, mistakes=0, expired=0, unmatched=1)
     assert (last.outstanding, last.error_rate) == (2, 0.0)
-    assert Settlements().curve([]) == ()
+    assert Settlements().curve([]).points == ()
 
 
 def settings_with(**given: Any) -> Settings:
@@ -147,11 +147,11 @@ def test_curve_and_error_agree_with_rivers_delayed_progressive_validation(name: 
     assert by_answers.keys() == set(range(1, 401))
 
     report = run_embedded(resolve_run(settings, name, rounds.data))
-    last = report.delayed[-1]
+    last = report.delayed.points[-1]
     assert (last.decided, report.ledger.matched) == (400, 400)
     assert 0 < last.outstanding < 100
     assert report.errors.error_rate == pytest.approx(by_answers[400], abs=1e-12), "after all feedback is revealed"
-    for point in report.delayed:
+    for point in report.delayed.points:
         if point.matched:
             assert point.error_rate == pytest.approx(by_answers[point.matched], abs=1e-12)
 
@@ -159,18 +159,16 @@ def test_curve_and_error_agree_with_rivers_delayed_progressive_validation(name: 
 def test_run_with_lost_feedback_has_a_chart_of_expired_decisions() -> None:
     settings = settings_with(loss=0.5, window="1s", learner=["late-ucb"], delay="fixed:75ms")
     report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
-    last = report.delayed[-1]
+    last = report.delayed.points[-1]
     assert last.matched + last.outstanding + last.expired == 400
     assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of the older decisions have expired"
-    assert report.as_json()["delayed"] == {
-        **last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate,
-    }  # fmt: skip
+    assert report.to_dict()["delayed"] == last.as_json()
     captions = captions_of(report)
     assert {"Error known so far", "Expired"} < captions.keys()
     assert f"At the last decision, {last.outstanding} were outstanding" in captions["Error known so far"]
 
 
-def captions_of(report: RunReport) -> dict[str, str]:
+def captions_of(report: LearnerRun) -> dict[str, str]:
     names, found = ["late-ucb"], series_of([report])
     return {chart.title: chart.caption for chart in (*error_charts(names, found), *time_charts(names, found))}
 
@@ -179,4 +177,4 @@ def test_run_without_lost_feedback_has_no_chart_of_expired_decisions() -> None:
     settings = settings_with(learner=["late-ucb"], events=50)
     report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     assert "Expired" not in captions_of(report)
-    assert np.isfinite(report.delayed[-1].error_rate)
+    assert np.isfinite(report.delayed.points[-1].error_rate)

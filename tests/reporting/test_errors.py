@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from stream.measures import errors
 from stream.measures.errors import CURVE_POINTS_MAX, ErrorCurve, Errors, constant_error_rate, evaluate, half_width
-from stream.measures.latencies import summarise_delays
-from stream.reporting import run_report as run_report_module
-from stream.reporting import tables
-from stream.reporting.run_report import RunReport
+from stream.measures.latencies import Delays, summarise_delays
+from stream.reporting import runs, tables
+from stream.reporting.runs import LearnerRun
 from stream.reporting.tables import comparison, duration, labels, percent
 from stream.wire.ledger import Ledger
 
@@ -39,11 +38,11 @@ BALANCED = Ledger(
 MISTAKES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=2000)
 
 
-def run_report(**changes: Any) -> RunReport:
+def run_report(**changes: Any) -> LearnerRun:
     fields: dict[str, Any] = {
         "data": "optdigits",
         "learner": "banditron",
-        "params": {"gamma": 0.05},
+        "parameters": {"gamma": 0.05},
         "seed": 1,
         "events": 100,
         "classes": 10,
@@ -56,7 +55,7 @@ def run_report(**changes: Any) -> RunReport:
         "wall_s": 0.5,
         "settings": {"delay": "fixed:10s", "loss": 0.02},
     }
-    return RunReport(**(fields | changes))
+    return LearnerRun(**(fields | changes))
 
 
 def errors_of(mistakes: list[tuple[bool, bool]]) -> Errors:
@@ -67,7 +66,7 @@ def errors_of(mistakes: list[tuple[bool, bool]]) -> Errors:
 
 
 def test_doctests_pass() -> None:
-    assert [doctest.testmod(module).failed for module in (errors, run_report_module, tables)] == [0, 0, 0]
+    assert [doctest.testmod(module).failed for module in (errors, runs, tables)] == [0, 0, 0]
 
 
 @given(MISTAKES)
@@ -127,7 +126,7 @@ def test_run_without_decisions_has_no_error_rates() -> None:
 
 def test_delays_are_summarised_by_quantiles() -> None:
     delays = summarise_delays(np.arange(101))
-    assert delays == (50.0, 90.0, 99.0, 100.0)
+    assert delays == Delays(50.0, 90.0, 99.0, 100.0)
     assert summarise_delays([]) is None
 
 
@@ -144,11 +143,11 @@ def test_json_starts_with_the_documented_keys_in_order() -> None:
         "error_rate_last_fifth", "greedy_error_rate", "updates", "ledger_ok", "state_sha256", "virtual_s", "wall_s",
         "events_per_s", "report"
     ]  # fmt: skip
-    assert list(run_report().as_json())[: len(promised)] == promised
+    assert list(run_report().to_dict())[: len(promised)] == promised
 
 
 def test_counts_in_the_json_equal_the_ledger_and_the_errors() -> None:
-    found = run_report(report="run.html").as_json()
+    found = run_report(page="run.html").to_dict()
     expected = {
         "decided": 100,
         "matched": 80,
@@ -172,7 +171,7 @@ def test_counts_in_the_json_equal_the_ledger_and_the_errors() -> None:
 
 
 def test_json_reports_an_unbalanced_ledger() -> None:
-    assert run_report(ledger=BALANCED._replace(expired=16)).as_json()["ledger_ok"] is False
+    assert run_report(ledger=BALANCED._replace(expired=16)).to_dict()["ledger_ok"] is False
 
 
 def test_json_of_a_run_without_decisions_is_strict_json() -> None:
@@ -182,7 +181,7 @@ def test_json_of_a_run_without_decisions_is_strict_json() -> None:
         wall_s=0.0,
         settings={"until": math.inf, "path": object, "list": (1, np.float64(0.5))},
     )
-    text = json.dumps(report.as_json(), allow_nan=False)
+    text = json.dumps(report.to_dict(), allow_nan=False)
     found = json.loads(text)
     assert (found["error_rate"], found["events_per_s"], found["constant_error_rate"]) == (None, None, None)
     assert found["settings"]["list"] == [1, 0.5]
@@ -223,16 +222,16 @@ def test_rare_outcome_has_a_column_only_if_it_occurs(outcome: str) -> None:
 
 def test_labels_distinguish_runs_of_a_learner_by_their_parameters() -> None:
     reports = [
-        run_report(params={"gamma": 0.05, "a": 1.0}),
-        run_report(params={"gamma": 0.0078125, "a": 1.0}),
-        run_report(learner="perceptron", params={}),
+        run_report(parameters={"gamma": 0.05, "a": 1.0}),
+        run_report(parameters={"gamma": 0.0078125, "a": 1.0}),
+        run_report(learner="perceptron", parameters={}),
     ]
     assert labels(reports) == ("banditron gamma=0.05", "banditron gamma=0.0078125", "perceptron")
 
 
 def test_labels_of_equal_runs_are_numbered() -> None:
     assert labels([run_report(), run_report()]) == ("banditron #1", "banditron #2")
-    found = labels([run_report(), run_report(), run_report(params={"gamma": 0.1})])
+    found = labels([run_report(), run_report(), run_report(parameters={"gamma": 0.1})])
     assert len(set(found)) == 3
 
 

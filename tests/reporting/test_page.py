@@ -11,19 +11,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from stream.estimating.arms import ArmComparison, ArmCount
-from stream.estimating.challengers import ChallengerComparison, ChallengerEstimate
 from stream.estimating.intervals import Interval
-from stream.estimating.live import LiveEstimates, LivePoint
-from stream.estimating.running import LiveEstimate
-from stream.estimating.survey import Flag
+from stream.estimating.live_results import (
+    ArmComparison,
+    ArmCount,
+    Bounds,
+    ChallengerComparison,
+    ChallengerEstimate,
+    Flag,
+    LiveEstimate,
+    LiveEstimates,
+    LivePoint,
+)
 from stream.measures.errors import ErrorCurve
 from stream.measures.latencies import Delays
 from stream.reporting import tables
 from stream.reporting.page import page, title_of
 from stream.reporting.pages import INDEX, add_page, write_page
-from stream.reporting.run_report import RunReport
+from stream.reporting.runs import LearnerRun
 from stream.wire.ledger import Ledger
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -65,7 +72,7 @@ class Reader(HTMLParser):
         return [attributes for found, attributes in self.elements if found == tag]
 
 
-def run_report(learner: str = "banditron", errors: tuple[float, float] = (0.9, 0.1), **changes: Any) -> RunReport:
+def run_report(learner: str = "banditron", errors: tuple[float, float] = (0.9, 0.1), **changes: Any) -> LearnerRun:
     events = changes.get("events", 1000)
     rates = np.linspace(*errors, events)
     wrong = np.random.default_rng(len(learner)).random(events) < rates
@@ -75,7 +82,7 @@ def run_report(learner: str = "banditron", errors: tuple[float, float] = (0.9, 0
     fields: dict[str, Any] = {
         "data": "optdigits",
         "learner": learner,
-        "params": {"gamma": 0.05},
+        "parameters": {"gamma": 0.05},
         "seed": 1,
         "events": events,
         "classes": 10,
@@ -104,7 +111,7 @@ def run_report(learner: str = "banditron", errors: tuple[float, float] = (0.9, 0
         },
         "delays": Delays(9_900.0, 36_000.0, 103_000.0, 250_000.0),
     }
-    return RunReport(**(fields | changes))
+    return LearnerRun(**(fields | changes))
 
 
 THREE_REPORTS = [run_report("perceptron", (0.3, 0.05), full_information=True), run_report(), run_report("soba-diag")]
@@ -126,7 +133,7 @@ def test_page_summarizes_the_run_in_one_sentence() -> None:
         ([run_report("a"), run_report("b", settings={"delay": "none"})], "a and b on optdigits"),
     ],
 )
-def test_title_names_data_set_and_delay(reports: list[RunReport], title: str) -> None:
+def test_title_names_data_set_and_delay(reports: list[LearnerRun], title: str) -> None:
     assert title_of(reports) == title
 
 
@@ -152,10 +159,10 @@ def test_page_shows_the_results_settings_parameters_and_command() -> None:
 
 
 def test_page_and_json_show_the_number_of_drift_alarms() -> None:
-    alarmed = run_report("stack-igw", drift_alarms=1_207)
+    alarmed = run_report("stack-igw", drift_alholdout=1_207)
     assert "1,207" in Reader(page([alarmed])).text
     assert "1,207" not in Reader(page([run_report("stack-igw")])).text
-    assert [report.as_json()["drift_alarms"] for report in (alarmed, run_report())] == [1_207, 0]
+    assert [report.to_dict()["drift_alarms"] for report in (alarmed, run_report())] == [1_207, 0]
 
 
 def test_page_loads_no_resources_and_runs_only_its_own_script() -> None:
@@ -202,11 +209,11 @@ def test_external_text_is_escaped_everywhere() -> None:
             run_report(
                 hostile,
                 data=hostile,
-                params={hostile: hostile},
+                parameters={hostile: hostile},
                 settings={hostile: {hostile: [hostile]}, "delay": hostile, "command": hostile},
                 state_sha256=hostile,
             ),
-            run_report(hostile, params={hostile: 1}, settings={"command": "other"}),
+            run_report(hostile, parameters={hostile: 1}, settings={"command": "other"}),
         ]
     )
     assert len(Reader(content).all("script")) == 3
@@ -381,7 +388,7 @@ def test_other_files_in_the_folder_are_not_changed(tmp_path: Path) -> None:
 
 def test_line_breaks_are_possible_between_parameters() -> None:
     many = {f"parameter_{number}": "theory" for number in range(12)}
-    content = page([run_report(params=many)])
+    content = page([run_report(parameters=many)])
     assert "<span>parameter_0 = theory,</span> <span>parameter_1 = theory,</span>" in content
     assert "<span>parameter_11 = theory</span></td>" in content
 
@@ -399,7 +406,7 @@ def test_ledger_of_a_replayed_log_includes_unmatched_decisions() -> None:
 
 def test_page_shows_requested_policy_estimates() -> None:
     one = LiveEstimate("ips", 0.25, Interval(0.125, 0.375), Interval(0.0625, 0.5))
-    path = (LivePoint(500, 0.2, Interval(0.0, 0.75), 0.15), LivePoint(1000, 0.25, Interval(0.0625, 0.5), 0.1))
+    path = (LivePoint(500, 0.2, 0.0, 0.75, 0.15), LivePoint(1000, 0.25, 0.0625, 0.5, 0.1))
     flag = Flag("outcome-missing", "5 of 1,005 settled decisions have no outcome")
     found = LiveEstimates(1000, 5, 0, 200.0, 10.0, 0.1, (flag,), (one, LiveEstimate("snips", None, None, None)), path)
     content = page([run_report("late-ucb", estimate=found), run_report("soba", estimate=found), run_report()])
@@ -418,13 +425,13 @@ def test_estimate_without_settled_decisions_has_no_figure() -> None:
 
 
 COMPARED = ArmComparison(
-    0.05, ArmCount(950, 570, 12), ArmCount(50, 20, 3), Interval(0.0625, 0.375), shares_differ=False, waiting=7
+    0.05, ArmCount(950, 570, 12), ArmCount(50, 20, 3), Bounds(0.0625, 0.375), shares_differ=False, waiting=7
 )
 
 
 def test_page_compares_each_learner_with_its_holdout() -> None:
-    begun = COMPARED._replace(learner=ArmCount(0, 0, 0), holdout=ArmCount(0, 0, 0), waiting=3)
-    text = Reader(page([run_report("soba", arms=COMPARED), run_report("late-ucb", arms=begun)])).text
+    begun = replace(COMPARED, learner=ArmCount(0, 0, 0), holdout=ArmCount(0, 0, 0), waiting=3)
+    text = Reader(page([run_report("soba", holdout=COMPARED), run_report("late-ucb", holdout=begun)])).text
     assert "soba +0.200 +0.062 to +0.375 570 of 950 = 0.600 20 of 50 = 0.400" in text
     assert "late-ucb – – – –" in text
     assert "Learner and holdout" not in Reader(page(THREE_REPORTS)).text
@@ -432,7 +439,7 @@ def test_page_compares_each_learner_with_its_holdout() -> None:
 
 CHALLENGED = ChallengerComparison(
     "banditron", 1_000, 0.5, 3, 7,
-    (ChallengerEstimate("late-ucb", 0.75, 0.7, Interval(0.5, 0.875), Interval(-0.125, 0.25)),),
+    (ChallengerEstimate("late-ucb", 0.75, 0.7, Bounds(0.5, 0.875), Bounds(-0.125, 0.25)),),
 )  # fmt: skip
 
 
@@ -444,6 +451,6 @@ def test_page_shows_the_estimates_of_the_challengers() -> None:
 
 @pytest.mark.parametrize("shares_differ", [False, True])
 def test_page_warns_if_the_holdout_share_differs_from_the_setting(shares_differ: bool) -> None:
-    reader = Reader(page([run_report("soba", arms=COMPARED._replace(shares_differ=shares_differ))]))
+    reader = Reader(page([run_report("soba", holdout=replace(COMPARED, shares_differ=shares_differ))]))
     warnings = [element for element in reader.all("p") if element.get("class") == "warning"]
     assert len(warnings) == shares_differ

@@ -3,33 +3,34 @@
 import json
 import math
 import re
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from stream.measures.errors import SharePoint
+from stream.measures.errors import MistakeCurve, ShareCurve
 from stream.measures.latencies import LatencyCounts
 from stream.reporting.charts import Axis, Chart, Level, Line, Mark, chart_json
 from stream.reporting.ledger_flow import flow_words, ledger_flow
 from stream.reporting.page import page
 from stream.reporting.run_charts import error_charts, time_charts
-from stream.reporting.run_report import RunReport
+from stream.reporting.runs import LearnerRun
 from stream.reporting.tables import comparison, labels, series_of
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 from tests.reporting.test_page import Reader, run_report
 
 
-def of_seed(seed: int, error: float = 0.5, learner: str = "banditron") -> RunReport:
+def of_seed(seed: int, error: float = 0.5, learner: str = "banditron") -> LearnerRun:
     """The report for a run with a given seed and a constant error rate."""
     report = run_report(learner, seed=seed, settings={"seed": seed, "command": f"--seed {seed}", "window": "10s"})
-    points = [point._replace(error_rate=error, window_error_rate=error) for point in report.errors.points]
-    return replace(report, errors=report.errors._replace(error_rate=error, points=tuple(points)))
+    events, window = range(100, 1_001, 10), report.errors.window_events
+    curve = MistakeCurve(tuple(events), tuple(round(error * n) for n in events), (round(error * window),) * len(events))
+    return replace(report, errors=replace(report.errors, error_rate=error, curve=curve))
 
 
-def charts(reports: list[RunReport]) -> dict[str, Chart]:
+def charts(reports: list[LearnerRun]) -> dict[str, Chart]:
     found = series_of(reports)
     names = labels([series.first for series in found])
     return {chart.key: chart for chart in (*error_charts(names, found), *time_charts(names, found))}
@@ -119,7 +120,7 @@ def test_identical_lines_are_merged() -> None:
 def test_exploration_and_latency_have_charts_only_if_they_are_known() -> None:
     known = replace(
         of_seed(1),
-        exploration=(SharePoint(50, 0.5), SharePoint(1000, 0.0)),
+        exploration=ShareCurve((50, 1000), (0.5, 0.0)),
         latency_counts=LatencyCounts("decision", Sketch({1: 3, 6: 1})),
     )
     found = charts([known])

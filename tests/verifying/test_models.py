@@ -18,8 +18,8 @@ import orjson
 import pytest
 
 from consumers.learner.program import LearnerProgram
+from onebit.models import time_ms
 from onebit.simulation.faulty_broker import FaultyBroker
-from onebit.use_cases.models import time_ms
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import registered

@@ -1,94 +1,30 @@
-"""Run the pipeline for each learner and seed, embedded or on Kafka.
+"""Parallel embedded runs, in worker processes.
 
-Parallel embedded runs are executed by worker processes. The main process distributes the runs and receives messages:
+The main process distributes the runs and receives messages:
 
     main process   a run's index in the list        →  a worker
-    a worker       Progress, LogRecord, ..., finally RunReport or Failed  →  main process
+    a worker       Progress, LogRecord, ..., finally LearnerRun or Failed  →  main process
 
 Except for the wall time, a report depends only on settings and data, not on the process.
 """
 
 import logging
 import multiprocessing
-import os
 import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
 
 from onebit.runs.embedded import RunInterruptedError, interruption, run_embedded
-from onebit.runs.plan import Chosen, Run, choose_learners
-from producers.datasets.log import LogDataset
-from producers.datasets.logs.streams import STDIN
+from onebit.runs.plan import Run
 from stream.errors import ExitCode, OnebitError
 from stream.programs.process import Progress, ShowProgress, ignore, logger
-from stream.reporting.run_report import RunReport
-from stream.settings.definitions import Settings, SettingsError
-
-
-def run_all_embedded(
-    settings: Settings, *, seeds: int = 1, jobs: int | None = None, command: str = "", show: ShowProgress = ignore
-) -> list[RunReport]:
-    """Run each learner with N consecutive seeds in virtual time.
-
-    Args:
-        settings: The settings for the runs, including the first seed.
-        seeds: Number of runs per learner.
-        jobs: Number of parallel runs, each in its own process. None means one run per core, or one at a time for short
-            runs and logs.
-        command: The command line, for the reports.
-        show: Called at intervals with the progress of each run.
-
-    Raises:
-        SettingsError: settings contradict each other, or do not match the data.
-        RunInterruptedError: Ctrl-C interrupted the runs.
-    """
-    chosen = choose_learners(settings)
-    runs = chosen.runs(command, seeds)
-    seconds = [one_s for one_s in chosen.seconds for _ in range(seeds)]
-    is_log = isinstance(chosen.dataset, LogDataset)
-    if (at_once := jobs_of(jobs, seconds, os.cpu_count() or 1, is_log=is_log)) > 1:
-        longest_first = sorted(range(len(seconds)), key=lambda place: -seconds[place])
-        return run_side_by_side(runs, longest_first, at_once, show)
-    return [run_embedded(run, show) for run in runs]
-
-
-def run_all_on_kafka(
-    settings: Settings,
-    *,
-    command: str = "",
-    stop: Callable[[], bool] = lambda: False,
-    show: ShowProgress = ignore,
-) -> list[RunReport]:
-    """Run the learners on Kafka, one after another, with each program in its own process.
-
-    Args:
-        settings: The settings for the runs.
-        command: The command line, for the reports.
-        stop: Returns whether to stop.
-        show: Called at intervals with the progress of each run.
-
-    Raises:
-        SettingsError: settings contradict each other or do not match the data, or the topics are in use.
-        ProgramEndedError: a program ended early.
-        RunStoppedError: the run was stopped.
-    """
-    if settings.data == STDIN:
-        raise SettingsError(
-            "--data -: in a run on Kafka, several programs read the log; use a file instead of standard input"
-        )
-    chosen: Chosen = choose_learners(settings)
-    from onebit.runs.on_kafka import run_on_kafka  # deferred: an embedded run does not need a Kafka client
-
-    return [
-        run_on_kafka(chosen.settings, name, chosen.dataset, command, stop, show) for name in chosen.settings.learner
-    ]
-
+from stream.reporting.runs import LearnerRun
 
 PROCESSES_FROM_S = 5.0
 """By default, runs are parallel only if they take at least this long in total. Starting a process takes two seconds."""
@@ -116,14 +52,11 @@ class WorkerLostError(OnebitError):
     exit_code = ExitCode.CRASHED
 
 
-def run_side_by_side(
-    runs: Sequence[Run], order: Sequence[int], jobs: int, show: ShowProgress = ignore
-) -> list[RunReport]:
-    """Run in parallel processes and return the reports in the order of the runs.
+def run_in_processes(runs: Sequence[Run], jobs: int, show: ShowProgress = ignore) -> list[LearnerRun]:
+    """Run in parallel processes, the longest runs first, and return the reports in the order of the runs.
 
     Args:
         runs: The runs.
-        order: Indices into `runs` in starting order, with the longest runs first.
         jobs: Number of processes.
         show: Called at intervals with the progress of each run.
 
@@ -131,9 +64,9 @@ def run_side_by_side(
         RunInterruptedError: Ctrl-C interrupted the runs.
         WorkerLostError: a process was killed.
     """
-    waiting = deque(order)
-    reports: dict[int, RunReport] = {}
-    with _workers(min(jobs, len(order))) as workers:
+    waiting = deque(sorted(range(len(runs)), key=lambda place: -runs[place].estimated_s))
+    reports: dict[int, LearnerRun] = {}
+    with _workers(min(jobs, len(runs))) as workers:
 
         def begin(worker: _Worker) -> None:
             if waiting:
@@ -143,7 +76,7 @@ def run_side_by_side(
             for worker in workers:
                 worker.send(tuple(runs))
                 begin(worker)
-            while len(reports) < len(order):
+            while len(reports) < len(runs):
                 for worker in _ready_workers(workers):
                     report = worker.listen(show)
                     if report is not None:
@@ -154,7 +87,7 @@ def run_side_by_side(
             if not interrupted:
                 raise
             raise RunInterruptedError("; ".join(interrupted)) from None
-    return [reports[place] for place in range(len(order))]
+    return [reports[place] for place in range(len(runs))]
 
 
 class Failed(NamedTuple):
@@ -187,14 +120,14 @@ class _Worker:
         self.place, self.name, self.progress = place, name, None
         self.send(place)
 
-    def listen(self, show: ShowProgress) -> RunReport | None:
+    def listen(self, show: ShowProgress) -> LearnerRun | None:
         """Receive the next message: return a report, raise an error, or forward anything else."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
             raise self._lost() from None
         match message:
-            case RunReport():
+            case LearnerRun():
                 self.progress = None
                 return message
             case Failed():
@@ -250,7 +183,7 @@ def _work(connection: Connection) -> None:
             sender.send(_run(runs[connection.recv()], sender))
 
 
-def _run(run: Run, sender: "_Sender") -> RunReport | Failed:
+def _run(run: Run, sender: "_Sender") -> LearnerRun | Failed:
     try:
         return run_embedded(run, sender.send)
     except Exception as error:  # raised again in the main process
@@ -277,7 +210,7 @@ class _Sender(logging.Handler):
         self._connection = connection
         self._sending = threading.Lock()  # notices about slow operations come from another thread
 
-    def send(self, message: Progress | logging.LogRecord | RunReport | Failed) -> None:
+    def send(self, message: Progress | logging.LogRecord | LearnerRun | Failed) -> None:
         """Send a message."""
         with self._sending:
             self._connection.send(message)

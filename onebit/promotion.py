@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from consumers.live_estimates import TopicReader, challenger_estimator, challenger_lines
+from consumers.live_estimates import TopicReader, challenger_estimator
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import Broker
 from stream.programs.connection import Connected, connected
 from stream.programs.process import announce, every
 from stream.recovery.recover import pipeline_settings
+from stream.reporting.live_results import challenger_lines
 from stream.settings.definitions import Settings, SettingsError
 from stream.task.stored_settings import restored_settings
 from stream.wire.codec import promotion_headers

@@ -1,1 +1,0 @@
-"""Use cases of the commands. Each receives settings, returns a report and prints nothing."""
