@@ -70,7 +70,7 @@ class LearnerRun(Struct, frozen=True, kw_only=True):
     state_sha256: str
     virtual_s: float  # duration according to the broker's clock
     wall_s: float
-    settings: Mapping[str, object]  # effective settings by name; `command` is the command line
+    settings: Mapping[str, Any]  # effective settings by name; `command` is the command line
     full_information: bool = False  # True if the learner learns from the true class
     delays: Delays | None = None
     constant_error_rate: Rate = math.nan  # error of always choosing the most frequent class; nan if unknown

@@ -159,7 +159,7 @@ def test_page_shows_the_results_settings_parameters_and_command() -> None:
 
 
 def test_page_and_json_show_the_number_of_drift_alarms() -> None:
-    alarmed = run_report("stack-igw", drift_alholdout=1_207)
+    alarmed = run_report("stack-igw", drift_alarms=1_207)
     assert "1,207" in Reader(page([alarmed])).text
     assert "1,207" not in Reader(page([run_report("stack-igw")])).text
     assert [report.to_dict()["drift_alarms"] for report in (alarmed, run_report())] == [1_207, 0]
