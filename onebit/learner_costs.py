@@ -25,7 +25,7 @@ can only slow a part down."""
 SEED = 1
 
 
-class Event(NamedTuple):
+class SampleEvent(NamedTuple):
     """A row's features and known outcome, and the uniform draws for its event."""
 
     x: Features
@@ -34,14 +34,16 @@ class Event(NamedTuple):
     v: float
 
 
-def first_events(dataset: Dataset) -> list[Event]:
+def first_events(dataset: Dataset) -> list[SampleEvent]:
     """Return the first rows of a data set as events."""
     action, update = Draws(SEED, Purpose.ACTION), Draws(SEED, Purpose.UPDATE)
     ids = [dataset.event_id(row) for row in range(min(dataset.rows, ROWS_SAMPLED))]
-    return [Event(dataset.row(row).x, dataset.known_of(one), action(one), update(one)) for row, one in enumerate(ids)]
+    return [
+        SampleEvent(dataset.row(row).x, dataset.known_of(one), action(one), update(one)) for row, one in enumerate(ids)
+    ]
 
 
-def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] = time.process_time) -> float:
+def event_us(learner: Learner, events: list[SampleEvent], clock: Callable[[], float] = time.process_time) -> float:
     """Return the time per event, in microseconds, that predict, observe and update take when called from Python.
 
     Args:
@@ -59,13 +61,13 @@ def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] =
     return 1e6 * spent_s / size
 
 
-def _part_s(learner: Learner, events: list[Event], start: int, size: int, clock: Callable[[], float]) -> float:
+def _part_s(learner: Learner, events: list[SampleEvent], start: int, size: int, clock: Callable[[], float]) -> float:
     started_s = clock()
     _learn(learner, events, start, size)
     return clock() - started_s
 
 
-def _learn(learner: Learner, events: list[Event], start: int, size: int) -> None:
+def _learn(learner: Learner, events: list[SampleEvent], start: int, size: int) -> None:
     for number in range(start, start + size):
         x, known, u, v = events[number % len(events)]
         decision = learner.predict(x, u)
@@ -153,7 +155,7 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
 
 
 def _measured(
-    name: str, size: Size, parameters: Mapping[str, Any], cost: Cost, events: list[Event]
+    name: str, size: Size, parameters: Mapping[str, Any], cost: Cost, events: list[SampleEvent]
 ) -> tuple[float | None, str]:
     """Return the time per event in microseconds, or the reason why the learner was not measured."""
     estimate_s = cost.flops_per_event / FLOPS_PER_S

@@ -20,7 +20,7 @@ from consumers.monitor.pending import in_sample
 from consumers.monitor.policies import Contexts, Policies
 from consumers.monitor.state import PartitionState, decode, encode, hash_of
 from consumers.monitor.verdict import Condition, Intake, Seen, Verdict, judge
-from consumers.monitor.windows import RECENT_MS, SHOWN_MS, Counts, total_windows
+from consumers.monitor.windows import RECENT_MS, SHOWN_MS, DecisionCounts, total_windows
 from stream.estimating.evaluation import WEIGHTS_OFF_ONE
 from stream.estimating.live import live_weight_flags
 from stream.estimating.running import RunningEstimate
@@ -382,10 +382,10 @@ class Dashboard:
         return behind
 
     def _classes(self) -> list[dict[str, Any]]:
-        together: dict[int, Counts] = {}
+        together: dict[int, DecisionCounts] = {}
         for state in self._states.values():
             for action, counts in state.classes.items():
-                together[action] = together.get(action, Counts()) + counts
+                together[action] = together.get(action, DecisionCounts()) + counts
         decided = sum(counts.decided for counts in together.values())
         shown = sorted(together.items(), key=lambda item: (-item[1].decided, item[0]))[:CLASSES_SHOWN]
         return [
@@ -401,7 +401,7 @@ class Dashboard:
     def _partition(self, partition: int) -> dict[str, Any]:
         state, step = self._states.get(partition), self._last.get(partition)
         lag = self._lag(partition)
-        recent = Counts() if state is None else state.windows.since(self._clock.now_ms() - RECENT_MS)
+        recent = DecisionCounts() if state is None else state.windows.since(self._clock.now_ms() - RECENT_MS)
         ledger = Ledger() if step is None else step.ledger
         return {
             "partition": partition,

@@ -17,7 +17,7 @@ import xxhash
 from consumers.monitor.latencies import Latencies
 from consumers.monitor.pending import PendingDecisions, Settled, in_sample
 from consumers.monitor.policies import Contexts, Policies
-from consumers.monitor.windows import Counts, Windows, as_lists, from_lists
+from consumers.monitor.windows import DecisionCounts, Windows, as_lists, from_lists
 from stream.telemetry.sketch import Sketch
 from stream.wire.codec import MalformedError, decode_example, decode_prediction
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
@@ -54,7 +54,7 @@ class PartitionState:
         self._policies = policies or Policies()
         self.next_offset: dict[str, int] = {}  # offset of the next record to read, by topic
         self.windows = Windows()
-        self.classes: dict[int, Counts] = {}
+        self.classes: dict[int, DecisionCounts] = {}
         self.delays = Sketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys, self._policies.comparisons())
@@ -92,7 +92,9 @@ class PartitionState:
     def _take_prediction(self, record: Record, number: int, contexts: Contexts) -> None:
         prediction, context_offset = decode_prediction(record)
         decision = prediction.decision
-        self._count(record, decision.action, Counts(decided=1, explored=int(decision.action != decision.greedy)))
+        self._count(
+            record, decision.action, DecisionCounts(decided=1, explored=int(decision.action != decision.greedy))
+        )
         self.latencies.answer(context_offset, record.append_ms)
         context = contexts.get((record.partition, context_offset))
         weights = partial(self._policies.weights, record, prediction, context)
@@ -102,21 +104,21 @@ class PartitionState:
         example = decode_example(record)
         self._weigh(self.pending.settle(number, example, record.append_ms))
         if example.outcome is Outcome.MATCHED:
-            self._count(record, example.action, Counts(matched=1, rewards=int(example.reward or 0)))
+            self._count(record, example.action, DecisionCounts(matched=1, rewards=int(example.reward or 0)))
             if example.delay_ms is not None:
                 self.delays.add(example.delay_ms)
         elif example.outcome is Outcome.EXPIRED:
-            self._count(record, example.action, Counts(expired=1))
+            self._count(record, example.action, DecisionCounts(expired=1))
 
     def _weigh(self, settled: Settled | None) -> None:
         if settled is not None:
             append_ms, weight, reward = settled
-            self.windows.add(append_ms, Counts(0, 0, 0, 0, 0, 1, weight, weight * weight, weight * reward))
+            self.windows.add(append_ms, DecisionCounts(0, 0, 0, 0, 0, 1, weight, weight * weight, weight * reward))
 
-    def _count(self, record: Record, action: int, counts: Counts) -> None:
+    def _count(self, record: Record, action: int, counts: DecisionCounts) -> None:
         self.windows.add(record.append_ms, counts)
         if action in self.classes or len(self.classes) < CLASSES_MAX:
-            self.classes[action] = self.classes.get(action, Counts()) + counts
+            self.classes[action] = self.classes.get(action, DecisionCounts()) + counts
 
     def _take_letter(self, record: Record) -> None:
         headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}

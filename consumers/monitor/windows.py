@@ -20,7 +20,7 @@ Z = 1.959964
 """The 97.5th percentile of the normal distribution."""
 
 
-class Counts(NamedTuple):
+class DecisionCounts(NamedTuple):
     """Counts of decisions, in a time window or for a class."""
 
     decided: int = 0
@@ -33,11 +33,11 @@ class Counts(NamedTuple):
     weight_squares: float = 0.0  # Σ w²
     weighted_rewards: float = 0.0  # Σ w reward
 
-    def __add__(self, other: object) -> "Counts":
+    def __add__(self, other: object) -> "DecisionCounts":
         """Add two counts."""
-        if not isinstance(other, Counts):
+        if not isinstance(other, DecisionCounts):
             return NotImplemented
-        return Counts(*map(add, self, other))
+        return DecisionCounts(*map(add, self, other))
 
     @property
     def error(self) -> "Share | None":
@@ -87,27 +87,27 @@ def share(count: float, n: float) -> Share | None:
 class Windows:
     """Counts per time window; only the most recent windows are stored."""
 
-    def __init__(self, counts: Mapping[int, Counts] | None = None) -> None:
-        self.counts: dict[int, Counts] = dict(counts or {})  # counts by the start of the window in ms
+    def __init__(self, counts: Mapping[int, DecisionCounts] | None = None) -> None:
+        self.counts: dict[int, DecisionCounts] = dict(counts or {})  # counts by the start of the window in ms
 
-    def add(self, append_ms: int, counts: Counts) -> None:
+    def add(self, append_ms: int, counts: DecisionCounts) -> None:
         """Add a record's counts at this append time."""
         start_ms = window_start(append_ms)
-        self.counts[start_ms] = self.counts.get(start_ms, Counts()) + counts
+        self.counts[start_ms] = self.counts.get(start_ms, DecisionCounts()) + counts
         if len(self.counts) > WINDOWS_MAX:
             del self.counts[min(self.counts)]
 
-    def since(self, start_ms: int) -> Counts:
+    def since(self, start_ms: int) -> DecisionCounts:
         """Return the sum of the windows that start at `start_ms` or later."""
-        return sum((counts for at_ms, counts in self.counts.items() if at_ms >= start_ms), start=Counts())
+        return sum((counts for at_ms, counts in self.counts.items() if at_ms >= start_ms), start=DecisionCounts())
 
 
 def total_windows(parts: Iterable[Windows]) -> Windows:
     """Merge the windows from all partitions."""
-    together: dict[int, Counts] = {}
+    together: dict[int, DecisionCounts] = {}
     for part in parts:
         for start_ms, counts in part.counts.items():
-            together[start_ms] = together.get(start_ms, Counts()) + counts
+            together[start_ms] = together.get(start_ms, DecisionCounts()) + counts
     return Windows({start_ms: together[start_ms] for start_ms in sorted(together)[-WINDOWS_MAX:]})
 
 
@@ -120,11 +120,11 @@ def window_start(append_ms: int) -> int:
     return append_ms - append_ms % WINDOW_MS
 
 
-def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[float]]:
+def as_lists(counts: Mapping[int, DecisionCounts]) -> list[Sequence[float]]:
     """Return counts as lists for JSON. Each list starts with the key of its counts."""
     return [[number, *values] for number, values in sorted(counts.items())]
 
 
-def from_lists(rows: Iterable[Sequence[Any]]) -> dict[int, Counts]:
+def from_lists(rows: Iterable[Sequence[Any]]) -> dict[int, DecisionCounts]:
     """Restore the counts from the lists that `as_lists` returns."""
-    return {row[0]: Counts(*row[1:]) for row in rows}
+    return {row[0]: DecisionCounts(*row[1:]) for row in rows}

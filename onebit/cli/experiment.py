@@ -12,8 +12,7 @@ from onebit.experiments import commands as use_case
 from onebit.experiments.commands import Sizes, Written
 from onebit.experiments.definition import read_experiment, shipped
 from onebit.experiments.report import PAGE
-from onebit.experiments.runner import Progress as HowFar
-from onebit.experiments.runner import Refused
+from onebit.experiments.runner import ExperimentProgress, Refused
 from stream.errors import ExitCode
 from stream.programs.process import announce, every, warn
 from stream.reporting.tables import duration, percent
@@ -125,7 +124,7 @@ class _Shown:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._last: HowFar | None = None
+        self._last: ExperimentProgress | None = None
         self._announce = every(LINE_INTERVAL_MS, self._line)
         self._bar: Progress | None = None
         if err.is_terminal:
@@ -134,7 +133,7 @@ class _Shown:
             self._bar.start()
         self._tasks: dict[str, TaskID] = {}
 
-    def show(self, far: HowFar) -> None:
+    def show(self, far: ExperimentProgress) -> None:
         """Show a completed run, or the start of a sweep."""
         self._last = far
         if self._bar is None:
@@ -157,7 +156,7 @@ class _Shown:
             announce(f"{self._name} {self._last.sweep}: {self._figures(self._last)}")
 
     @staticmethod
-    def _figures(far: HowFar) -> str:
+    def _figures(far: ExperimentProgress) -> str:
         figures = f"{far.done:,} of {far.of:,} runs  ETA {duration(far.left_s)}"
         if far.job is None or far.error is None:
             return figures

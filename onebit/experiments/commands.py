@@ -10,7 +10,7 @@ from onebit.experiments.opponents import OPPONENTS
 from onebit.experiments.plan import check_learners
 from onebit.experiments.report import HTML_PAGE, write_report
 from onebit.experiments.rows import read_rows
-from onebit.experiments.runner import ROWS_FILE, Progress, Refused, rows_of, run_experiment
+from onebit.experiments.runner import ROWS_FILE, ExperimentProgress, Refused, rows_of, run_experiment
 from onebit.experiments.sets import Sets
 from stream.learners import registered
 from stream.parsing import close_matches
@@ -79,7 +79,7 @@ def run(
     sets: Sets,
     results: Path,
     jobs: int | None,
-    show: Callable[[Progress], None],
+    show: Callable[[ExperimentProgress], None],
     sweeps: Sequence[str] = (),
 ) -> Experimented:
     """Execute the runs that have no results yet, and write the experiment's report to a folder in `results`."""

@@ -62,7 +62,7 @@ class TimeLeft:
         return (job.sweep, job.data, job.learner), (job.data, job.learner), (job.data,), ()
 
 
-class Progress(NamedTuple):
+class ExperimentProgress(NamedTuple):
     """The progress of an experiment."""
 
     sweep: str
@@ -78,7 +78,7 @@ def run_experiment(
     sets: Sets,
     folder: Path,
     jobs: int,
-    progress: Callable[[Progress], None] = lambda progress: None,
+    progress: Callable[[ExperimentProgress], None] = lambda progress: None,
     only: Sequence[str] | None = None,
 ) -> list[Refused]:
     """Run the jobs that have no row yet, sweep by sweep, and store their rows. Return the runs that failed.
@@ -106,7 +106,7 @@ def run_experiment(
                 done = {row.key for row in rows}
                 left = {job.key: job for job in planned if job.key not in done}
                 runs, time_left = len(planned), TimeLeft(jobs)
-                progress(Progress(sweep.name, runs - len(left), runs, float("nan"), None, None))
+                progress(ExperimentProgress(sweep.name, runs - len(left), runs, float("nan"), None, None))
                 for job, ended, seconds in make(list(left.values())):
                     del left[job.key]
                     time_left.took(job, seconds)
@@ -120,7 +120,7 @@ def run_experiment(
                         write_rows(path, rows)
                         saved_s = time.monotonic()
                     left_s = time_left.estimate_s(list(left.values()))
-                    progress(Progress(sweep.name, runs - len(left), runs, left_s, error, job))
+                    progress(ExperimentProgress(sweep.name, runs - len(left), runs, left_s, error, job))
     finally:
         if rows:
             write_rows(path, rows)

@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -18,7 +18,7 @@ from onebit.simulation.schedule import (
     OTHER_FAULTS,
     SHARED_FAULTS,
     TIMED_FAULTS,
-    Kind,
+    ItemKind,
     Schedule,
     draw_schedule,
 )
@@ -76,7 +76,7 @@ CLOCK_PAUSES = "clock is paused"
 def expected_coverage(model: Sharing = "own") -> list[str]:
     """Return the names of everything that a long campaign must cover, such as faults, join-table rows and learners."""
     shares = model == "shared"
-    outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
+    outside = [str(kind) for kind in ItemKind if kind in ENVIRONMENT]
     faults: list[str] = []
     for kind in dict.fromkeys((*TIMED_FAULTS, *OTHER_FAULTS, *(SHARED_FAULTS if shares else ()))):
         faults += [f"{kind} {step}" for step in COMMIT_STEPS] if kind in IN_COMMIT else [str(kind)]
@@ -100,6 +100,9 @@ COVERED_FROM_SEEDS = 2_000
 seeds.
 """
 
+FAILURES_MAX = 20
+"""Number of failing seeds after which a campaign ends."""
+
 
 @dataclass(slots=True)
 class Campaign:
@@ -111,6 +114,25 @@ class Campaign:
     failures: list[Result] = field(default_factory=list)
     coverage: Counter[str] = field(default_factory=Counter)  # number of occurrences of each event
     seeds_with: Counter[str] = field(default_factory=Counter)  # number of seeds in which each event occurred
+    is_interrupted: bool = False
+
+    def run(self, seeds: Sequence[int], events: int, jobs: int, show: Callable[[], None]) -> None:
+        """Run the seeds until FAILURES_MAX of them have failed. After Ctrl-C, keep the results so far.
+
+        Args:
+            seeds: The seeds.
+            events: Number of contexts per run.
+            jobs: Number of processes.
+            show: Called after each seed.
+        """
+        try:
+            for result in run_seeds(seeds, events, jobs, self.model):
+                self.add(result)
+                show()
+                if len(self.failures) >= FAILURES_MAX:
+                    break
+        except KeyboardInterrupt:
+            self.is_interrupted = True
 
     def add(self, result: Result) -> None:
         """Add the result for one seed."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from onebit.simulation.outside import INPUTS, LOG, TOPICS, name_of
 from onebit.simulation.partitions import Partition, differences
 from onebit.simulation.reference import can_play
-from onebit.simulation.schedule import N_CLASSES, SHOWN, Kind
+from onebit.simulation.schedule import N_CLASSES, SHOWN, ItemKind
 from onebit.simulation.shared_model import check_shared_model
 from onebit.simulation.world import World
 from stream.kafka.reading import read_partition
@@ -146,7 +146,7 @@ def _in_order(partition: Partition) -> list[str]:
     return []
 
 
-_LATE_TO_SHOW = (Kind.FOREIGN_BEGIN, Kind.HOLD, Kind.EXPELLED_IN_COMMIT)
+_LATE_TO_SHOW = (ItemKind.FOREIGN_BEGIN, ItemKind.HOLD, ItemKind.EXPELLED_IN_COMMIT)
 """Faults that delay the visibility of records, so that learners do not read them in append-time order.
 
 When a learner loses its session, the records after its open transaction are invisible until the broker aborts the

@@ -12,7 +12,7 @@ from sched import scheduler
 from onebit.simulation.faulty_broker import COMMIT_STEP, REPLICATE, SENDS_MODEL, SENDS_SNAPSHOT, CrashError
 from onebit.simulation.outside import PREFIX, TOPICS
 from onebit.simulation.processes import Process, Processes
-from onebit.simulation.schedule import IN_COMMIT, Item, Kind, Schedule
+from onebit.simulation.schedule import IN_COMMIT, Item, ItemKind, Schedule
 from onebit.simulation.tracing import OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Trace
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerUnavailableError, FencedError
@@ -41,17 +41,17 @@ class Faults:
     def do(self, item: Item) -> None:
         """Inject a fault now, or arm it for a later call."""
         process = self._processes.named(item.member)
-        if item.kind is Kind.JOIN:
+        if item.kind is ItemKind.JOIN:
             self._trace.fire(item, "world")
             self._processes.join()
-        elif item.kind is Kind.OUTAGE:
+        elif item.kind is ItemKind.OUTAGE:
             self._trace.fire(item, "broker")
             self._processes.outage_until_ms = self._clock.now_ms + item.for_ms
             self._timers.enter(item.for_ms, 0, lambda: None)  # the clock stops at the end
-        elif item.kind is Kind.SLOW:
+        elif item.kind is ItemKind.SLOW:
             self._trace.fire(item, "broker")
             self._slow_until_ms, self._call_ms = self._clock.now_ms + item.for_ms, item.number
-        elif item.kind is Kind.HOLD:
+        elif item.kind is ItemKind.HOLD:
             self._hold(item)
         elif process is not None:
             self._do_to(process, item)
@@ -105,20 +105,20 @@ class Faults:
 
     def _do_to(self, process: Process, item: Item) -> None:
         processes = self._processes
-        actions: dict[Kind, Callable[[], object]] = {
-            Kind.CRASH: lambda: processes.die(process, item.for_ms),
-            Kind.ZOMBIE: lambda: processes.replace(process),
-            Kind.EXPELLED: lambda: processes.expel(process),
-            Kind.LEAVE: lambda: processes.close(process),
-            Kind.SLEEP: lambda: processes.sleep(process, item.for_ms),
-            Kind.LAG: partial(process.broker.lag, TopicPartition(TOPICS.updates, 0), item.number),
+        actions: dict[ItemKind, Callable[[], object]] = {
+            ItemKind.CRASH: lambda: processes.die(process, item.for_ms),
+            ItemKind.ZOMBIE: lambda: processes.replace(process),
+            ItemKind.EXPELLED: lambda: processes.expel(process),
+            ItemKind.LEAVE: lambda: processes.close(process),
+            ItemKind.SLEEP: lambda: processes.sleep(process, item.for_ms),
+            ItemKind.LAG: partial(process.broker.lag, TopicPartition(TOPICS.updates, 0), item.number),
         }
         act = actions.get(item.kind)
         if act is None:
             self._armed.setdefault(process.name, []).append(item)
-            if item.kind is Kind.CRASH_IN_RECOVERY:
+            if item.kind is ItemKind.CRASH_IN_RECOVERY:
                 processes.die(process, 0)
-        elif not (item.kind is Kind.LEAVE and len(processes.live()) == 1):
+        elif not (item.kind is ItemKind.LEAVE and len(processes.live()) == 1):
             self._trace.fire(item, process.name)
             act()
 
@@ -141,27 +141,27 @@ class Faults:
         """Inject an armed fault."""
         self._trace.fire(item, process.name)
         kind = item.kind
-        if kind is Kind.COMMIT_UNKNOWN:
+        if kind is ItemKind.COMMIT_UNKNOWN:
             process.broker.transaction.commit()
-        if kind is Kind.COMMIT_REPEATED and _begins(item):
+        if kind is ItemKind.COMMIT_REPEATED and _begins(item):
             process.broker.repeat_commit()
             self._armed.setdefault(process.name, []).append(item._replace(call=_IN_NEXT))
             return
-        if kind is Kind.COMMIT_REPEATED:
+        if kind is ItemKind.COMMIT_REPEATED:
             process.broker.late_end(True)
-        if kind in (Kind.REFUSED, Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST):
+        if kind in (ItemKind.REFUSED, ItemKind.COMMIT_UNKNOWN, ItemKind.COMMIT_LOST):
             raise BrokerUnavailableError(f"{call}: no answer")
         process.away_ms = item.for_ms
-        if kind is Kind.PAUSE:
+        if kind is ItemKind.PAUSE:
             self._trace.note(process.name, f"pauses before {call}")
-        elif kind is Kind.ZOMBIE_IN_COMMIT:
+        elif kind is ItemKind.ZOMBIE_IN_COMMIT:
             self._processes.replace(process)
-        elif kind in (Kind.EXPELLED_IN_COMMIT, Kind.MOVE_IN_SNAPSHOT):
+        elif kind in (ItemKind.EXPELLED_IN_COMMIT, ItemKind.MOVE_IN_SNAPSHOT):
             self._processes.expel(process)
-        elif kind is Kind.JOIN_IN_COMMIT:
+        elif kind is ItemKind.JOIN_IN_COMMIT:
             self._processes.join()
         else:
-            if kind is Kind.COMMIT_HANGS:
+            if kind is ItemKind.COMMIT_HANGS:
                 self._timers.enter(item.for_ms // 2, 0, partial(self._finish_commit, process))
             raise CrashError
         self._pause(process, item.for_ms)
@@ -188,13 +188,13 @@ class Faults:
 
 
 _CALLS = {
-    Kind.CRASH_IN_RECOVERY: ("read",),
-    Kind.CRASH_IN_SNAPSHOT: (SENDS_SNAPSHOT, SENDS_MODEL),
-    Kind.MOVE_IN_SNAPSHOT: (SENDS_MODEL,),
-    Kind.COMMIT_UNKNOWN: ("commit",),
-    Kind.COMMIT_LOST: ("commit",),
-    Kind.COMMIT_HANGS: ("commit",),
-    Kind.COMMIT_REPEATED: ("commit",),
+    ItemKind.CRASH_IN_RECOVERY: ("read",),
+    ItemKind.CRASH_IN_SNAPSHOT: (SENDS_SNAPSHOT, SENDS_MODEL),
+    ItemKind.MOVE_IN_SNAPSHOT: (SENDS_MODEL,),
+    ItemKind.COMMIT_UNKNOWN: ("commit",),
+    ItemKind.COMMIT_LOST: ("commit",),
+    ItemKind.COMMIT_HANGS: ("commit",),
+    ItemKind.COMMIT_REPEATED: ("commit",),
 }
 """The operations in which a fault of these kinds can occur. The item of any other fault names its operation."""
 
@@ -206,7 +206,7 @@ _WRITES = ("send record", SENDS_SNAPSHOT, SENDS_MODEL, "flush", "send_offsets", 
 
 def _begins(item: Item) -> bool:
     """Return whether a repeated commit has not happened yet. Later, its first request arrives."""
-    return item.kind is Kind.COMMIT_REPEATED and item.call != _IN_NEXT
+    return item.kind is ItemKind.COMMIT_REPEATED and item.call != _IN_NEXT
 
 
 def _is_for(item: Item, call: str) -> bool:
@@ -215,6 +215,6 @@ def _is_for(item: Item, call: str) -> bool:
         return call in _WRITES
     if item.kind in IN_COMMIT:
         return call == f"{COMMIT_STEP}{item.number}"
-    if item.kind is Kind.PAUSE:
+    if item.kind is ItemKind.PAUSE:
         return not call.startswith(COMMIT_STEP)
     return call in _CALLS.get(item.kind, (item.call,))

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from msgspec.structs import asdict
 
-from onebit.simulation.schedule import N_CLASSES, N_FEATURES, SHOWN, Item, Kind
+from onebit.simulation.schedule import N_CLASSES, N_FEATURES, SHOWN, Item, ItemKind
 from onebit.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
@@ -87,24 +87,24 @@ class Outside:
         """Execute an item in the schedule."""
         self._trace.note("world", item.text())
         kind = item.kind
-        if kind in (Kind.CONTEXT, Kind.CONTEXT_AGAIN, Kind.FOREIGN_CONTEXT):
+        if kind in (ItemKind.CONTEXT, ItemKind.CONTEXT_AGAIN, ItemKind.FOREIGN_CONTEXT):
             self._send_context(item)
-        elif kind in (Kind.CONTEXT_POISON, Kind.FEEDBACK_POISON):
+        elif kind in (ItemKind.CONTEXT_POISON, ItemKind.FEEDBACK_POISON):
             self._send_poison(item)
-        elif kind is Kind.FOREIGN_BEGIN:
+        elif kind is ItemKind.FOREIGN_BEGIN:
             producer = self._broker.transactional_producer(f"foreign-{item.number}")
             producer.begin()
             self._foreign[item.number] = producer, []
-        elif kind is Kind.FOREIGN_OUTPUT:
+        elif kind is ItemKind.FOREIGN_OUTPUT:
             self._send_output(item)
-        elif kind in (Kind.FOREIGN_COMMIT, Kind.FOREIGN_ABORT):
-            self._end_foreign(item.number, commits=kind is Kind.FOREIGN_COMMIT)
+        elif kind in (ItemKind.FOREIGN_COMMIT, ItemKind.FOREIGN_ABORT):
+            self._end_foreign(item.number, commits=kind is ItemKind.FOREIGN_COMMIT)
         elif kind in SHOWN:
             self._send_event(item, TOPICS.feedback, {"shown": True})
-        elif kind is Kind.PROMOTION:
+        elif kind is ItemKind.PROMOTION:
             for partition in range(self._partitions):
                 self._producer.send(TOPICS.feedback, partition, None, None, promotion_headers(item.call))
-        elif kind not in (Kind.FEEDBACK_LOST, Kind.SHOWN_NEVER, Kind.TIME):
+        elif kind not in (ItemKind.FEEDBACK_LOST, ItemKind.SHOWN_NEVER, ItemKind.TIME):
             self._send_feedback(item)
         self._trace.fired[kind] += 1
 
@@ -126,7 +126,7 @@ class Outside:
     def _send_feedback(self, item: Item) -> None:
         fields = {"reward": item.bit, "label": label_of(item.id), "action": item.action}
         self._send_event(item, TOPICS.feedback, fields)
-        if item.kind is Kind.FEEDBACK:
+        if item.kind is ItemKind.FEEDBACK:
             event = int(item.id[1:])
             self._trace.fired["reordered feedback"] += event < self._latest_fed
             self._latest_fed = max(self._latest_fed, event)
@@ -136,7 +136,7 @@ class Outside:
         self._send(item, TopicPartition(topic, partition_for(key, self._partitions)), key, (value, HEADERS))
 
     def _send_poison(self, item: Item) -> None:
-        contexts = item.kind is Kind.CONTEXT_POISON
+        contexts = item.kind is ItemKind.CONTEXT_POISON
         topic = TOPICS.contexts if contexts else TOPICS.feedback
         poisons = POISON_CONTEXTS if contexts else POISON_FEEDBACK
         tp = TopicPartition(topic, item.number % self._partitions)
@@ -154,7 +154,7 @@ class Outside:
 
     def _send(self, item: Item, tp: TopicPartition, key: bytes | None, content: Content) -> None:
         self.sent[*tp, self._broker.log(tp).end()] = item
-        is_foreign = item.kind in (Kind.FOREIGN_CONTEXT, Kind.FOREIGN_FEEDBACK) and item.number in self._foreign
+        is_foreign = item.kind in (ItemKind.FOREIGN_CONTEXT, ItemKind.FOREIGN_FEEDBACK) and item.number in self._foreign
         producer = self._foreign[item.number][0] if is_foreign else self._producer
         producer.send(*tp, key, *content)
 

@@ -9,7 +9,7 @@ from onebit.simulation.world import World
 from stream.kafka.reading import read_partition
 from stream.recovery.steps import JournalStep
 from stream.verifying.audit import audit_partition
-from stream.verifying.oracle import Decided, Event, Oracle
+from stream.verifying.oracle import AuditedEvent, Decided, Oracle
 from stream.wire import codec
 from stream.wire.records import Record, TopicPartition
 from stream.wire.updates import NAMED
@@ -25,7 +25,7 @@ class Partition:
         self.reference = Reference(self.task)
         self.steps: list[JournalStep] = []
         self.decided: list[list[Decided]] = []  # each step's decisions
-        self.events: list[Event] = []
+        self.events: list[AuditedEvent] = []
         self.oracle: Oracle | None = None
         self.wrong: list[str] = []
         self.contexts, feedback = (list(read_partition(world.broker, self.tp(topic))) for topic in INPUTS)

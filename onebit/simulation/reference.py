@@ -13,7 +13,7 @@ from stream.learners import Learner
 from stream.randomness.draws import Purpose, uniform
 from stream.recovery.steps import JournalStep
 from stream.task.settings import TaskSettings
-from stream.verifying.oracle import Corrected, Decided, Event, Promoted
+from stream.verifying.oracle import AuditedEvent, Corrected, Decided, Promoted
 from stream.wire.records import Decision, Example, Features, Logged, Outcome, Target
 from stream.wire.updates import (
     CORRECTED,
@@ -47,7 +47,7 @@ class Reference:
         self.entries: list[Entry] = []
         self._open: dict[str, tuple[Features, Decision]] = {}
 
-    def apply(self, event: Event) -> bool:
+    def apply(self, event: AuditedEvent) -> bool:
         """Apply an event. Return False if it is a decision that differs from this learner's decision."""
         if isinstance(event, Decided):
             x, (decision, is_same) = event.context.x, self._decide(event)

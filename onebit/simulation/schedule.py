@@ -21,7 +21,7 @@ EVENTS = 20
 """Number of contexts in a run: enough for all kinds of events to interact, but few enough for a readable trace."""
 
 
-class Kind(StrEnum):
+class ItemKind(StrEnum):
     """An item's kind. Its text appears in traces and in the coverage table."""
 
     # Other clients.
@@ -75,39 +75,41 @@ class Kind(StrEnum):
     MOVE_IN_SNAPSHOT = "partition 0 moves during a snapshot of the model"
 
 
-SHOWN = (Kind.SHOWN, Kind.SHOWN_EARLY, Kind.SHOWN_AGAIN)
-ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(Kind).index(Kind.TIME))
+SHOWN = (ItemKind.SHOWN, ItemKind.SHOWN_EARLY, ItemKind.SHOWN_AGAIN)
+ENVIRONMENT = frozenset(kind for kind in ItemKind if list(ItemKind).index(kind) <= list(ItemKind).index(ItemKind.TIME))
 TIMELESS_FAULTS = (
-    Kind.CRASH, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_CALL,
-    Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.ZOMBIE, Kind.ZOMBIE_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT,
-    Kind.EXPELLED, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT, Kind.JOIN, Kind.LEAVE, Kind.REFUSED,
-    Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST,
+    ItemKind.CRASH, ItemKind.CRASH_IN_COMMIT, ItemKind.CRASH_IN_COMMIT, ItemKind.CRASH_IN_COMMIT,
+    ItemKind.CRASH_IN_CALL, ItemKind.CRASH_IN_RECOVERY, ItemKind.CRASH_IN_SNAPSHOT, ItemKind.ZOMBIE,
+    ItemKind.ZOMBIE_IN_COMMIT, ItemKind.ZOMBIE_IN_COMMIT, ItemKind.EXPELLED, ItemKind.EXPELLED_IN_COMMIT,
+    ItemKind.JOIN_IN_COMMIT, ItemKind.JOIN, ItemKind.LEAVE, ItemKind.REFUSED, ItemKind.COMMIT_UNKNOWN,
+    ItemKind.COMMIT_LOST,
 )  # fmt: skip
 TIMED_FAULTS = (
-    *TIMELESS_FAULTS, Kind.OUTAGE, Kind.COMMIT_HANGS, Kind.SLEEP, Kind.SLEEP, Kind.SLOW, Kind.SLOW, Kind.PAUSE,
-    Kind.HOLD, Kind.HOLD, Kind.HOLD,
+    *TIMELESS_FAULTS, ItemKind.OUTAGE, ItemKind.COMMIT_HANGS, ItemKind.SLEEP, ItemKind.SLEEP, ItemKind.SLOW,
+    ItemKind.SLOW, ItemKind.PAUSE, ItemKind.HOLD, ItemKind.HOLD, ItemKind.HOLD,
 )  # fmt: skip
 SHARED_FAULTS = (
-    Kind.LAG, Kind.LAG, Kind.MOVE_IN_SNAPSHOT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.CRASH_IN_COMMIT,
+    ItemKind.LAG, ItemKind.LAG, ItemKind.MOVE_IN_SNAPSHOT, ItemKind.ZOMBIE_IN_COMMIT, ItemKind.EXPELLED_IN_COMMIT,
+    ItemKind.CRASH_IN_COMMIT,
 )  # fmt: skip
 """Additional faults in a run with a shared model."""
-OTHER_FAULTS = (Kind.COMMIT_REPEATED,)
+OTHER_FAULTS = (ItemKind.COMMIT_REPEATED,)
 """Faults that are drawn from their own random streams."""
-IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT)
+IN_COMMIT = (ItemKind.CRASH_IN_COMMIT, ItemKind.ZOMBIE_IN_COMMIT, ItemKind.EXPELLED_IN_COMMIT, ItemKind.JOIN_IN_COMMIT)
 """Faults that occur between numbered steps in a commit."""
 
 CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
 """Broker operations during which a learner can crash, or that the broker can refuse."""
 
 NUMBERS = {
-    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from when the fault is armed
-    Kind.CRASH_IN_SNAPSHOT: (1, 4),
-    Kind.COMMIT_REPEATED: (1, 8),  # number of the write in the next transaction
-    Kind.MOVE_IN_SNAPSHOT: (1, 4),
-    Kind.PAUSE: (1, 30),  # 30 calls cover several steps, or most of a recovery
-    Kind.SLOW: (1, 4),  # ms per operation
-    Kind.LAG: (1, 40),  # number of requests answered with the old end
-    Kind.HOLD: (0, 2),  # the partition
+    ItemKind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from when the fault is armed
+    ItemKind.CRASH_IN_SNAPSHOT: (1, 4),
+    ItemKind.COMMIT_REPEATED: (1, 8),  # number of the write in the next transaction
+    ItemKind.MOVE_IN_SNAPSHOT: (1, 4),
+    ItemKind.PAUSE: (1, 30),  # 30 calls cover several steps, or most of a recovery
+    ItemKind.SLOW: (1, 4),  # ms per operation
+    ItemKind.LAG: (1, 40),  # number of requests answered with the old end
+    ItemKind.HOLD: (0, 2),  # the partition
 }
 """The range of an item's `number`, by kind of fault."""
 
@@ -120,7 +122,7 @@ HELD_TOPICS = (
 )  # fmt: skip
 """Topics whose replication can stop, so that their high watermarks do not advance."""
 
-TARGETS = {Kind.CRASH_IN_CALL: CALLS, Kind.REFUSED: CALLS, Kind.HOLD: HELD_TOPICS}
+TARGETS = {ItemKind.CRASH_IN_CALL: CALLS, ItemKind.REFUSED: CALLS, ItemKind.HOLD: HELD_TOPICS}
 """The operations or topics that a fault can affect."""
 
 
@@ -128,7 +130,7 @@ class Item(NamedTuple):
     """An event or fault in a schedule."""
 
     at_ms: int
-    kind: Kind
+    kind: ItemKind
     id: str = ""  # empty for malformed records, and for items without an event
     bit: int = 0
     member: int = 0
@@ -259,7 +261,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     repeated = Luck(seed ^ _DICE["repeated commits"])
     if repeated.chance(25):
         end_ms = max(item.at_ms for item in items)
-        items.append(_draw_fault(repeated, Kind.COMMIT_REPEATED, end_ms, timeless=timeless))
+        items.append(_draw_fault(repeated, ItemKind.COMMIT_REPEATED, end_ms, timeless=timeless))
         items.sort(key=lambda item: item.at_ms)
     if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
@@ -326,7 +328,7 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
     now_ms = START_MS
     items: list[Item] = []
 
-    def add(at_ms: int, kind: Kind, event_id: str = "", bit: int = 0, number: int = 0) -> None:
+    def add(at_ms: int, kind: ItemKind, event_id: str = "", bit: int = 0, number: int = 0) -> None:
         polls = timeless or luck.chance(80)
         items.append(Item(max(START_MS, at_ms), kind, event_id, bit, number=number, polls=polls))
 
@@ -334,23 +336,25 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
         now_ms += luck.between(0, gap_max_ms)
         event_id, bit = f"e{event}", luck.below(2)
         if luck.chance(noise):
-            kind = luck.choice((Kind.CONTEXT_POISON, Kind.FEEDBACK_POISON, Kind.FEEDBACK_STRAY, Kind.TIME))
-            add(now_ms, kind, f"s{event % 3}" if kind is Kind.FEEDBACK_STRAY else "", bit, number=luck.below(100))
+            kind = luck.choice(
+                (ItemKind.CONTEXT_POISON, ItemKind.FEEDBACK_POISON, ItemKind.FEEDBACK_STRAY, ItemKind.TIME)
+            )
+            add(now_ms, kind, f"s{event % 3}" if kind is ItemKind.FEEDBACK_STRAY else "", bit, number=luck.below(100))
         early = luck.chance(noise)
         if early:
-            add(now_ms - luck.between(0, 2 * limits.orphan_window_ms), Kind.FEEDBACK_EARLY, event_id, bit)
-        add(now_ms, Kind.CONTEXT, event_id)
+            add(now_ms - luck.between(0, 2 * limits.orphan_window_ms), ItemKind.FEEDBACK_EARLY, event_id, bit)
+        add(now_ms, ItemKind.CONTEXT, event_id)
         if luck.chance(noise):
             after_ms = luck.between(0, 2 * limits.window_ms if limits.retain_ms == NEVER_MS else 2 * limits.retain_ms)
-            add(now_ms + after_ms, Kind.CONTEXT_AGAIN, event_id)
+            add(now_ms + after_ms, ItemKind.CONTEXT_AGAIN, event_id)
         if not early:
             if luck.chance(noise):
-                add(now_ms, Kind.FEEDBACK_LOST, event_id)
+                add(now_ms, ItemKind.FEEDBACK_LOST, event_id)
                 continue
-            add(now_ms + _draw_delay(luck, limits.window_ms), Kind.FEEDBACK, event_id, bit)
+            add(now_ms + _draw_delay(luck, limits.window_ms), ItemKind.FEEDBACK, event_id, bit)
         if luck.chance(noise):
-            kind = luck.choice((Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT))
-            copy = bit if kind is Kind.FEEDBACK_AGAIN else 1 - bit
+            kind = luck.choice((ItemKind.FEEDBACK_AGAIN, ItemKind.FEEDBACK_CONFLICT))
+            copy = bit if kind is ItemKind.FEEDBACK_AGAIN else 1 - bit
             add(now_ms + _draw_delay(luck, limits.window_ms), kind, event_id, copy)
     if not timeless and luck.chance(40):
         _put_in_transactions(luck, items)
@@ -360,7 +364,13 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
 def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
     """Add a random action to some of the feedback."""
     percent = luck.choice((0, 20, 60))
-    feedback = (Kind.FEEDBACK, Kind.FEEDBACK_EARLY, Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT, Kind.FOREIGN_FEEDBACK)
+    feedback = (
+        ItemKind.FEEDBACK,
+        ItemKind.FEEDBACK_EARLY,
+        ItemKind.FEEDBACK_AGAIN,
+        ItemKind.FEEDBACK_CONFLICT,
+        ItemKind.FOREIGN_FEEDBACK,
+    )
     return [
         item._replace(action=luck.below(N_CLASSES)) if item.kind in feedback and luck.chance(percent) else item
         for item in items
@@ -394,27 +404,27 @@ def _with_deferrals(
     noise = luck.choice((5, 20, 40))
     deferred = {item.id for item in items if item.kind in _DECIDING and luck.chance(70)}
     drawn = [
-        item._replace(deferred=item.id in deferred or (item.kind is Kind.CONTEXT_AGAIN and luck.chance(50)))
+        item._replace(deferred=item.id in deferred or (item.kind is ItemKind.CONTEXT_AGAIN and luck.chance(50)))
         if item.kind in _CONTEXTS
         else item
         for item in items
     ]
 
-    def add(at_ms: int, kind: Kind, event_id: str) -> None:
+    def add(at_ms: int, kind: ItemKind, event_id: str) -> None:
         drawn.append(Item(max(START_MS, at_ms), kind, event_id, polls=timeless or luck.chance(80)))
 
     for item in items:
         if item.kind not in _DECIDING or (item.id not in deferred and not luck.chance(noise)):
             continue
         if luck.chance(noise):
-            add(item.at_ms - luck.between(0, 2 * limits.orphan_window_ms), Kind.SHOWN_EARLY, item.id)
+            add(item.at_ms - luck.between(0, 2 * limits.orphan_window_ms), ItemKind.SHOWN_EARLY, item.id)
         elif luck.chance(30):
-            add(item.at_ms, Kind.SHOWN_NEVER, item.id)
+            add(item.at_ms, ItemKind.SHOWN_NEVER, item.id)
         else:
-            add(item.at_ms + _draw_delay(luck, limits.activation_limit_ms), Kind.SHOWN, item.id)
+            add(item.at_ms + _draw_delay(luck, limits.activation_limit_ms), ItemKind.SHOWN, item.id)
         if luck.chance(noise):
             longest_ms = 2 * limits.window_ms if limits.retain_ms == NEVER_MS else 2 * limits.retain_ms
-            add(item.at_ms + luck.between(-limits.orphan_window_ms, longest_ms), Kind.SHOWN_AGAIN, item.id)
+            add(item.at_ms + luck.between(-limits.orphan_window_ms, longest_ms), ItemKind.SHOWN_AGAIN, item.id)
     drawn.sort(key=lambda item: item.at_ms)
     return replace(task, join=limits), drawn
 
@@ -430,7 +440,7 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
     promotions = [
         Item(
             luck.between(START_MS, end_ms),
-            Kind.PROMOTION,
+            ItemKind.PROMOTION,
             call=luck.choice((*task.members, *names, "nobody")),
             polls=luck.chance(80),
         )
@@ -444,8 +454,8 @@ CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", 
 
 PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "late-ucb:m=2": {"m": 2, "drift": "off"}}
 
-_DECIDING = (Kind.CONTEXT, Kind.FOREIGN_CONTEXT)
-_CONTEXTS = (*_DECIDING, Kind.CONTEXT_AGAIN)
+_DECIDING = (ItemKind.CONTEXT, ItemKind.FOREIGN_CONTEXT)
+_CONTEXTS = (*_DECIDING, ItemKind.CONTEXT_AGAIN)
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
@@ -475,14 +485,14 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
     faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
     items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
     if not timeless and luck.chance(30):
-        items.append(_draw_fault(luck, Kind.HOLD, end_ms, timeless=False)._replace(call=_LOG_TOPIC))
+        items.append(_draw_fault(luck, ItemKind.HOLD, end_ms, timeless=False)._replace(call=_LOG_TOPIC))
     for number in range(_FOREIGN_TO_LOG, _FOREIGN_TO_LOG + luck.choice((0, 0, 1, 2))):
         first_ms = luck.between(START_MS, end_ms)
         last_ms = first_ms + luck.choice((0, 10, 60))
-        ends = Kind.FOREIGN_COMMIT if luck.chance(60) else Kind.FOREIGN_ABORT
-        items.append(Item(first_ms, Kind.FOREIGN_BEGIN, number=number))
+        ends = ItemKind.FOREIGN_COMMIT if luck.chance(60) else ItemKind.FOREIGN_ABORT
+        items.append(Item(first_ms, ItemKind.FOREIGN_BEGIN, number=number))
         items += [
-            Item(first_ms, Kind.FOREIGN_OUTPUT, member=luck.below(6), number=number, call=_LOG_TOPIC)
+            Item(first_ms, ItemKind.FOREIGN_OUTPUT, member=luck.below(6), number=number, call=_LOG_TOPIC)
             for _ in range(luck.between(1, 2))
         ]
         items.append(Item(last_ms, ends, number=number))
@@ -503,7 +513,7 @@ def _draw_delay(luck: Luck, window_ms: int) -> int:
     return luck.choice((0, *in_time, window_ms + luck.between(-1, 1), luck.between(window_ms, 3 * window_ms)))
 
 
-_FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}
+_FOREIGN = {ItemKind.CONTEXT: ItemKind.FOREIGN_CONTEXT, ItemKind.FEEDBACK: ItemKind.FOREIGN_FEEDBACK}
 
 
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
@@ -511,7 +521,9 @@ def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
 
     The producer also writes to the learners' topics by mistake.
     """
-    kinds = luck.choice((_FOREIGN, {Kind.CONTEXT: Kind.FOREIGN_CONTEXT}, {Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}))
+    kinds = luck.choice(
+        (_FOREIGN, {ItemKind.CONTEXT: ItemKind.FOREIGN_CONTEXT}, {ItemKind.FEEDBACK: ItemKind.FOREIGN_FEEDBACK})
+    )
     for number in range(luck.between(1, 2)):
         chosen = [index for index, item in enumerate(items) if item.kind in kinds and luck.chance(15)]
         if not chosen:
@@ -522,9 +534,9 @@ def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
         last_ms = max(items[index].at_ms for index in chosen)
         for _ in range(luck.below(3)):
             at_ms, topic = luck.between(first_ms, last_ms), luck.choice(FOREIGN_TOPICS)
-            items.append(Item(at_ms, Kind.FOREIGN_OUTPUT, member=luck.below(6), number=number, call=topic))
-        items.insert(0, Item(first_ms, Kind.FOREIGN_BEGIN, number=number))
-        ends = Kind.FOREIGN_COMMIT if luck.chance(70) else Kind.FOREIGN_ABORT
+            items.append(Item(at_ms, ItemKind.FOREIGN_OUTPUT, member=luck.below(6), number=number, call=topic))
+        items.insert(0, Item(first_ms, ItemKind.FOREIGN_BEGIN, number=number))
+        ends = ItemKind.FOREIGN_COMMIT if luck.chance(70) else ItemKind.FOREIGN_ABORT
         items.append(Item(last_ms + luck.between(0, 60), ends, number=number))
 
 
@@ -532,11 +544,11 @@ def _draw_faults(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
     kinds = TIMELESS_FAULTS if timeless else TIMED_FAULTS
     faults = [luck.choice(kinds) for _ in range(luck.between(0, 6))]
     if not timeless:
-        faults += [Kind.PAUSE] * luck.choice((0, 0, 2, 10))
+        faults += [ItemKind.PAUSE] * luck.choice((0, 0, 2, 10))
     return [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
 
 
-def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
+def _draw_fault(luck: Luck, kind: ItemKind, end_ms: int, *, timeless: bool) -> Item:
     number, call = 0, ""
     if kind in IN_COMMIT:
         number = luck.choice(COMMIT_STEPS)
@@ -545,11 +557,11 @@ def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
     if kind in TARGETS:
         call = luck.choice(TARGETS[kind])
     takes_ms = luck.choice((0, 5, 20, 80))
-    if kind in (Kind.OUTAGE, Kind.SLEEP, Kind.HOLD):
+    if kind in (ItemKind.OUTAGE, ItemKind.SLEEP, ItemKind.HOLD):
         takes_ms = max(takes_ms, 5)
-    elif kind is Kind.SLOW:
+    elif kind is ItemKind.SLOW:
         takes_ms = luck.choice((100, 200, 400))
-    elif kind is Kind.PAUSE:
+    elif kind is ItemKind.PAUSE:
         takes_ms = max(takes_ms, luck.between(1, 12))
     return Item(
         luck.between(START_MS, end_ms),
@@ -557,5 +569,5 @@ def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
         member=luck.below(3),
         number=number,
         call=call,
-        for_ms=0 if timeless or kind is Kind.LAG else takes_ms,
+        for_ms=0 if timeless or kind is ItemKind.LAG else takes_ms,
     )

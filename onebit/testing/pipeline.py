@@ -24,7 +24,7 @@ from stream.wire.topics import Topics, partition_for
 LIVES_MAX = 5
 """Maximum number of events in the report for a failed test."""
 
-Event = dict[str, Any]
+EventFields = dict[str, Any]
 """A record's value as JSON; see docs/topics.md."""
 
 
@@ -80,7 +80,7 @@ class PipelineUnderTest(ABC):
         self.topics = topics
         self.partitions = partitions
         self._touched: dict[str, None] = {}  # ids of the events that the test used, in order
-        self._answers: dict[str, dict[str, Event]] = {topics.predictions: {}, topics.examples: {}}
+        self._answers: dict[str, dict[str, EventFields]] = {topics.predictions: {}, topics.examples: {}}
         self._reader = broker.reader(self._partitions_of(self._answers))
         self._follower = JournalFollower(broker, topics, partitions)
         self._producer = broker.producer()
@@ -122,15 +122,15 @@ class PipelineUnderTest(ABC):
         self._producer.send(name, partition_for(key, self.partitions), key, data, HEADERS)
         self._producer.flush()
 
-    def prediction(self, event_id: str, timeout_s: float = 30.0) -> Event:
+    def prediction(self, event_id: str, timeout_s: float = 30.0) -> EventFields:
         """Wait for an event's prediction and return it."""
         return self._answer(self.topics.predictions, event_id, timeout_s)
 
-    def example(self, event_id: str, timeout_s: float = 30.0) -> Event:
+    def example(self, event_id: str, timeout_s: float = 30.0) -> EventFields:
         """Wait until the decision is settled (for example, matched or expired), and return its example."""
         return self._answer(self.topics.examples, event_id, timeout_s)
 
-    def _answer(self, topic: str, event_id: str, timeout_s: float) -> Event:
+    def _answer(self, topic: str, event_id: str, timeout_s: float) -> EventFields:
         self._touched[event_id] = None
         answers = self._answers[topic]
 

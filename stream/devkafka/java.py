@@ -15,8 +15,6 @@ from stream.errors import OnebitError
 KAFKA_VERSION = "4.1.1"
 LOG4J_VERSION = "2.24.3"
 
-Progress = Callable[[str], None]
-
 
 class LocalKafkaError(OnebitError):
     """A local Kafka broker could not be started or stopped."""
@@ -62,7 +60,7 @@ class Java(NamedTuple):
         ]  # fmt: skip
 
 
-def class_path(say: Progress) -> list[str]:
+def class_path(say: Callable[[str], None]) -> list[str]:
     """Return the paths of Kafka's jars. The paths are cached, so only the first start requires network access.
 
     Kafka and its logging library are resolved separately. In a single call, the resolver would select an older
@@ -95,7 +93,7 @@ def class_path(say: Progress) -> list[str]:
         return jars
 
 
-def stored_classes(create: Callable[[Path], None], say: Progress) -> Path:
+def stored_classes(create: Callable[[Path], None], say: Callable[[str], None]) -> Path:
     """Return the file with Kafka's loaded classes. On the first call, `create` writes it.
 
     Java ignores an empty or unsuitable file.

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +35,6 @@ from stream.devkafka.java import (
     KAFKA_VERSION,
     Java,
     LocalKafkaError,
-    Progress,
     class_path,
     locked,
     stored_classes,
@@ -101,7 +100,7 @@ def start(
     secure: bool = False,
     timeout_s: float = 60.0,
     settings: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> LocalKafka:
     """Start the broker in a home directory if it is not running, and wait until it responds.
 
@@ -148,7 +147,7 @@ def status(data_dir: Path | None = None) -> LocalKafka | None:
     return _running(home)
 
 
-def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progress | None = None) -> bool:
+def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Callable[[str], None] | None = None) -> bool:
     """Stop the broker that runs in a home directory. Return whether it was running. `purge` deletes the records."""
     say = progress or (lambda _: None)
     home = (data_dir or default_home()).absolute()
@@ -304,7 +303,7 @@ def _run(
     port: int,
     storage: Path,
     timeout_s: float,
-    say: Progress,
+    say: Callable[[str], None],
     *,
     ephemeral: bool = False,
     security: LocalSecurity | None = None,

@@ -9,7 +9,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from stream.telemetry.metrics import Counts, Kind, Metric, Sample
+from stream.telemetry.metrics import HistogramCounts, Metric, MetricKind, Sample
 
 
 def exposition(samples: Iterable[Sample], accept: str = "") -> tuple[str, bytes]:
@@ -37,17 +37,17 @@ class _Samples(Collector):
 
 
 def _family(metric: Metric, samples: Iterable[Sample]) -> Family:
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for _, labels, value in samples:
-            assert isinstance(value, Counts)
+            assert isinstance(value, HistogramCounts)
             bounds = [*map(str, metric.bounds), "+Inf"]
             histogram.add_metric(labels, list(zip(bounds, accumulate(value.buckets), strict=True)), value.total)
         return histogram
-    family = (CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily)(
+    family = (CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily)(
         metric.name, metric.help, labels=metric.labels
     )
     for _, labels, value in samples:
-        assert not isinstance(value, Counts)
+        assert not isinstance(value, HistogramCounts)
         family.add_metric(labels, value)
     return family

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """The type of a metric. A counter never decreases while its program is running."""
 
     COUNTER = "counter"
@@ -17,7 +17,7 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-class Counts(NamedTuple):
+class HistogramCounts(NamedTuple):
     """A histogram's counts at one point in time."""
 
     buckets: tuple[int, ...]  # per bucket, not cumulative; the last bucket has no upper bound
@@ -28,13 +28,13 @@ class Metric(NamedTuple):
     """A metric's definition."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     programs: tuple[str, ...]  # programs that export it
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, in increasing order
 
-    def at(self, value: "float | Counts", *labels: str) -> "Sample":
+    def at(self, value: "float | HistogramCounts", *labels: str) -> "Sample":
         """Return a sample of this metric.
 
         Args:
@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 
     metric: Metric
     labels: tuple[str, ...]
-    value: float | Counts
+    value: float | HistogramCounts
 
 
 LEARNER, FEEDBACK, REPLAY, MONITOR, SERVE = "learner", "feedback", "replay", "monitor", "serve"
@@ -58,181 +58,189 @@ _ALL = (LEARNER, FEEDBACK, REPLAY, MONITOR, SERVE)
 _PIPELINE = (LEARNER, MONITOR)  # the learner exports only its own partitions; the monitor exports all
 
 BUILD_INFO = Metric(
-    "onebit_build_info", Kind.GAUGE, _ALL, "Constant 1; the labels contain the version and the program.",
+    "onebit_build_info", MetricKind.GAUGE, _ALL, "Constant 1; the labels contain the version and the program.",
     ("version", "program"),
 )  # fmt: skip
-READY = Metric("onebit_ready", Kind.GAUGE, _ALL, "1 if the program is ready, else 0; same as /readyz.")
+READY = Metric("onebit_ready", MetricKind.GAUGE, _ALL, "1 if the program is ready, else 0; same as /readyz.")
 LOOP_AGE = Metric(
-    "onebit_loop_age_seconds", Kind.GAUGE, _ALL,
+    "onebit_loop_age_seconds", MetricKind.GAUGE, _ALL,
     "Time since the last iteration of the main loop. Several seconds mean that the loop is hung or waiting for Kafka.",
 )  # fmt: skip
 
 CONTEXTS = Metric(
-    "onebit_contexts_total", Kind.COUNTER, _PIPELINE, "Contexts read, by result.", ("partition", "result")
+    "onebit_contexts_total", MetricKind.COUNTER, _PIPELINE, "Contexts read, by result.", ("partition", "result")
 )
-DECISIONS = Metric("onebit_decisions_total", Kind.COUNTER, _PIPELINE, "Decisions made.", ("partition",))
-SETTLED = Metric("onebit_settled_total", Kind.COUNTER, _PIPELINE, "Decisions settled.", ("partition", "outcome"))
+DECISIONS = Metric("onebit_decisions_total", MetricKind.COUNTER, _PIPELINE, "Decisions made.", ("partition",))
+SETTLED = Metric("onebit_settled_total", MetricKind.COUNTER, _PIPELINE, "Decisions settled.", ("partition", "outcome"))
 PENDING = Metric(
-    "onebit_pending_decisions", Kind.GAUGE, _PIPELINE, "Decisions without feedback so far.", ("partition",)
+    "onebit_pending_decisions", MetricKind.GAUGE, _PIPELINE, "Decisions without feedback so far.", ("partition",)
 )
 DEFERRED = Metric(
-    "onebit_deferred_decisions", Kind.GAUGE, _PIPELINE, "Deferred decisions not yet shown.", ("partition",)
+    "onebit_deferred_decisions", MetricKind.GAUGE, _PIPELINE, "Deferred decisions not yet shown.", ("partition",)
 )
 OLDEST_PENDING = Metric(
-    "onebit_oldest_pending_seconds", Kind.GAUGE, _PIPELINE,
+    "onebit_oldest_pending_seconds", MetricKind.GAUGE, _PIPELINE,
     "Age of the oldest pending or deferred decision, based on append times; 0 if there is none.",
     ("partition",),
 )  # fmt: skip
 FEEDBACK_RECORDS = Metric(
-    "onebit_feedback_total", Kind.COUNTER, _PIPELINE,
+    "onebit_feedback_total", MetricKind.COUNTER, _PIPELINE,
     "Feedback read, by result; excludes feedback that is waiting for its context.", ("partition", "result"),
 )  # fmt: skip
 WAITING_ORPHANS = Metric(
-    "onebit_waiting_orphans", Kind.GAUGE, _PIPELINE, "Feedback that is waiting for its context.", ("partition",)
+    "onebit_waiting_orphans", MetricKind.GAUGE, _PIPELINE, "Feedback that is waiting for its context.", ("partition",)
 )
 CONFLICTS = Metric(
-    "onebit_conflicts_total", Kind.COUNTER, _PIPELINE,
+    "onebit_conflicts_total", MetricKind.COUNTER, _PIPELINE,
     "Duplicate feedback whose bit differs from the first feedback's bit.", ("partition",),
 )  # fmt: skip
 MISPLACED = Metric(
-    "onebit_misplaced_total", Kind.COUNTER, _PIPELINE,
+    "onebit_misplaced_total", MetricKind.COUNTER, _PIPELINE,
     "Contexts and feedback in a partition that does not match their key.", ("partition", "input"),
 )  # fmt: skip
 DEAD_LETTERS = Metric(
-    "onebit_dead_letters_total", Kind.COUNTER, _PIPELINE, "Records written to the dead-letter topic.",
+    "onebit_dead_letters_total", MetricKind.COUNTER, _PIPELINE, "Records written to the dead-letter topic.",
     ("partition", "reason"),
 )  # fmt: skip
 UNKNOWN_VALUES = Metric(
-    "onebit_unknown_values_total", Kind.COUNTER, (LEARNER,),
+    "onebit_unknown_values_total", MetricKind.COUNTER, (LEARNER,),
     "Categories and words found in named features but missing from the encoding, since the start.",
     ("feature",),
 )  # fmt: skip
 OPEN_CLASSES = Metric(
-    "onebit_open_classes", Kind.GAUGE, (LEARNER,), "Class names with an index, in a pipeline with open classes.",
+    "onebit_open_classes", MetricKind.GAUGE, (LEARNER,), "Class names with an index, in a pipeline with open classes.",
     ("partition",),
 )  # fmt: skip
 OPEN_CLASSES_RATIO = Metric(
-    "onebit_open_classes_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_open_classes_ratio", MetricKind.GAUGE, (LEARNER,),
     "Class names with an index divided by their limit; at 1, contexts with new names are rejected.", ("partition",),
 )  # fmt: skip
 LEDGER_BALANCED = Metric(
-    "onebit_ledger_balanced", Kind.GAUGE, _PIPELINE, "1 while every record is accounted for exactly once, otherwise 0.",
-    ("partition",),
+    "onebit_ledger_balanced", MetricKind.GAUGE, _PIPELINE,
+    "1 while every record is accounted for exactly once, otherwise 0.", ("partition",),
 )  # fmt: skip
 MODEL_VERSION = Metric(
-    "onebit_model_version", Kind.GAUGE, _PIPELINE,
+    "onebit_model_version", MetricKind.GAUGE, _PIPELINE,
     "Version of the model at the last step: the number of updates or, for a shared model, log entries.",
     ("partition",),
 )  # fmt: skip
 MODEL_LAG = Metric(
-    "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),
+    "onebit_model_lag_seconds", MetricKind.GAUGE, (LEARNER,),
     "Time for which an open transaction has blocked a shared model's log; 0 if no transaction blocks it.",
 )  # fmt: skip
 CLOCK_SHIFT = Metric(
-    "onebit_clock_shift_seconds", Kind.GAUGE, (LEARNER,),
+    "onebit_clock_shift_seconds", MetricKind.GAUGE, (LEARNER,),
     "Time that the task subtracts from append times, because the broker's clock was set.", ("partition",),
 )  # fmt: skip
 CLOCK_STEPS = Metric(
-    "onebit_clock_steps_total", Kind.COUNTER, (LEARNER,),
+    "onebit_clock_steps_total", MetricKind.COUNTER, (LEARNER,),
     "Steps of a broker's clock that this process has left out of stream time.",
 )  # fmt: skip
-DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
+DRIFT_ALARMS = Metric("onebit_drift_alarms_total", MetricKind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
-    "onebit_input_lag_records", Kind.GAUGE, _PIPELINE,
+    "onebit_input_lag_records", MetricKind.GAUGE, _PIPELINE,
     "Input records that have not been applied yet. The learner's value excludes the ticks that the learner has read.",
     ("topic", "partition"),
 )  # fmt: skip
 REWARDS = Metric(
-    "onebit_rewards_total", Kind.COUNTER, (LEARNER,), "Decisions matched with a reward of 1 since the start."
+    "onebit_rewards_total", MetricKind.COUNTER, (LEARNER,), "Decisions matched with a reward of 1 since the start."
 )
-JUDGED = Metric("onebit_judged_total", Kind.COUNTER, (LEARNER,), "Decisions matched since the start.")
+JUDGED = Metric("onebit_judged_total", MetricKind.COUNTER, (LEARNER,), "Decisions matched since the start.")
 REWARD_RATIO = Metric(
-    "onebit_reward_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_reward_ratio", MetricKind.GAUGE, (LEARNER,),
     "Mean reward of the last 1,000 decisions matched since the start; absent before the first match.",
 )  # fmt: skip
 ARM_DECISIONS = Metric(
-    "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
+    "onebit_arm_decisions_total", MetricKind.COUNTER, (LEARNER,),
     "Decisions with a known reward in the comparison with the holdout, since the start.", ("arm",),
 )  # fmt: skip
 ARM_REWARDS = Metric(
-    "onebit_arm_rewards_total", Kind.COUNTER, (LEARNER,),
+    "onebit_arm_rewards_total", MetricKind.COUNTER, (LEARNER,),
     "Decisions with a reward of 1 in the comparison with the holdout, since the start.", ("arm",),
 )  # fmt: skip
 HOLDOUT_DIFFERENCE = Metric(
-    "onebit_holdout_difference_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_holdout_difference_ratio", MetricKind.GAUGE, (LEARNER,),
     "The learner's mean reward minus the holdout's since the start; absent until both arms have a decision.",
 )  # fmt: skip
 HOLDOUT_DIFFERENCE_LOWER = Metric(
-    "onebit_holdout_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_holdout_difference_lower_ratio", MetricKind.GAUGE, (LEARNER,),
     "Lower limit of the difference's 95% interval, which is valid at all times.",
 )  # fmt: skip
 HOLDOUT_DIFFERENCE_UPPER = Metric(
-    "onebit_holdout_difference_upper_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_holdout_difference_upper_ratio", MetricKind.GAUGE, (LEARNER,),
     "Upper limit of the difference's 95% interval, which is valid at all times.",
 )  # fmt: skip
 HOLDOUT_MISMATCH = Metric(
-    "onebit_holdout_mismatch", Kind.GAUGE, (LEARNER,),
+    "onebit_holdout_mismatch", MetricKind.GAUGE, (LEARNER,),
     "1 if the holdout's share of the decisions with a reward contradicts the configured share, else 0.",
 )  # fmt: skip
 CHAMPION_REWARD = Metric(
-    "onebit_champion_reward_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_champion_reward_ratio", MetricKind.GAUGE, (LEARNER,),
     "Mean reward of the current champion's decisions since the start.", ("champion",),
 )  # fmt: skip
 CHALLENGER_REWARD = Metric(
-    "onebit_challenger_reward_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_challenger_reward_ratio", MetricKind.GAUGE, (LEARNER,),
     "Estimate of the mean reward that a challenger would have earned on the champion's decisions.", ("challenger",),
 )  # fmt: skip
 CHALLENGER_DIFFERENCE_LOWER = Metric(
-    "onebit_challenger_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_challenger_difference_lower_ratio", MetricKind.GAUGE, (LEARNER,),
     "Lower limit of the 95% interval for challenger minus champion, which is valid at all times.", ("challenger",),
 )  # fmt: skip
 CHALLENGER_DIFFERENCE_UPPER = Metric(
-    "onebit_challenger_difference_upper_ratio", Kind.GAUGE, (LEARNER,),
+    "onebit_challenger_difference_upper_ratio", MetricKind.GAUGE, (LEARNER,),
     "Upper limit of the 95% interval for challenger minus champion, which is valid at all times.", ("challenger",),
 )  # fmt: skip
 FEEDBACK_DELAY = Metric(
-    "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
+    "onebit_feedback_delay_seconds", MetricKind.HISTOGRAM, _PIPELINE,
     "Append time of the feedback minus that of the decision or its shown record. Learner: since its start; "
     "monitor: all records.",
     bounds=(0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0),
 )  # fmt: skip
 DECISION_LATENCY = Metric(
-    "onebit_decision_latency_seconds", Kind.HISTOGRAM, _PIPELINE,
+    "onebit_decision_latency_seconds", MetricKind.HISTOGRAM, _PIPELINE,
     "Append time of the last record in the transaction (monitor: of the prediction) minus that of the context. "
     "Learner: since its start; monitor: all records.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0),
 )  # fmt: skip
 
-FEEDBACK_SENT = Metric("onebit_feedback_sent_total", Kind.COUNTER, (FEEDBACK,), "Feedback written since the start.")
+FEEDBACK_SENT = Metric(
+    "onebit_feedback_sent_total", MetricKind.COUNTER, (FEEDBACK,), "Feedback written since the start."
+)
 FEEDBACK_WAITING = Metric(
-    "onebit_feedback_waiting_records", Kind.GAUGE, (FEEDBACK,), "Feedback that has not been written yet."
+    "onebit_feedback_waiting_records", MetricKind.GAUGE, (FEEDBACK,), "Feedback that has not been written yet."
 )
-REPLAYED = Metric("onebit_replayed_total", Kind.COUNTER, (REPLAY,), "Contexts in the topic.")
+REPLAYED = Metric("onebit_replayed_total", MetricKind.COUNTER, (REPLAY,), "Contexts in the topic.")
 REPLAY_EVENTS = Metric(
-    "onebit_replay_events", Kind.GAUGE, (REPLAY,), "Total number of contexts that the replay will write."
+    "onebit_replay_events", MetricKind.GAUGE, (REPLAY,), "Total number of contexts that the replay will write."
 )
-SLIPPED = Metric("onebit_replay_slipped_total", Kind.COUNTER, (REPLAY,), "Contexts written later than scheduled.")
+SLIPPED = Metric("onebit_replay_slipped_total", MetricKind.COUNTER, (REPLAY,), "Contexts written later than scheduled.")
 SLIP_WORST = Metric(
-    "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "Longest delay of a context relative to its scheduled time."
+    "onebit_replay_slip_seconds",
+    MetricKind.GAUGE,
+    (REPLAY,),
+    "Longest delay of a context relative to its scheduled time.",
 )
 
 STUCK = Metric(
-    "onebit_stuck", Kind.GAUGE, (MONITOR,), "1 if records are waiting and there has been no step for 2 s, else 0."
+    "onebit_stuck", MetricKind.GAUGE, (MONITOR,), "1 if records are waiting and there has been no step for 2 s, else 0."
 )
 MONITOR_BEHIND = Metric(
-    "onebit_monitor_behind_records", Kind.GAUGE, (MONITOR,), "Offsets in a topic that the monitor has not read yet.",
-    ("topic",),
+    "onebit_monitor_behind_records", MetricKind.GAUGE, (MONITOR,),
+    "Offsets in a topic that the monitor has not read yet.", ("topic",),
 )  # fmt: skip
 
-HTTP_REQUESTS = Metric("onebit_http_requests_total", Kind.COUNTER, (SERVE,), "HTTP responses.", ("path", "code"))
+HTTP_REQUESTS = Metric("onebit_http_requests_total", MetricKind.COUNTER, (SERVE,), "HTTP responses.", ("path", "code"))
 HTTP_DECIDE = Metric(
-    "onebit_http_decide_seconds", Kind.HISTOGRAM, (SERVE,), "Time from a request to /v1/decide to its response.",
+    "onebit_http_decide_seconds", MetricKind.HISTOGRAM, (SERVE,), "Time from a request to /v1/decide to its response.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )  # fmt: skip
 HTTP_WAITING = Metric(
-    "onebit_http_waiting_requests", Kind.GAUGE, (SERVE,), "Requests to /v1/decide that are waiting for a prediction."
+    "onebit_http_waiting_requests",
+    MetricKind.GAUGE,
+    (SERVE,),
+    "Requests to /v1/decide that are waiting for a prediction.",
 )
-HTTP_FALLBACKS = Metric("onebit_http_fallbacks_total", Kind.COUNTER, (SERVE,), "Responses with the fallback.")
-HTTP_REMEMBERED = Metric("onebit_http_remembered_decisions", Kind.GAUGE, (SERVE,), "Decisions in memory.")
+HTTP_FALLBACKS = Metric("onebit_http_fallbacks_total", MetricKind.COUNTER, (SERVE,), "Responses with the fallback.")
+HTTP_REMEMBERED = Metric("onebit_http_remembered_decisions", MetricKind.GAUGE, (SERVE,), "Decisions in memory.")
 
 METRICS: Sequence[Metric] = tuple(value for value in globals().values() if isinstance(value, Metric))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil, inf, log10
 from typing import NamedTuple
 
-from stream.telemetry.metrics import Counts, Metric, Sample
+from stream.telemetry.metrics import HistogramCounts, Metric, Sample
 
 BUCKETS_PER_DECADE = 50
 """Number of buckets per power of ten. A duration is within 2.4% of the middle of its bucket."""
@@ -81,7 +81,7 @@ class Sketch:
         for bucket, count in self.counts.items():
             buckets[bisect_left(metric.bounds, _middle_s(bucket))] += count
             total += count * _middle_s(bucket)
-        return metric.at(Counts(tuple(buckets), total))
+        return metric.at(HistogramCounts(tuple(buckets), total))
 
     def as_lists(self) -> list[tuple[int, int]]:
         """Return the counts by bucket, for JSON."""

@@ -35,7 +35,7 @@ from stream.shared.view import features_max
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingsDifferError, resolve, stored_settings
 from stream.telemetry.sketch import Sketch, total_sketch
-from stream.verifying.oracle import Decided, Event, Letter, Oracle, differing
+from stream.verifying.oracle import AuditedEvent, Decided, Letter, Oracle, differing
 from stream.wire import codec
 from stream.wire.classes import NewClassesError
 from stream.wire.codec import MalformedError, is_tick, promotion_of, tick_step
@@ -98,7 +98,6 @@ STEPS_AHEAD_MAX = 100
 PROGRESS_RECORDS = 100_000
 """Number of records between progress reports."""
 
-Progress = Callable[[str], None]
 Observe = Callable[[JournalStep, Oracle], None]
 
 
@@ -106,7 +105,7 @@ def audit_partition(
     broker: Broker,
     topics: Topics,
     partition: int,
-    progress: Progress = lambda message: None,
+    progress: Callable[[str], None] = lambda message: None,
     observe: Observe = lambda step, oracle: None,
 ) -> Finding:
     """Recompute one partition's ledger from its topics.
@@ -155,7 +154,9 @@ class _Output:
 class _Audit:
     """Reads one partition of each topic in parallel and compares the records with the oracle."""
 
-    def __init__(self, broker: Broker, topics: Topics, partition: int, progress: Progress, observe: Observe) -> None:
+    def __init__(
+        self, broker: Broker, topics: Topics, partition: int, progress: Callable[[str], None], observe: Observe
+    ) -> None:
         self._broker, self._topics, self._partition = broker, topics, partition
         self._progress, self._observe = progress, observe
         self._journal = TopicPartition(topics.journal, partition)
@@ -456,7 +457,7 @@ class _Audit:
         topic: str,
         step: JournalStep,
         kind: type,
-        events: Sequence[Event],
+        events: Sequence[AuditedEvent],
         published: Sequence[tuple[Record, Any]],
     ) -> None:
         """Report the first difference between a step's expected records and its published records."""

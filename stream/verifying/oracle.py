@@ -49,7 +49,7 @@ class Letter(NamedTuple):
         return f"a dead letter ({self.kind}) for {self.topic}/{self.partition} offset {self.offset}"
 
 
-Event = Decided | Example | Corrected | Promoted | Letter
+AuditedEvent = Decided | Example | Corrected | Promoted | Letter
 """An event that the oracle expects. Expected examples have neither a drift alarm nor an arm."""
 
 
@@ -82,7 +82,7 @@ class Oracle:
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
         self.champion = settings.learner  # name of the current champion, if each task has its own model
-        self.events: list[Event] = []
+        self.events: list[AuditedEvent] = []
         self.counts: Counter[str] = Counter()  # counts by ledger field
         self.rows: Counter[tuple[str, str]] = Counter()  # number of times that each input occurred in each state
         self.undated: dict[int, list[int]] = {}  # decision times of steps whose ticks have not been applied yet

@@ -23,7 +23,7 @@ from stream.programs.watching import watched
 from stream.recovery.commit import Commit
 from stream.settings.sources import load_settings
 from stream.telemetry import metrics
-from stream.telemetry.metrics import METRICS, Counts, Sample
+from stream.telemetry.metrics import METRICS, HistogramCounts, Sample
 from stream.wire.named_features import Kind, build, to_plain
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task
@@ -32,8 +32,8 @@ from tests.reporting.test_page import CHALLENGED
 NAMED = to_plain(build({"country": (Kind.CATEGORICAL, ["de", "fr", "it", "es"])}, None))
 
 
-def by_metric(samples: list[Sample]) -> dict[str, dict[tuple[str, ...], float | Counts]]:
-    found: dict[str, dict[tuple[str, ...], float | Counts]] = {}
+def by_metric(samples: list[Sample]) -> dict[str, dict[tuple[str, ...], float | HistogramCounts]]:
+    found: dict[str, dict[tuple[str, ...], float | HistogramCounts]] = {}
     for sample in samples:
         found.setdefault(sample.metric.name, {})[sample.labels] = sample.value
     return found
@@ -60,7 +60,7 @@ def test_learner_exports_decided_and_pending_counts() -> None:
     assert reported[metrics.LEDGER_BALANCED.name] == {("0",): 1.0}
     assert reported[metrics.INPUT_LAG.name] == {(TOPICS.contexts, "0"): 1, (TOPICS.feedback, "0"): 0}
     latencies = reported[metrics.DECISION_LATENCY.name][()]
-    assert isinstance(latencies, Counts)
+    assert isinstance(latencies, HistogramCounts)
     assert sum(latencies.buckets) == 5
     assert latencies.total == pytest.approx(4.0, abs=0.1)  # the latency of the context that was sent 4 s earlier
     learner.close()

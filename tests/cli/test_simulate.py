@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from onebit.cli.simulate import Runs
+from onebit.cli.simulated import Runs
 from onebit.simulation.schedule import EVENTS
 from tests.cli.conftest import Onebit
 

@@ -10,7 +10,7 @@ import pytest
 
 from onebit.cli.settings_table import as_variables
 from stream.learners import registered
-from stream.telemetry.metrics import METRICS, Kind
+from stream.telemetry.metrics import METRICS, MetricKind
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -57,7 +57,7 @@ def test_service_in_the_docs_equals_the_tested_example() -> None:
 def test_alerts_and_dashboard_use_existing_metrics(path: str) -> None:
     asked = set(re.findall(r"\bonebit_[a-z_]+", (ROOT / "docker" / path).read_text()))
     there = {metric.name for metric in METRICS}
-    there |= {f"{metric.name}_bucket" for metric in METRICS if metric.kind is Kind.HISTOGRAM}
+    there |= {f"{metric.name}_bucket" for metric in METRICS if metric.kind is MetricKind.HISTOGRAM}
     assert asked
     assert sorted(asked - there) == []
 

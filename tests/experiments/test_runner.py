@@ -10,7 +10,7 @@ from onebit.experiments.measure import Job, Row
 from onebit.experiments.opponents import OPPONENTS
 from onebit.experiments.plan import check_learners
 from onebit.experiments.rows import read_rows
-from onebit.experiments.runner import ROWS_FILE, Progress, rows_of, run_experiment
+from onebit.experiments.runner import ROWS_FILE, ExperimentProgress, rows_of, run_experiment
 from onebit.experiments.sets import Sets
 from stream.learners import registered
 
@@ -56,7 +56,7 @@ def test_parallel_and_sequential_runs_have_the_same_rows(tmp_path: Path) -> None
 def test_interrupted_run_resumes_without_repeating_rows(tmp_path: Path) -> None:
     one = experiment(sweep())
 
-    def stop(far: Progress) -> None:
+    def stop(far: ExperimentProgress) -> None:
         if far.done == 4:
             raise KeyboardInterrupt
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from consumers.monitor.state import CLASSES_MAX, REASONS_MAX, Letters, PartitionState, decode, encode
-from consumers.monitor.windows import WINDOW_MS, WINDOWS_MAX, Counts, Windows, share, total_windows
+from consumers.monitor.windows import WINDOW_MS, WINDOWS_MAX, DecisionCounts, Windows, share, total_windows
 from stream.telemetry.sketch import Bin, Sketch, total_sketch
 from stream.wire import codec
 from stream.wire.codec import encode_example, encode_prediction
@@ -45,8 +45,8 @@ RECORDS = [
 def test_records_are_counted_by_window_and_class() -> None:
     state = PartitionState()
     assert all(state.take(TOPICS, record) for record in RECORDS)
-    assert state.windows.counts == {0: Counts(2, 1, 2, 1, 1, 1, 2.0, 4.0, 2.0), WINDOW_MS: Counts(1)}
-    assert state.classes == {1: Counts(2, 0, 2, 1, 1), 2: Counts(1, 1)}
+    assert state.windows.counts == {0: DecisionCounts(2, 1, 2, 1, 1, 1, 2.0, 4.0, 2.0), WINDOW_MS: DecisionCounts(1)}
+    assert state.classes == {1: DecisionCounts(2, 0, 2, 1, 1), 2: DecisionCounts(1, 1)}
     assert state.delays.size == 2
     letters = Letters(1, 7, 0, "test.contexts/0 offset 40", "malformed", "x: expected numbers")
     assert state.letters == {"malformed x: expected numbers": letters}
@@ -89,7 +89,7 @@ def test_state_size_is_bounded() -> None:
         state.take(TOPICS, prediction(number, action=number % 3, append_ms=number * WINDOW_MS))
     for number in range(REASONS_MAX + 2):
         state.take(TOPICS, letter(number, reason=f"{number} " + "long " * 1_000))
-    state.classes = {number: Counts(1) for number in range(CLASSES_MAX)}
+    state.classes = {number: DecisionCounts(1) for number in range(CLASSES_MAX)}
     state.take(TOPICS, prediction(9_000, action=CLASSES_MAX + 1))
     assert len(state.classes) == CLASSES_MAX
     assert len(state.windows.counts) == WINDOWS_MAX
@@ -99,12 +99,12 @@ def test_state_size_is_bounded() -> None:
 
 def test_windows_of_different_partitions_are_added_by_time() -> None:
     first, second = (
-        Windows({0: Counts(1), WINDOW_MS: Counts(2)}),
-        Windows({WINDOW_MS: Counts(3), 2 * WINDOW_MS: Counts(4)}),
+        Windows({0: DecisionCounts(1), WINDOW_MS: DecisionCounts(2)}),
+        Windows({WINDOW_MS: DecisionCounts(3), 2 * WINDOW_MS: DecisionCounts(4)}),
     )
     both = total_windows([first, second])
-    assert both.counts == {0: Counts(1), WINDOW_MS: Counts(5), 2 * WINDOW_MS: Counts(4)}
-    assert (both.since(0), both.since(2 * WINDOW_MS)) == (Counts(10), Counts(4))
+    assert both.counts == {0: DecisionCounts(1), WINDOW_MS: DecisionCounts(5), 2 * WINDOW_MS: DecisionCounts(4)}
+    assert (both.since(0), both.since(2 * WINDOW_MS)) == (DecisionCounts(10), DecisionCounts(4))
 
 
 def test_share_of_0_records_is_none_and_intervals_stay_between_0_and_1() -> None:

@@ -25,7 +25,7 @@ from onebit.simulation.schedule import (
     SHARED_FAULTS,
     TIMED_FAULTS,
     TIMELESS_FAULTS,
-    Kind,
+    ItemKind,
     draw_schedule,
 )
 from stream.randomness.draws import Luck
@@ -74,7 +74,7 @@ def test_seed_is_reproducible_in_another_process() -> None:
 def test_every_kind_of_scheduled_item_is_either_an_input_or_a_fault() -> None:
     faults = {*TIMED_FAULTS, *SHARED_FAULTS, *OTHER_FAULTS}
     assert ENVIRONMENT.isdisjoint(faults)
-    assert ENVIRONMENT | faults == set(Kind)
+    assert ENVIRONMENT | faults == set(ItemKind)
     assert set(TIMELESS_FAULTS) < set(TIMED_FAULTS)
 
 
@@ -85,7 +85,7 @@ def test_faults_have_no_duration_in_a_run_without_time() -> None:
 
 
 def test_trace_contains_timed_inputs_and_faults() -> None:
-    crashing = [s for s in map(draw_schedule, range(50)) if any(i.kind is Kind.CRASH_IN_COMMIT for i in s.items)]
+    crashing = [s for s in map(draw_schedule, range(50)) if any(i.kind is ItemKind.CRASH_IN_COMMIT for i in s.items)]
     traces = (examine(schedule)[1].lines for schedule in crashing)  # a run can end before a scheduled crash
     lines = next(lines for lines in traces if any(line.what == "is dead" for line in lines))
     times = [line.at_ms for line in lines]
@@ -109,7 +109,7 @@ def test_failing_schedule_is_reduced_to_the_necessary_items() -> None:
         schedule = draw_schedule(seed)
         kept = shrink(schedule)
         assert examine(schedule.only(kept))[0] != []
-    assert sorted(schedule.items[index].kind for index in kept) == [Kind.CONTEXT, Kind.CONTEXT_AGAIN]
+    assert sorted(schedule.items[index].kind for index in kept) == [ItemKind.CONTEXT, ItemKind.CONTEXT_AGAIN]
     assert examine(schedule.only(kept))[0] == []  # without the bug, the schedule passes
 
 

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream.telemetry import metrics
 from stream.telemetry.heartbeat import HANGS_MS, RENEWAL_MS, SLOW_MS, Heartbeat, Verdict
-from stream.telemetry.metrics import Counts, Sample
+from stream.telemetry.metrics import HistogramCounts, Sample
 from stream.telemetry.serving import HealthServer, Page, Site
 
 
@@ -116,7 +116,7 @@ def test_health_check_returns_status_and_reason(served: tuple[Host, HTTPConnecti
 
 def test_metrics_response_has_the_prometheus_format(served: tuple[Host, HTTPConnection]) -> None:
     host, connection = served
-    counts = Counts((1, 0, 2, *[0] * 10, 1), 400.5)
+    counts = HistogramCounts((1, 0, 2, *[0] * 10, 1), 400.5)
     host.heartbeat.show(
         "", lambda: [metrics.SETTLED.at(5, "0", "matched"), metrics.DECISION_LATENCY.at(counts),
                      metrics.SETTLED.at(6, "1", "expired")],

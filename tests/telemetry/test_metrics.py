@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stream.telemetry import metrics
-from stream.telemetry.metrics import METRICS, Counts, Kind
+from stream.telemetry.metrics import METRICS, HistogramCounts, MetricKind
 from stream.telemetry.samples import RECENT, RewardCounts, ledger_samples
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import IDENTITIES, Ledger
@@ -24,10 +24,10 @@ def test_metric_names_follow_prometheus_conventions() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         assert re.fullmatch(r"onebit_[a-z]+(_[a-z]+)*", metric.name)
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
         states = (metrics.READY, metrics.LEDGER_BALANCED, metrics.STUCK, metrics.HOLDOUT_MISMATCH)
-        assert metric.kind is Kind.COUNTER or metric in states or metric.name.endswith(UNITS), metric.name
-        assert bool(metric.bounds) == (metric.kind is Kind.HISTOGRAM), metric.name
+        assert metric.kind is MetricKind.COUNTER or metric in states or metric.name.endswith(UNITS), metric.name
+        assert bool(metric.bounds) == (metric.kind is MetricKind.HISTOGRAM), metric.name
         assert list(metric.bounds) == sorted(set(metric.bounds))
 
 
@@ -48,7 +48,7 @@ def test_metrics_contain_every_ledger_count() -> None:
 
     def summed(metric: metrics.Metric) -> float:
         values = [value for (name, _), value in reported.items() if name == metric.name]
-        return sum(value for value in values if not isinstance(value, Counts))
+        return sum(value for value in values if not isinstance(value, HistogramCounts))
 
     parts = {total: sum(getattr(ledger, part) for part in parts) for total, parts in IDENTITIES.items()}
     assert summed(metrics.CONTEXTS) == parts["contexts"]
@@ -69,7 +69,7 @@ def test_metrics_show_whether_the_ledger_balances(ledger: Ledger, balanced: floa
 
 def test_upper_histogram_bounds_are_inclusive_and_negative_values_count_as_0() -> None:
     found = Sketch.of([5, 6, -1, 320_000]).sample_of(metrics.DECISION_LATENCY).value
-    assert isinstance(found, Counts)
+    assert isinstance(found, HistogramCounts)
     assert found.buckets == (2, 1, *[0] * 11, 1)
     assert found.total == pytest.approx(320.011, rel=0.024)
 
@@ -89,5 +89,5 @@ def test_reward_metrics_count_only_matched_decisions() -> None:
     assert reported[metrics.REWARDS] == RECENT + 1
     assert reported[metrics.REWARD_RATIO] == 1.0
     delays = reported[metrics.FEEDBACK_DELAY]
-    assert isinstance(delays, Counts)
+    assert isinstance(delays, HistogramCounts)
     assert sum(delays.buckets) == delays.buckets[2] == RECENT + 2
