@@ -1,6 +1,5 @@
 """The learner program on Kafka: publishes a prediction for each context, and learns from feedback."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -8,23 +7,21 @@ from pathlib import Path
 
 from consumers.learner.metrics import LearnerCounts, learner_unready, result_samples
 from consumers.learner.program import LearnerOptions, LearnerProgram
+from consumers.learner.ready_file import ReadyFile
 from consumers.learner.recovery import Parked, RecoveryStoppedError
-from consumers.learner.shared_model import ENDED_BY, Hold, held_up
+from consumers.learner.status import LearnerStatus
 from consumers.live_estimates import LiveEstimating
-from consumers.tally import Tally, drift_warnings, ledger_line, report_promotions
+from consumers.tally import Tally, drift_warnings, report_promotions
 from stream.kafka.port import Broker, BrokerError
-from stream.parsing import format_duration
 from stream.programs.connection import announce_start, by_client, keep_running, require_topics, watch_topics
 from stream.programs.costs import compile_kernels, exploration_notice, records_max, slow_warning
 from stream.programs.pipeline_settings import Chosen, SizesOf, settings_for, with_hint
-from stream.programs.process import Status, announce, boot_ms, every, freeze_gc, monotonic_ms, tune_gc, warn
+from stream.programs.process import announce, boot_ms, every, freeze_gc, tune_gc, warn
 from stream.programs.task_settings import check_estimate, n_features_of, parameters_of
 from stream.programs.watching import Watched
 from stream.recovery.commit import Commit
 from stream.recovery.recover import reading_pipeline_settings
 from stream.recovery.slices import finish
-from stream.reporting.live_results import result_lines
-from stream.reporting.tables import percent
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.model import Program
 from stream.task.settings import Sharing, TaskSettings
@@ -106,10 +103,9 @@ class _LearnerLoop:
             parked=self._parked,
         )  # fmt: skip
         _announce_learner(settings, task, partitions, has_no_log=has_no_log)
-        status = _LearnerStatus(settings, program, self._tally, estimating)
         tune_gc()
         try:
-            self._work(program, estimating, status, watch, watched, stop)
+            self._work(program, estimating, watch, watched)
         finally:
             self._ready_file.show(ready=False)
             self._parked = program.park()
@@ -132,15 +128,11 @@ class _LearnerLoop:
         return chosen, has_no_log
 
     def _work(
-        self,
-        program: LearnerProgram,
-        estimating: LiveEstimating,
-        status: "_LearnerStatus",
-        watch: Callable[[], None],
-        watched: Watched,
-        stop: Callable[[], bool],
+        self, program: LearnerProgram, estimating: LiveEstimating, watch: Callable[[], None], watched: Watched
     ) -> None:
         """Execute steps until stopped."""
+        status = LearnerStatus(self._settings, program, self._tally, estimating)
+        stop = watched.with_heartbeat(self._stop)
         show, was_ready = every(STATUS_INTERVAL_MS, status.show), False
         while not stop():
             watch()
@@ -168,29 +160,6 @@ def _announce_learner(settings: Settings, task: TaskSettings, partitions: int, *
     )
     if partitions > 1:
         announce(model_notice(task.model, settings.topics, partitions, has_no_log=has_no_log))
-
-
-class _LearnerStatus:
-    """A learner's status lines and warnings."""
-
-    def __init__(self, settings: Settings, program: LearnerProgram, tally: Tally, estimating: LiveEstimating) -> None:
-        self._program, self._tally, self._estimating = program, tally, estimating
-        self._log = Status()
-        self._lag_warnings = LagWarnings(
-            settings.topics.updates, settings.bootstrap, settings.model_lag_max_ms, settings.transaction_timeout_ms
-        )
-
-    def show(self) -> None:
-        """Log the lines that have changed, and new warnings."""
-        program, tally = self._program, self._tally
-        self._estimating.keep(program.assigned)
-        results = result_lines(self._estimating.now(), since=" since this program started")
-        self._log.show(status_lines(program, tally) + results)
-        ledgers = {partition: task.join.ledger() for partition, task in program.tasks.items()}
-        for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
-            warn(warning)
-        for warning in self._lag_warnings.of(program.model_hold):
-            warn(warning)
 
 
 def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions:
@@ -225,24 +194,6 @@ def model_notice(model: Sharing, topics: Topics, partitions: int, *, has_no_log:
     return f"each of the {partitions} partitions has its own model{why}"
 
 
-def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
-    """Return lines that describe every partition's state and the fraction of decisions with a reward of 1."""
-    replica = program.replica
-    lines = [
-        f"partition {partition}: {ledger_line(running.join.ledger())}"
-        + (f", {running.version:,} updates" if replica is None else "")
-        + (f", {running.alarms:,} drift alarms" if running.alarms else "")
-        for partition, running in sorted(program.tasks.items())
-    ]
-    if replica is not None:
-        lines.append(model_line(replica.version, replica.updates, program.model_hold))
-    if tally.unknown_line:
-        lines.append(tally.unknown_line)
-    if tally.reward_rate is not None:
-        lines.append(f"reward 1 for {percent(tally.reward_rate)} of the decisions matched since this program started")
-    return lines
-
-
 def check_given(settings: Settings) -> None:
     """Check the user's settings before connecting.
 
@@ -264,119 +215,3 @@ def check_given(settings: Settings) -> None:
         raise SettingsError(f"{' and '.join(flags)}: expected only one of them")
     if flags and n_features_of(settings) is None:
         raise SettingsError(f"{flags[0]}: contexts without a data set also require --n-features")
-
-
-RENEWAL_MS = 1_000
-"""Interval between updates to the ready file. Health checks should accept a file whose age is up to ten times this
-interval, because a step may be slow."""
-
-
-class ReadyFile:
-    """Maintains the file for health checks (`--ready-file`). Does nothing if no path is set."""
-
-    def __init__(self, path: Path | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
-        """Remove the file left by an earlier process.
-
-        Raises:
-            SettingsError: the file cannot be created or removed.
-        """
-        self._path = path
-        self._now_ms = now_ms
-        self._renewed_ms: int | None = None  # None if the file does not exist
-        self._has_logged_error = False
-        if path is None:
-            return
-        if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-            raise SettingsError(f"--ready-file {path}: expected a file in a writable folder")
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise SettingsError(f"--ready-file {path}: cannot remove the existing file: {error}") from error
-
-    def show(self, ready: bool) -> None:
-        """Touch the file if the learner is ready; otherwise, remove it. A call is cheap enough for every step.
-
-        A full disk does not stop the learner: the error is logged once, and the file becomes stale.
-        """
-        if self._path is None:
-            return
-        try:
-            if not ready:
-                if self._renewed_ms is not None:
-                    self._path.unlink(missing_ok=True)
-                    self._renewed_ms = None
-            elif self._renewed_ms is None or self._now_ms() - self._renewed_ms >= RENEWAL_MS:
-                self._path.touch()
-                self._renewed_ms = self._now_ms()
-        except OSError as error:
-            if not self._has_logged_error:
-                announce(f"--ready-file {self._path}: cannot update the file for health checks: {error}")
-            self._has_logged_error = True
-
-
-REPORTED_AFTER_MS = 5_000
-"""Age at which a blocking transaction is reported. A normal step's transaction ends sooner."""
-
-OVERDUE_MS = 30_000
-"""Time added to the transaction timeout, because the broker checks for expired transactions only about every ten
-seconds."""
-
-
-def model_line(version: int, updates: int, hold: Hold | None) -> str:
-    """Format a status line with the version and update count of a process's replica.
-
-    >>> model_line(12_000, 5_800, None)
-    'shared model: version 12,000, 5,800 updates'
-    >>> model_line(12_000, 5_800, Hold(512, 7_250, 40))
-    'shared model: version 12,000, 5,800 updates, blocked for 7 s with 40 offsets in its log unread'
-    """
-    line = f"shared model: version {version:,}, {updates:,} updates"
-    if hold is None:
-        return line
-    return f"{line}, blocked for {hold.for_ms // 1_000} s with {hold.waiting:,} offsets in its log unread"
-
-
-class LagWarnings:
-    """Warns about transactions that block the model's log. Each warning is logged once per transaction."""
-
-    def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
-        """Set the thresholds for the warnings.
-
-        Args:
-            topic: The topic that contains the model's log.
-            bootstrap: Address of a Kafka broker.
-            lag_max_ms: See `ModelLag`.
-            transaction_timeout_ms: The learner's transaction timeout.
-        """
-        self._topic = topic
-        self._bootstrap = bootstrap
-        self._lag_max_ms = lag_max_ms
-        self._overdue_ms = transaction_timeout_ms + OVERDUE_MS
-        self._reported: set[tuple[int, int]] = set()  # offset and age of each reported warning
-
-    def of(self, hold: Hold | None) -> list[str]:
-        """Return the new warnings."""
-        if hold is None:
-            self._reported.clear()
-            return []
-        due = [(after_ms, text) for after_ms, text in self._warnings(hold) if 0 <= after_ms <= hold.for_ms]
-        fresh = [text for after_ms, text in due if (hold.offset, after_ms) not in self._reported]
-        self._reported |= {(hold.offset, after_ms) for after_ms, _ in due}
-        return fresh
-
-    def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
-        """Return all warnings, each preceded by the transaction age at which it is logged; -1 means never."""
-        place = held_up(f"{self._topic}/0", hold.offset)
-        command = (
-            f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "
-            f"--start-offset {hold.offset}"
-        )
-        return [
-            (REPORTED_AFTER_MS, f"{place}; decisions use the current model; {ENDED_BY}"),
-            (
-                self._lag_max_ms,
-                f"{place}; no decisions until the transaction ends, because of --model-lag-max "
-                f"{format_duration(max(0, self._lag_max_ms))}",
-            ),
-            (self._overdue_ms, f"{place}, longer than any learner's transaction can last. To abort it, run: {command}"),
-        ]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from producers.data import dataset_of
+from producers.datasets.base import Dataset
 from producers.feedback.plan import feedback_plan, feedback_speed
 from producers.feedback.program import FeedbackOptions, FeedbackProgram
 from stream.kafka.clocks import EstimatedClock
@@ -11,6 +12,7 @@ from stream.kafka.port import Broker
 from stream.programs.connection import announce_start, by_client, keep_running, watch_topics
 from stream.programs.process import Status, announce, every, freeze_gc, monotonic_ms, tune_gc
 from stream.programs.watching import Watched
+from stream.randomness.delays import FeedbackPlan
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
 from stream.telemetry import metrics
@@ -31,15 +33,22 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
         SettingsError: a setting is invalid, or does not match the data.
     """
     dataset = dataset_of(settings)
-    topics = settings.topics
-    plan = feedback_plan(settings, dataset)
-    sent = 0
+    loop = _FeedbackLoop(settings, dataset, feedback_plan(settings, dataset), stop)
+    keep_running(settings, FEEDBACK, stop, loop.run)
 
-    def work(broker: Broker, partitions: int, watched: Watched) -> None:
-        nonlocal sent
+
+class _FeedbackLoop:
+    """The feedback program's main loop. The number of records sent is kept across reconnects."""
+
+    def __init__(self, settings: Settings, dataset: Dataset, plan: FeedbackPlan, stop: Callable[[], bool]) -> None:
+        self._settings, self._dataset, self._plan, self._stop = settings, dataset, plan, stop
+        self._sent = 0
+
+    def run(self, broker: Broker, partitions: int, watched: Watched) -> None:
+        """Send feedback on one connection; see `Work`."""
+        settings, clock = self._settings, EstimatedClock(monotonic_ms)
         watch = watch_topics(broker, settings, partitions)
         announce_start(Program.FEEDBACK, settings, partitions)
-        clock = EstimatedClock(monotonic_ms)
         options = FeedbackOptions(
             group=f"{settings.topic_prefix}feedback",
             instance=f"feedback-{settings.instance}",
@@ -47,34 +56,33 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
             speed=feedback_speed(settings),
         )
         program = FeedbackProgram(
-            broker,
-            topics,
-            dataset.known_of,
-            plan,
-            options,
-            clock.now_ms,
-            on_append_time=clock.observe,
-            announce=announce,
-        )
+            broker, settings.topics, self._dataset.known_of, self._plan, options, clock.now_ms,
+            on_append_time=clock.observe, announce=announce,
+        )  # fmt: skip
         announce(
-            f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; press Ctrl-C to stop"
+            f"feedback on {settings.topics.predictions}: delay {settings.delay}, {by_client(settings)}; press Ctrl-C "
+            "to stop"
         )
-        status = Status()
-        show = every(STATUS_INTERVAL_MS, lambda: status.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
         tune_gc()
         try:
-            while not stop():
-                watch()
-                if sent_now := program.step(_until(program.next_due_ms(), clock.now_ms())):
-                    sent += sent_now
-                    freeze_gc()
-                show()
-                unready = "" if program.assigned else "no partition assigned"
-                watched.show(unready, partial(feedback_samples, program, sent))
+            self._work(program, clock, watch, watched)
         finally:
             program.close()
 
-    keep_running(settings, FEEDBACK, stop, work)
+    def _work(
+        self, program: FeedbackProgram, clock: EstimatedClock, watch: Callable[[], None], watched: Watched
+    ) -> None:
+        """Send feedback until stopped."""
+        status = Status()
+        show = every(STATUS_INTERVAL_MS, lambda: status.show([f"{self._sent:,} sent, {program.waiting:,} waiting"]))
+        while not self._stop():
+            watch()
+            if sent := program.step(_until(program.next_due_ms(), clock.now_ms())):
+                self._sent += sent
+                freeze_gc()
+            show()
+            unready = "" if program.assigned else "no partition assigned"
+            watched.show(unready, partial(feedback_samples, program, self._sent))
 
 
 def _until(due_ms: int | None, now_ms: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from producers.data import dataset_of, uneven_warning
+from producers.datasets.base import Dataset
 from producers.datasets.scaling import uneven_of
 from producers.replay.options import replay_options
 from producers.replay.program import ReplayProgram, Timetable, resume_position
@@ -36,44 +37,57 @@ def run_replay(
     dataset = dataset_of(settings)
     if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)
-    topics = settings.topics
-    reached = 0
-    timetable: Timetable | None = None
+    keep_running(settings, REPLAY, stop, _ReplayLoop(settings, dataset, stop, show, resume=resume).run)
 
-    def work(broker: Broker, partitions: int, watched: Watched) -> None:
-        nonlocal reached, timetable
+
+class _ReplayLoop:
+    """A replay's main loop. The position and the timetable are kept across reconnects."""
+
+    def __init__(
+        self, settings: Settings, dataset: Dataset, stop: Callable[[], bool], show: ShowProgress, *, resume: bool
+    ) -> None:
+        self._settings, self._dataset, self._stop, self._show = settings, dataset, stop, show
+        self._resume = resume
+        self._position = 0
+        self._timetable: Timetable | None = None
+
+    def run(self, broker: Broker, partitions: int, watched: Watched) -> None:
+        """Replay on one connection; see `Work`."""
+        settings, dataset, contexts = self._settings, self._dataset, self._settings.topics.contexts
         watch = watch_topics(broker, settings, partitions)
-        options = replay_options(settings, dataset, partitions, start=reached)
+        options = replay_options(settings, dataset, partitions, start=self._position)
         announce_start(Program.REPLAY, settings, partitions)
-        if resume or reached:
-            announce(f"looking for the last event in {topics.contexts}")
-            options = replace(options, start=resume_position(broker, topics, dataset, options))
+        if self._resume or self._position:
+            announce(f"looking for the last event in {contexts}")
+            options = replace(options, start=resume_position(broker, settings.topics, dataset, options))
         events = options.events - options.start
         announce(f"{dataset.name}: {events:,} events from position {options.start:,}, {by_client(settings)}")
-        program = ReplayProgram(broker, topics, dataset, options, monotonic_ms, timetable)
-        timetable = program.timetable
-        meter = Meter("replay", options.events, show)
+        program = ReplayProgram(broker, settings.topics, dataset, options, monotonic_ms, self._timetable)
+        self._timetable = program.timetable
         try:
-            while not program.finished and not stop():
-                watch()
-                sent = program.step(0)
-                reached = program.position
-                watched.show("", lambda: replay_samples(program, options.events))
-                if meter.is_due():
-                    meter.show(program.position)
-                due_ms = program.next_due_ms()
-                if not sent and due_ms is not None:
-                    time.sleep(max(due_ms - monotonic_ms(), 1) / 1_000)
+            self._work(program, options.events, watch, watched)
         finally:
             program.close()
-        announce(f"{program.position:,} of {options.events:,} events are in {topics.contexts}")
-        if timetable.slip.events:
+        announce(f"{program.position:,} of {options.events:,} events are in {contexts}")
+        if (slip := program.timetable.slip).events:
             warn(
-                f"replay too slow: {timetable.slip.events:,} events were sent late, by up to "
-                f"{duration(timetable.slip.worst_ms / 1_000)}. Use a lower --rate or --speed"
+                f"replay too slow: {slip.events:,} events were sent late, by up to {duration(slip.worst_ms / 1_000)}. "
+                "Use a lower --rate or --speed"
             )
 
-    keep_running(settings, REPLAY, stop, work)
+    def _work(self, program: ReplayProgram, events: int, watch: Callable[[], None], watched: Watched) -> None:
+        """Send events until all are sent or the program is stopped."""
+        meter = Meter("replay", events, self._show)
+        while not program.finished and not self._stop():
+            watch()
+            sent = program.step(0)
+            self._position = program.position
+            watched.show("", lambda: replay_samples(program, events))
+            if meter.is_due():
+                meter.show(program.position)
+            due_ms = program.next_due_ms()
+            if not sent and due_ms is not None:
+                time.sleep(max(due_ms - monotonic_ms(), 1) / 1_000)
 
 
 def replay_samples(program: ReplayProgram, events: int) -> Iterator[Sample]:

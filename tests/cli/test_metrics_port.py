@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
-from consumers.learner.loop import status_lines
 from consumers.learner.metrics import LearnerCounts, learner_unready, result_samples
+from consumers.learner.status import status_lines
 from consumers.live_estimates import LiveEstimating
 from consumers.tally import Tally
 from producers.feedback.loop import feedback_samples

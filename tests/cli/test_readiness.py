@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from consumers.learner.loop import RENEWAL_MS, ReadyFile
+from consumers.learner.ready_file import RENEWAL_MS, ReadyFile
 from stream.programs.process import monotonic_ms
 from stream.settings.definitions import SettingsError
 from stream.telemetry.heartbeat import Heartbeat

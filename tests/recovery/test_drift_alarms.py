@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from consumers.learner.loop import status_lines
 from consumers.learner.program import LearnerProgram
+from consumers.learner.status import status_lines
 from consumers.tally import Tally, drift_warnings
 from stream.learners import create
 from stream.recovery.commit import Commit

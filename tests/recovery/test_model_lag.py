@@ -2,9 +2,9 @@
 
 import pytest
 
-from consumers.learner.loop import LagWarnings, status_lines
 from consumers.learner.program import LearnerProgram
 from consumers.learner.shared_model import ENDED_BY, Hold, SharedModel
+from consumers.learner.status import LagWarnings, status_lines
 from consumers.tally import Tally
 from stream.wire.updates import HEADERS
 from tests.pipeline import TOPICS, CrashError, Pipeline, crash_at, run_until_idle, small_task
