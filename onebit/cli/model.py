@@ -1,7 +1,6 @@
-"""`onebit model`: export, compare and import models. Also formats the output of `onebit verify --replay`."""
+"""`onebit model`: export, compare and import models."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,6 @@ from stream.programs.process import quantity
 from stream.recovery.model_files import compare_models, read_model, write_model
 from stream.settings.definitions import Settings
 from stream.settings.model import Panel, Program
-from stream.verifying.reapply import Replay
 
 app = typer.Typer(help="Export, compare and import models.", no_args_is_help=True)
 
@@ -142,28 +140,3 @@ def import_file(
         f"{command_hint(settings, 'learn')} "
         f"--learner {meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}"
     )
-
-
-def print_replays(replays: Sequence[Replay]) -> None:
-    """Print the results of replaying each partition's whole journal."""
-    for found in replays:
-        if found.foreign:
-            out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)
-        compared = (
-            f"snapshot of step {found.snapshot:,} and later steps" if found.snapshot else "recovery (no snapshot yet)"
-        )
-        if found.fault:
-            out.print(f"[bold red]✗ partition {found.partition}:[/] {escape(found.fault)}", soft_wrap=True)
-        elif not found.steps:
-            out.print(f"partition {found.partition}: no steps yet")
-        elif found.ok:
-            print_line(
-                f"[bold green]✓ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the same "
-                f"state as the {compared}, learner {found.state[:16]}"
-                + ("" if found.version is None else f" at version {found.version:,}")
-            )
-        else:
-            print_line(
-                f"[bold red]✗ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the state "
-                f"{found.replayed[:16]}; the {compared} gives {found.recovered[:16]}"
-            )

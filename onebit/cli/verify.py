@@ -11,7 +11,6 @@ from consumers.tally import misplaced
 from consumers.verify import verify_pipeline
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_settings
-from onebit.cli.model import print_replays
 from producers.data import dataset_of
 from producers.replay.options import events_of
 from stream.measures.errors import MatchedError
@@ -21,6 +20,7 @@ from stream.reporting.tables import percent
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
 from stream.verifying.audit import Finding, latencies_of
+from stream.verifying.reapply import Replay
 from stream.verifying.shared_log import LogFinding
 from stream.wire.ledger import MISPLACED_REMEDY, Ledger
 
@@ -135,3 +135,28 @@ def _error_line(error: MatchedError) -> str:
         f"error {percent(error.error_rate)}, last fifth {percent(error.error_rate_last_fifth)} (decisions with "
         f"reward 0, out of {error.matched:,} with feedback in time)"
     )
+
+
+def print_replays(replays: Sequence[Replay]) -> None:
+    """Print the results of replaying each partition's whole journal."""
+    for found in replays:
+        if found.foreign:
+            out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)
+        compared = (
+            f"snapshot of step {found.snapshot:,} and later steps" if found.snapshot else "recovery (no snapshot yet)"
+        )
+        if found.fault:
+            out.print(f"[bold red]✗ partition {found.partition}:[/] {escape(found.fault)}", soft_wrap=True)
+        elif not found.steps:
+            out.print(f"partition {found.partition}: no steps yet")
+        elif found.ok:
+            print_line(
+                f"[bold green]✓ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the same "
+                f"state as the {compared}, learner {found.state[:16]}"
+                + ("" if found.version is None else f" at version {found.version:,}")
+            )
+        else:
+            print_line(
+                f"[bold red]✗ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the state "
+                f"{found.replayed[:16]}; the {compared} gives {found.recovered[:16]}"
+            )

@@ -1,16 +1,12 @@
 """Runs on Kafka, with each program in its own process, until every decision is settled."""
 
-import os
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 from onebit.runs.plan import Run
+from onebit.runs.programs import FEEDBACK, LEARNER, REPLAY, RunPrograms, warnings_in
 from onebit.runs.report import Judge, RunEnd, report_of
 from producers.data import uneven_warning
 from producers.datasets.log import LogDataset
@@ -18,15 +14,13 @@ from producers.datasets.scaling import uneven_of
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import read_in_order, read_partition
-from stream.learners import registered
 from stream.programs.connection import command_hint, connect
-from stream.programs.process import WARNING, Meter, ShowProgress, announce, ignore, warn
+from stream.programs.process import Meter, ShowProgress, announce, ignore, warn
 from stream.recovery.recover import recover
 from stream.recovery.state import state_digest
 from stream.recovery.steps import JournalFollower
 from stream.reporting.runs import LearnerRun
 from stream.settings.definitions import Settings, SettingsError
-from stream.settings.values import variable_of
 from stream.task.settings import TaskSettings
 from stream.verifying.models import replica_at
 from stream.verifying.shared_log import audit_log
@@ -34,17 +28,7 @@ from stream.wire import codec
 from stream.wire.records import TopicPartition
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
-PROGRAMS = LEARNER, FEEDBACK, REPLAY = "learn", "feedback", "replay"
 POLL_MS = 200
-STOP_TIMEOUT_S = 30.0
-
-RESTARTS_MAX = 5
-"""Maximum number of times to restart a learner that was removed from its group. A process supervisor would also restart
-the learner."""
-
-
-class ProgramEndedError(OnebitError):
-    """A program in the run ended early. The error contains the program's exit code."""
 
 
 class RunStoppedError(OnebitError):
@@ -76,10 +60,11 @@ def run_on_kafka(run: Run, stop: Callable[[], bool] = lambda: False, show: ShowP
         )
         _refuse_used(broker, topics, settings)
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
-        with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
+        with RunPrograms(settings.model_copy(update={"model": task.model}), learner) as programs:
+            programs.start(LEARNER, FEEDBACK)
             _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
             reported = uneven_warning(uneven_of(run.dataset))  # the run has already logged this warning
-            for message in programs.warnings(REPLAY):
+            for message in warnings_in(programs.logs[REPLAY]):
                 if message != reported:
                     warn(f"`onebit replay`: {message}")
         announce(
@@ -127,116 +112,9 @@ def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:
         )
 
 
-class _Programs:
-    """A run's processes and their log files."""
-
-    def __init__(self, settings: Settings, learner: str, directory: Path) -> None:
-        own = settings.model_copy(
-            update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
-        )
-        self._ready_file = directory / "ready"
-        # The programs cannot share a metrics port, and their logs are parsed for warnings.
-        overrides = {
-            "metrics_port": "0", "log_format": "text", "log_level": "info", "ready_file": str(self._ready_file)
-        }  # fmt: skip
-        self._environment = os.environ | _scoped_parameters(own).environment()
-        self._environment |= {variable_of(name): value for name, value in overrides.items()}
-        self._environment.pop(variable_of("profile"), None)  # the profile covers only this process
-        self._restarts = 0
-        self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, *names: str) -> None:
-        """Start programs.
-
-        Raises:
-            ProgramEndedError: a program cannot be started.
-        """
-        for name in names:
-            try:
-                self.processes[name] = self._start(name)
-            except OSError as error:
-                raise ProgramEndedError(f"cannot start `onebit {name}`: {error}") from error
-
-    def _start(self, name: str) -> "subprocess.Popen[bytes]":
-        with self.logs[name].open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "onebit", name],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # only the main process receives Ctrl-C, and it stops the programs in order
-            )
-
-    def check(self) -> None:
-        """Start the replay once the learner is ready and end the run if a program has ended early.
-
-        Only the replay may end before the run ends. Events replayed before the learner is ready would all be decided at
-        once, before any feedback arrives.
-
-        Raises:
-            ProgramEndedError: a program has ended early, or the replay cannot be started.
-        """
-        if REPLAY not in self.processes and self._ready_file.exists():
-            self.start(REPLAY)
-        for name, process in list(self.processes.items()):
-            code = process.poll()
-            if code == ExitCode.FENCED and self._restarts < RESTARTS_MAX:
-                self._restarts += 1
-                announce(f"`onebit {name}` ended; restarting: {self._last_lines(name, 1)}")
-                self.processes[name] = self._start(name)
-            elif code is not None and (code != 0 or name != REPLAY):
-                error = ProgramEndedError(
-                    f"`onebit {name}` ended with exit code {code}; last lines of its log:\n{self._last_lines(name)}"
-                )
-                error.exit_code = next((known for known in ExitCode if known == code != 0), ExitCode.CRASHED)
-                raise error
-
-    def _last_lines(self, name: str, count: int = 15) -> str:
-        return "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-count:])
-
-    def warnings(self, name: str) -> list[str]:
-        """Return a program's warnings from its log file."""
-        lines = self.logs[name].read_text(errors="replace").splitlines()
-        return [line.removeprefix(WARNING).strip() for line in lines if line.startswith(WARNING)]
-
-    def stop(self) -> None:
-        """Stop all programs. Each program completes its transaction."""
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _scoped_parameters(settings: Settings) -> Settings:
-    """Return the settings for one learner, without parameters that it would reject."""
-    learner = settings.learner[0]
-    names = {parameter.name for parameter in registered()[learner].parameters}
-    kept = [
-        text
-        for text in settings.param
-        if text.partition("=")[0].removeprefix(f"{learner}.") in names
-    ]  # fmt: skip
-    return settings.model_copy(update={"param": kept})
-
-
-@contextmanager
-def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
-    with tempfile.TemporaryDirectory(prefix="onebit-run-") as directory:
-        programs = _Programs(settings, learner, Path(directory))
-        try:
-            programs.start(LEARNER, FEEDBACK)
-            yield programs
-        finally:
-            programs.stop()
-
-
-def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Callable[[], bool], meter: Meter) -> None:
+def _wait_until_settled(
+    broker: Broker, run: Run, programs: RunPrograms, stop: Callable[[], bool], meter: Meter
+) -> None:
     """Wait until all events are decided, all feedback has arrived, and no decision is pending."""
     dataset, events, plan = run.dataset, run.events, run.plan
     schedule = dataset.schedule(0, events, run.replay.shuffle_seed)

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from onebit.cli.app import main
-from onebit.runs import plan as run_plan
 from onebit.runs.embedded import prepare_embedded, run_embedded
-from onebit.runs.on_kafka import LEARNER, ProgramEndedError, _Programs, _programs
-from onebit.runs.plan import plan_runs, resolve_run
+from onebit.runs.plan import check_run, resolve_run
+from onebit.runs.programs import FEEDBACK, LEARNER, ProgramEndedError, RunPrograms, warnings_in
 from onebit.runs.report import NoDecisionsError
 from producers import data
 from producers.data import check_play, dataset_of
@@ -128,12 +127,10 @@ def test_replay_limits_the_decisions_to_the_eligible_classes_of_the_log() -> Non
         assert check(pipeline.broker, pipeline.run.topics, 0).ok
 
 
-def test_learner_without_support_for_eligible_classes_is_rejected_before_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run_plan, "dataset_of", lambda source: among_two())
+def test_learner_without_support_for_eligible_classes_is_rejected_before_the_run() -> None:
+    run = resolve_run(settings_with(learner=["newtron"], play="logged"), "newtron", among_two())
     with pytest.raises(PolicyError) as raised:
-        plan_runs(settings_with(learner=["newtron"], play="logged"))
+        check_run(run)
     assert (raised.value.reason, raised.value.learner) == (Unsuitable.NO_ELIGIBLE, "newtron")
 
 
@@ -253,8 +250,6 @@ def test_greedy_error_ignores_unknown_outcomes() -> None:
 
 @pytest.mark.slow
 def test_warnings_are_collected_from_program_logs(tmp_path: Path) -> None:
-    programs = object.__new__(_Programs)
-    programs.logs = {"replay": tmp_path / "replay.log"}
     code = """
 from stream.programs.process import announce, warn
 from onebit.cli import console
@@ -262,20 +257,17 @@ from onebit.cli import console
 announce("warning: of an event")
 warn("it slipped [by 2 s]")
 """
-    with programs.logs["replay"].open("wb") as log:
-        subprocess.run([sys.executable, "-c", code], stderr=log, check=True)
-    assert programs.warnings("replay") == ["it slipped [by 2 s]"]
+    log = tmp_path / "replay.log"
+    with log.open("wb") as output:
+        subprocess.run([sys.executable, "-c", code], stderr=output, check=True)
+    assert warnings_in(log) == ["it slipped [by 2 s]"]
 
 
-def test_running_programs_are_stopped_if_another_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-
-    def start(_self: _Programs, name: str) -> "subprocess.Popen[bytes]":
-        if name == LEARNER:
-            return first
-        raise OSError("no memory")
-
-    monkeypatch.setattr(_Programs, "_start", start)
-    with pytest.raises(ProgramEndedError, match="no memory"), _programs(given_settings({}), "banditron"):
-        pass
-    assert first.poll() is not None
+def test_running_programs_are_stopped_if_another_cannot_start() -> None:
+    commands = {LEARNER: ("sleep", "60"), FEEDBACK: ("/nonexistent",)}
+    with (
+        pytest.raises(ProgramEndedError),
+        RunPrograms(given_settings({}), "banditron", commands.__getitem__) as programs,
+    ):
+        programs.start(*commands)
+    assert programs.processes[LEARNER].poll() is not None
