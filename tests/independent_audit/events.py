@@ -54,6 +54,7 @@ def context(record: Record, settings: Mapping[str, Any], names: Sequence[str]) -
     if settings["play"] != "own":
         _check_logged(logged, settings)
     eligible, new = _eligible(value.get("eligible"), settings, names)
+    _require(logged is None or eligible is None or logged["action"] in eligible)
     return Context(value["id"], deferred, eligible, new, logged)
 
 

@@ -105,6 +105,7 @@ class Join:
         context = self._decoded(record, "context", lambda: events.context(record, self.settings, self.class_names))
         if context is None:
             return
+        self.names += context.new_names
         if TABLE[self._state(context.id)][0] == "duplicate":
             self.counts["context_duplicates"] += 1
         else:
@@ -178,9 +179,10 @@ class Join:
 
     def _receive_context(self, record: Record, context: Context) -> None:
         self.counts["decided"] += 1
-        self.names += context.new_names
         orphan = self.orphans.pop(context.id, None)
         decision = self._decide(record, context)
+        if context.logged and (context.logged.get("propensity") or 1) < self.settings["propensity_min"]:
+            self.counts["propensities_floored"] += 1
         entry = self.known[context.id] = Entry(context.id, "pending", None, decision, step=self.step)
         if self.settings["dated_by"] == "context":
             self.dated_ms = entry.time_ms = max(self.dated_ms, record.append_ms)

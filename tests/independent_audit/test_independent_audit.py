@@ -96,13 +96,17 @@ def test_unaltered_topics_of_a_matched_log_follow_the_documentation(changes: dic
     learner = pipeline.learner()
     for number in range(60):
         logged = {"action": rng.randrange(3), "propensity": 1 / 3}
-        pipeline.context(f"e{number}", logged=rng.choice((logged, logged, logged | {"propensity": 2}, None)))
+        eligible = {"eligible": [0, 1]} if rng.random() < 0.2 else {}
+        pipeline.context(
+            f"e{number}", **eligible, logged=rng.choice((logged,) * 4 + (logged | {"propensity": 0.05}, None))
+        )
         pipeline.answer(f"e{rng.randrange(number + 3)}", rng.randrange(2))
         pipeline.wait(3)
         learner.step(0)
     assert audit(pipeline.broker, PREFIX) == []
     ledger = pipeline.ledger()
     assert min(ledger.unmatched, ledger.matched, ledger.feedback_unmatched, ledger.context_malformed) > 0
+    assert (ledger.propensities_floored > 0) == bool(changes)
 
 
 def test_unaltered_topics_with_open_classes_follow_the_documentation() -> None:
