@@ -7,8 +7,8 @@ the end of the line. Blank lines are skipped. Ranking files (qid:), multiple lab
 
 Indices start at 1, or at 0 if any index is 0. For a file that starts at 0 but never uses feature 0, set `index_base=0`.
 
-Labels are arbitrary words. Classes are numbered 0 to K-1, in numeric order if all labels are numbers (1, +1 and 1.0 are
-the same class), otherwise in the order of their first occurrence.
+Labels are arbitrary words, with the same names as a log's classes. Classes are numbered 0 to K-1, in numeric order if
+all are numbers (1, +1 and 1.0 are the same class), otherwise in the order of their first occurrence.
 """
 
 import re
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from producers.datasets.base import Dataset, DatasetError, LabelArray, OffsetArray, SparseRows
 from producers.datasets.logs.streams import LineBlock, Source, line_blocks
 from stream.parsing import parse_exact
+from stream.wire.named_features import text_of
 from stream.wire.records import FloatArray, IndexArray
 
 N_FEATURES_MAX = 2**31 - 1
@@ -192,7 +193,8 @@ class _Table:
 
     def classes(self) -> tuple[LabelArray, tuple[str, ...]]:
         """Return each row's class, and the class labels in the file."""
-        distinct = dict.fromkeys(self._labels)
+        texts = {label: text_of(label) or label for label in dict.fromkeys(self._labels)}
+        distinct = dict.fromkeys(texts.values())
         numbers = {label: number for label in distinct if (number := parse_exact(label)) is not None}
         if len(numbers) == len(distinct):
             first_name = {number: label for label, number in reversed(numbers.items())}
@@ -206,7 +208,8 @@ class _Table:
             raise DatasetError(
                 f"{self._path}: all rows have the label {class_names[0]!r}; expected at least two classes"
             )
-        return np.fromiter(map(class_of.__getitem__, self._labels), np.int64, len(self._labels)), class_names
+        class_of_label = {label: class_of[text] for label, text in texts.items()}
+        return np.fromiter(map(class_of_label.__getitem__, self._labels), np.int64, len(self._labels)), class_names
 
     def _line_of(self, entry: int) -> int:
         return self._lines[int(np.searchsorted(self.offset_array, entry, side="right")) - 1]

@@ -164,6 +164,13 @@ def test_large_svmlight_labels_are_distinct(tmp_path: Path) -> None:
     assert [found.label(row) for row in range(3)] == [1, 0, 1]
 
 
+def test_svmlight_labels_have_the_names_of_a_logs_classes(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("3.0 1:1\n+7 1:2\n3 1:3\n")
+    assert svmlight.read(tmp_path / "log").class_names == ("3", "+7")
+    (tmp_path / "log").write_text("True 1:1\nno 1:2\ntrue 1:3\n")
+    assert svmlight.read(tmp_path / "log").class_names == ("true", "no")
+
+
 def test_text_of_a_number_does_not_depend_on_its_format() -> None:
     assert {text_of(value) for value in (5, 5.0, "5", "5.0", "5.000", "5.0E0")} == {"5"}
     assert {text_of(value) for value in (1e300, "1e+300", "1.0E300", float("nan"), float("inf"))} == {None}
