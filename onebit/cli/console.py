@@ -2,15 +2,12 @@
 
 import atexit
 import logging
-import math
 import os
 import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,12 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from stream.errors import ExitCode, OnebitError
-from stream.programs.process import WARNING, Progress, ShowProgress, announce, logger, monotonic_ms
+from stream.programs.process import WARNING, announce, logger, monotonic_ms
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
-
     from stream.reporting import tables
 
 
@@ -254,73 +248,6 @@ def interrupted() -> SystemExit:
     """Report an interruption by Ctrl-C. Return the exception that ends the process."""
     _write(logging.ERROR, "interrupted", "", exit_code=int(ExitCode.INTERRUPTED))
     return SystemExit(ExitCode.INTERRUPTED)
-
-
-PROGRESS_INTERVAL_MS = 5_000
-"""Interval between a run's progress lines if stderr is not a terminal."""
-
-
-def figures(progress: Progress) -> str:
-    """Format the number of events, the rate, the error so far, the pending decisions and the remaining time."""
-    from stream.reporting import tables
-
-    _, events, decided, pending, error_rate, to_come, per_s, left_s = progress
-    shown = [f"{decided:,} of {events:,} events", f"{per_s:,.0f} events/s"]
-    if not math.isnan(error_rate):
-        shown.append(f"error {tables.percent(error_rate)}")
-    if pending:
-        shown.append(f"pending {pending:,}")
-    if to_come and pending == 0 and decided >= events:
-        shown.append(f"all decisions settled; waiting for {to_come:,} late or duplicate feedback records")
-    else:
-        shown.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
-    return "  ".join(shown)
-
-
-class AnnouncedLines:
-    """Logs a progress line for each run at intervals."""
-
-    def __init__(self, interval_ms: int = PROGRESS_INTERVAL_MS) -> None:
-        self._interval_ms = interval_ms
-        self._began_ms = monotonic_ms()
-        self._shown_ms: dict[str, int] = {}
-
-    def show(self, progress: Progress) -> None:
-        """Log progress if the interval has elapsed or the run has ended."""
-        now_ms = monotonic_ms()
-        is_due = now_ms - self._shown_ms.get(progress.name, self._began_ms) >= self._interval_ms
-        if is_due or progress.done >= 1.0:
-            self._shown_ms[progress.name] = now_ms
-            announce(f"{progress.name}: {figures(progress)}", limited=False)  # all progress lines are similar
-
-
-class MovingLines:
-    """A progress bar for each run."""
-
-    def __init__(self, bars: "Bars") -> None:
-        self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
-
-    def show(self, progress: Progress) -> None:
-        """Update the bar."""
-        name = progress.name
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=1.0, figures="")
-        self._bars.update(self._tasks[name], completed=progress.done, figures=figures(progress))
-        self._bars.refresh()
-
-
-@contextmanager
-def shown_progress() -> Iterator[ShowProgress]:
-    """Show the runs' progress: bars on a terminal, otherwise log lines."""
-    if not has_moving_lines():
-        yield AnnouncedLines().show
-        return
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
-    with Progress(*columns, console=err, auto_refresh=False) as bars:
-        yield MovingLines(bars).show
 
 
 POLICY_HINTS = {

@@ -1,24 +1,25 @@
 """`onebit experiment`: sweeps over learners, data, parameters, delays and seeds, with figures."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from onebit.cli.console import boxed_table, err, examples, out, print_json, print_line
+from onebit.cli.console import boxed_table, examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_log_flags
+from onebit.cli.progress import shown_lines
 from onebit.experiments import commands as use_case
 from onebit.experiments.commands import Sizes, Written
 from onebit.experiments.definition import read_experiment, shipped
 from onebit.experiments.report import PAGE
 from onebit.experiments.runner import ExperimentProgress, Refused
 from stream.errors import ExitCode
-from stream.programs.process import announce, every, warn
+from stream.programs.process import announce, warn
 from stream.reporting.tables import duration, percent
 
 RESULTS = Path("reports") / "experiments"
-LINE_INTERVAL_MS = 5_000
 
 app = typer.Typer(no_args_is_help=True, help="Run sweeps over data, learners, parameters, delays and seeds.")
 
@@ -87,15 +88,12 @@ def run(
     for experiment, sets in [use_case.prepare(name, sizes, data_dir) for name in names]:
         for reported in sets.missing(experiment).values():
             warn(f"skipped: {reported}")
-        shown = _Shown(experiment.name)
         try:
-            found = use_case.run(experiment, sets, results, jobs, shown.show, sizes.sweeps)
+            with _shown_progress(experiment.name) as show:
+                found = use_case.run(experiment, sets, results, jobs, show, sizes.sweeps)
         except KeyboardInterrupt:
-            shown.close()
             announce(f"{experiment.name}: stopped; completed runs are kept. Run the same command again to continue")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
-        finally:
-            shown.close()
         _tell(found.refused)
         _print(found.report)
 
@@ -119,45 +117,15 @@ def _tell(refused: list[Refused]) -> None:
         warn(f"{sweep}: {learner} on {data} was not run: {reason}")
 
 
-class _Shown:
-    """Shows an experiment's progress as a bar on a terminal, or otherwise as a line at intervals."""
+@contextmanager
+def _shown_progress(name: str) -> Iterator[Callable[[ExperimentProgress], None]]:
+    """Return a function that shows an experiment's progress. The first line of a sweep is always logged."""
+    with shown_lines() as show:
+        yield lambda far: show(f"{name} {far.sweep}", far.done / max(far.of, 1), _figures(far), far.job is None)
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._last: ExperimentProgress | None = None
-        self._announce = every(LINE_INTERVAL_MS, self._line)
-        self._bar: Progress | None = None
-        if err.is_terminal:
-            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}", markup=False)
-            self._bar = Progress(*columns, console=err)
-            self._bar.start()
-        self._tasks: dict[str, TaskID] = {}
 
-    def show(self, far: ExperimentProgress) -> None:
-        """Show a completed run, or the start of a sweep."""
-        self._last = far
-        if self._bar is None:
-            if far.job is None:
-                self._line()  # the first run may take a long time
-            else:
-                self._announce()
-            return
-        if far.sweep not in self._tasks:
-            self._tasks[far.sweep] = self._bar.add_task(f"{self._name} {far.sweep}", total=far.of, figures="")
-        self._bar.update(self._tasks[far.sweep], completed=far.done, figures=self._figures(far))
-
-    def close(self) -> None:
-        """Stop updating the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _line(self) -> None:
-        if self._last is not None:
-            announce(f"{self._name} {self._last.sweep}: {self._figures(self._last)}")
-
-    @staticmethod
-    def _figures(far: ExperimentProgress) -> str:
-        figures = f"{far.done:,} of {far.of:,} runs  ETA {duration(far.left_s)}"
-        if far.job is None or far.error is None:
-            return figures
-        return f"{figures}  {far.job.title} on {far.job.data}: {percent(far.error)}"
+def _figures(far: ExperimentProgress) -> str:
+    figures = f"{far.done:,} of {far.of:,} runs  ETA {duration(far.left_s)}"
+    if far.job is None or far.error is None:
+        return figures
+    return f"{figures}  {far.job.title} on {far.job.data}: {percent(far.error)}"

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from onebit.cli.console import StopRequest, examples, shown_progress
+from onebit.cli.console import StopRequest, examples
 from onebit.cli.flags import with_settings
+from onebit.cli.progress import shown_progress
 from producers.replay.loop import run_replay
 from stream.settings.definitions import Settings
 from stream.settings.model import Panel, Program

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from onebit.cli.console import StopRequest, examples, fail, out, print_json, print_line, print_table, shown_progress
+from onebit.cli.console import StopRequest, examples, fail, out, print_json, print_line, print_table
 from onebit.cli.flags import Json, with_settings
+from onebit.cli.progress import shown_progress
 from onebit.runs.run import RunReport, run_pipelines
 from stream.errors import ExitCode
 from stream.estimating.live_results import LiveResults

@@ -59,17 +59,22 @@ class LearnerRun(Struct, frozen=True, kw_only=True):
 
     data: str
     learner: str
-    parameters: Mapping[str, float | int | str] = field(name="params")  # including defaults
-    seed: int  # seed for all random draws
+    """The learner's name."""
+    parameters: Mapping[str, float | int | str] = field(name="params")
+    """The learner's parameters, including defaults."""
+    seed: int
+    """The seed for all random draws."""
     events: int  # number of contexts to replay
     classes: int
     features: int
-    ledger: Ledger  # counts of contexts, decisions and feedback
+    ledger: Ledger
+    """The counts of contexts, decisions and feedback."""
     errors: Errors
     updates: int  # number of updates that changed the model
     state_sha256: str
     virtual_s: float  # duration according to the broker's clock
     wall_s: float
+    """The wall time in seconds."""
     settings: Mapping[str, Any]  # effective settings by name; `command` is the command line
     full_information: bool = False  # True if the learner learns from the true class
     delays: Delays | None = None
@@ -77,11 +82,14 @@ class LearnerRun(Struct, frozen=True, kw_only=True):
     page: str | None = field(default=None, name="report")  # path to the page
     feedback_after_end: Rate = math.nan  # fraction of the matched feedback that arrived after the last decision
     delayed: DelayedCurve = field(default=DelayedCurve(), name="delayed_curve")  # known outcomes over time
-    warnings: tuple[str, ...] = ()  # reasons why the figures may be misleading
+    warnings: tuple[str, ...] = ()
+    """Reasons why the figures may be misleading."""
     drift_alarms: int = 0  # number of times that drift detection reset the model or a class
     estimate: LiveEstimates | None = None  # estimate of the learner's own policy; None if not requested
-    holdout: ArmComparison | None = field(default=None, name="arms")  # None if there is no holdout
-    challengers: ChallengerComparison | None = None  # the challengers' estimates; None if there are no challengers
+    holdout: ArmComparison | None = field(default=None, name="arms")
+    """The comparison of the learner with its holdout, or None if there is no holdout."""
+    challengers: ChallengerComparison | None = None
+    """The challengers' estimates, or None if there are no challengers."""
     model: str = "own"  # `own` (one model per partition) or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
     model_behind: Behind | None = None  # for a shared model: percentiles over the steps that wrote to the log

@@ -9,10 +9,9 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from onebit.cli.console import AnnouncedLines
+from onebit.cli.progress import AnnouncedLines
 from onebit.runs.workers import _portable
 from stream.errors import ExitCode
-from stream.programs.process import Progress
 from stream.settings.definitions import SettingsError
 from stream.task.settings import PolicyError, Unsuitable
 from tests.cli.conftest import Onebit
@@ -40,9 +39,9 @@ def when_both_run(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) 
     """Call a function when the second learner reports its progress."""
     seen = set[str]()
 
-    def show_progress(_lines: AnnouncedLines, progress: Progress) -> None:
-        if progress.decided > 0 and progress.name not in seen:
-            seen.add(progress.name)
+    def show_progress(_lines: AnnouncedLines, name: str, done: float, _text: str, _at_once: bool) -> None:
+        if done > 0.0 and name not in seen:
+            seen.add(name)
             if len(seen) == 2:
                 happens()
 
