@@ -9,12 +9,13 @@ Each public name is loaded on first use, so that `import onebit` is fast. Notice
 """
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from consumers.verify import VerifyReport, verify
@@ -155,10 +156,25 @@ def main() -> None:
     """Run the `onebit` command."""
     try:
         check_packages()
+        from stream.errors import HostError, check_host
+
+        try:
+            check_host()
+        except HostError as error:  # reported here, because the command's own messages need more memory
+            _end(error)
         from onebit.cli.app import main as run
+
+        run()
     except CollisionError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)  # the value of ExitCode.USAGE, which cannot be imported if `stream` is shadowed
+        _end(error)
     except KeyboardInterrupt:
         sys.exit(130)  # the value of ExitCode.INTERRUPTED
-    run()
+    except Exception as error:  # raised while loading, or while reporting another error: out of memory or open files
+        with suppress(Exception):
+            sys.stderr.write(f"error: internal error: {type(error).__name__}: {error}\n")
+        sys.exit(70)  # the value of ExitCode.CRASHED; Python's own exit code would be that of a failed check
+
+
+def _end(error: Exception) -> NoReturn:
+    sys.stderr.write(f"error: {error}\n")
+    sys.exit(2)  # the value of ExitCode.USAGE, which cannot be imported if `stream` is shadowed

@@ -1,6 +1,7 @@
 """The base class for errors that end a command, and the exit codes that commands return."""
 
 from enum import IntEnum
+from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
 
 
 class ExitCode(IntEnum):
@@ -48,3 +49,33 @@ class StoppedError(OnebitError):
     """The program was stopped before its work began. There are no results to report."""
 
     exit_code = ExitCode.OK
+
+
+class HostError(OnebitError):
+    """The interpreter or a limit of the host does not allow Onebit to run."""
+
+
+MEMORY_BYTES_MIN = 256 << 20
+"""Address space that numpy and the compiler need. With less, OpenBLAS ends the process as if a check had failed."""
+
+
+def check_host() -> None:
+    """Check the interpreter and the limit on memory.
+
+    kafka-python connects within an assert statement, and Onebit's own assertions stop a program before it stores wrong
+    results.
+
+    Raises:
+        HostError: the interpreter skips assertions, or the address space is too small.
+    """
+    if not __debug__:
+        raise HostError(
+            "Python skips assertions, on which Onebit and kafka-python depend; expected neither PYTHONOPTIMIZE nor "
+            "python -O. Run: unset PYTHONOPTIMIZE"
+        )
+    address_space, _ = getrlimit(RLIMIT_AS)
+    if address_space != RLIM_INFINITY and address_space < MEMORY_BYTES_MIN:
+        raise HostError(
+            f"expected a limit on memory (ulimit -v) of at least {MEMORY_BYTES_MIN >> 20} MB; got "
+            f"{address_space >> 20} MB"
+        )

@@ -37,7 +37,7 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
     """
     try:
         from producers.gateway.api import Gateway, make_app
-        from producers.gateway.server import Counts, Guard, Limits, RateLimit, Server, listen
+        from producers.gateway.server import Counts, Guard, Limits, RateLimit, Server, connections_max, listen
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"serve requires {error.name}, which is not installed. Run: pip install 'onebit[serve]'"
@@ -66,8 +66,10 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
     def is_ended() -> bool:
         return stop() or link.failure is not None
 
-    what = f"cannot use --serve-certificate {settings.serve_certificate} with --serve-key {settings.serve_key}"
+    what = "the limit on open files is too low; raise it with ulimit -n"
     try:
+        connections_max()
+        what = f"cannot use --serve-certificate {settings.serve_certificate} with --serve-key {settings.serve_key}"
         server = Server(guard, is_ended, timeout_s, settings.serve_certificate, settings.serve_key)
         what = f"--serve-port {settings.serve_port}: cannot listen on {settings.metrics_host}"
         listening = listen(settings.metrics_host, settings.serve_port)

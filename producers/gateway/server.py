@@ -1,6 +1,7 @@
 """The HTTP server, and its checks on requests before they reach the application: token, rate, size and time."""
 
 import asyncio
+import errno
 import hmac
 import math
 import resource
@@ -267,9 +268,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def connections_max() -> int:
-    """Return the limit on open connections, reduced if necessary to fit the process's limit on open files."""
+    """Return the limit on open connections, reduced if necessary to fit the process's limit on open files.
+
+    Raises:
+        OSError: the limit on open files allows no connections.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, files - FILES_OTHER)
+    if files == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    if files <= FILES_OTHER:
+        raise OSError(errno.EMFILE, f"expected a limit of more than {FILES_OTHER} open files; got {files}")
+    return min(CONNECTIONS_MAX, files - FILES_OTHER)
 
 
 class Server(uvicorn.Server):

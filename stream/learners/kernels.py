@@ -23,10 +23,12 @@ only exception is `murmur2`, which never changes (see `stream.task.placement`).
 """
 
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from math import exp, inf, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
@@ -34,6 +36,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 import numba
 import numpy as np
 from numba import njit
+from numba.core.caching import FunctionCache
 
 from stream.wire.records import NOT_ELIGIBLE, Features, FloatArray, IndexArray
 
@@ -88,7 +91,55 @@ CACHE_DIRECTORY = _cache_directory()
 setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba creates the attribute at run time)
 
 
+_FunctionCache: Any = FunctionCache  # numba's caches have no type annotations
+
+
+class _MachineCode(_FunctionCache):  # type: ignore[misc]
+    """Numba's cache of a kernel's machine code on disk. Without it, or if it is damaged, the kernel is compiled."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load a kernel, or return None if it must be compiled; see numba."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # a damaged pickle can raise any error
+            try:
+                self.flush()
+            except OSError as error:
+                self._give_up(error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save a kernel if possible; see numba."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:  # for example, the disk is full
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        _warn_uncached(str(error))
+        self.disable()
+
+
+@cache
+def _warn_uncached(reason: str) -> None:
+    logging.getLogger("onebit").warning(
+        "%s: cannot store compiled kernels, so each start compiles them again: %s. Free disk space, or set "
+        "NUMBA_CACHE_DIR to another folder",
+        CACHE_DIRECTORY, reason, extra={"limited": True, "fields": {}},
+    )  # fmt: skip
+
+
 _njit: Any = njit  # numba's type annotations lack `no_cfunc_wrapper`
+
+
+def _kernel(function: Callable[P, R], **options: Any) -> Callable[P, R]:
+    dispatcher = _njit(no_cfunc_wrapper=True, **options)(function)
+    if CACHE_DIRECTORY:
+        try:
+            dispatcher._cache = _MachineCode(function)
+        except RuntimeError as error:  # the kernel's folder cannot be created, although the cache's folder exists
+            _warn_uncached(str(error))
+    return cast(Callable[P, R], dispatcher)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -97,7 +148,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     No function is used as a C callback. Omitting the callback wrapper reduces a small function's compile time by a
     fifth.
     """
-    return cast(Callable[P, R], _njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY))(function))
+    return _kernel(function)
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -119,7 +170,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 
     Without inlining, a call costs 0.01 µs per array, plus reference counting.
     """
-    return cast(Callable[P, R], _njit(no_cfunc_wrapper=True, cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
+    return _kernel(function, forceinline=True)
 
 
 class Event(NamedTuple):

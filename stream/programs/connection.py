@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 import stream
 from stream.devkafka import local_kafka
-from stream.errors import StoppedError
+from stream.errors import StoppedError, check_host
 from stream.kafka.connection import ConnectionSettings, chosen
 from stream.kafka.connection import connect as connect_to_kafka
 from stream.kafka.port import (
@@ -73,7 +73,9 @@ def connect(
     Raises:
         BrokerUnavailableError: no broker responded.
         StoppedError: the program was stopped while waiting.
+        HostError: the interpreter skips assertions, or there is too little memory.
     """
+    check_host()
 
     def waiting(message: str) -> None:
         if stop():

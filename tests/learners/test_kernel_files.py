@@ -1,7 +1,10 @@
 """The cache of compiled kernels is keyed by a digest of the kernel files, so shared kernels must be in these files."""
 
 import importlib
+import os
 import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +51,42 @@ def test_kernels_compile_without_a_writable_cache_directory(monkeypatch: pytest.
 
 def _twice(x: int) -> int:
     return 2 * x
+
+
+USES_A_KERNEL = """
+import logging, resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))  # like a full disk
+logging.basicConfig(format="%(levelname)s")
+import numpy as np
+from stream.learners.kernels import check_event
+check_event(np.array([0, 1], np.int32), np.ones(2), 3)
+print(sum(check_event.stats.cache_hits.values()))
+"""
+
+
+def use_a_kernel(folder: Path, file_bytes_max: int = 1_000_000) -> tuple[int, int, str]:
+    """Return the exit code, the number of kernels loaded from the cache, and the log of a process with a small disk."""
+    ended = subprocess.run(
+        [sys.executable, "-c", USES_A_KERNEL, str(file_bytes_max)], capture_output=True, text=True, check=False,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+    )  # fmt: skip
+    return ended.returncode, int(ended.stdout or -1), ended.stderr.strip()
+
+
+@pytest.mark.parametrize("file_bytes_max", [0, 2_000])
+def test_kernels_compile_if_the_disk_under_their_cache_is_full(file_bytes_max: int, tmp_path: Path) -> None:
+    code, loaded, log = use_a_kernel(tmp_path, file_bytes_max)
+    assert (code, loaded, log) == (0, 0, "WARNING")
+    assert use_a_kernel(tmp_path) == (0, 0, "")
+    assert use_a_kernel(tmp_path) == (0, 1, "")
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged"])
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_damaged_cache_is_replaced(content: bytes, ending: str, tmp_path: Path) -> None:
+    use_a_kernel(tmp_path)
+    for path in tmp_path.rglob(f"*.{ending}"):
+        path.write_bytes(content)
+    assert use_a_kernel(tmp_path) == (0, 0, "")
+    assert use_a_kernel(tmp_path) == (0, 1, "")
