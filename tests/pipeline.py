@@ -1,7 +1,7 @@
 """Helpers for pipeline tests: small tasks, hand-made records, and a complete pipeline on the embedded broker."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -265,6 +265,26 @@ class Pipeline:
 
     def audits(self) -> list[Finding]:
         return [audit_partition(self.broker, TOPICS, partition) for partition in range(self.partitions)]
+
+
+Edit = Callable[[list[Record]], list[Record]]
+
+
+def edited_copy(
+    pipeline: Pipeline, edits: Mapping[TopicPartition, Edit] | None = None, partitions: int | None = None
+) -> Pipeline:
+    """Copy all topics of a pipeline, and edit the records in some of their partitions. Append times do not change."""
+    shares_model = pipeline.settings.model == "shared"
+    other = Pipeline(pipeline.settings, partitions or pipeline.partitions)
+    copies: list[Record] = []
+    for topic in TOPICS.all_of(shares_model=shares_model):
+        for partition in range(1 if topic == TOPICS.updates else pipeline.partitions):
+            edit = (edits or {}).get(TopicPartition(topic, partition), list)
+            copies += edit(pipeline.records(topic, partition))
+    for record in sorted(copies, key=lambda record: record.append_ms):
+        other.clock.advance_to(record.append_ms)
+        other.broker.producer().send(record.topic, record.partition, record.key, record.value, record.headers)
+    return other
 
 
 STEPS_MAX = 1_000

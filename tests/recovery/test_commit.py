@@ -23,6 +23,7 @@ from tests.pipeline import (
     Pipeline,
     context_value,
     crash_at,
+    edited_copy,
     feedback_value,
     run_until_idle,
     small_task,
@@ -129,10 +130,7 @@ def test_recovery_is_rejected_if_the_inputs_differ() -> None:
 
 def test_learner_rejects_a_changed_partition_count() -> None:
     pipeline, _ = settled_pipeline()
-    other = Pipeline(pipeline.settings, partitions=3)
-    for topic in TOPICS:
-        for record in pipeline.records(topic):
-            other.broker.producer().send(topic, 0, record.key, record.value, record.headers)
+    other = edited_copy(pipeline, partitions=3)
     ends = other.ends()
     with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(other.learner())

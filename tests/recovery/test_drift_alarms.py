@@ -14,7 +14,8 @@ from stream.recovery.commit import Commit
 from stream.recovery.recover import rebuild, recover
 from stream.recovery.steps import UnrecoverableError
 from stream.verifying.reapply import replay_journal
-from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, CrashError, Pipeline, edited_copy, run_until_idle, small_task
 
 BEFORE = 63
 AFTER = {"global": 42, "off": 42, "class": 21}
@@ -63,15 +64,12 @@ Alter = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 def rewritten(pipeline: Pipeline, alter: Alter) -> Pipeline:
-    """Return a copy of the pipeline with altered journal records and examples. The append times are not changed."""
-    copy = Pipeline(pipeline.settings)
-    for record in sorted((record for topic in TOPICS for record in pipeline.records(topic)), key=lambda r: r.append_ms):
-        copy.clock.advance_to(record.append_ms)
-        value = record.value
-        if record.topic in (TOPICS.journal, TOPICS.examples):
-            value = orjson.dumps(alter(record.topic, orjson.loads(value or b"")))
-        copy.broker.producer().send(record.topic, record.partition, record.key, value, record.headers)
-    return copy
+    """Return a copy of the pipeline with altered journal records and examples."""
+
+    def edit(records: list[Record]) -> list[Record]:
+        return [one._replace(value=orjson.dumps(alter(one.topic, orjson.loads(one.value or b"")))) for one in records]
+
+    return edited_copy(pipeline, {TopicPartition(topic, 0): edit for topic in (TOPICS.journal, TOPICS.examples)})
 
 
 def test_learner_has_one_alarm_count_per_detector() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stream.recovery.inputs import record_digest
+from stream.recovery.inputs import NEW_PIPELINE, record_digest
 from stream.recovery.steps import UnrecoverableError
 from stream.task.settings import Sharing
 from stream.wire.records import Record, TopicPartition
@@ -45,8 +45,10 @@ def stopped(model: Sharing = "own", snapshot_interval_ms: int = 0) -> Pipeline:
 
 def assert_rejected(pipeline: Pipeline, topic: str) -> None:
     before = pipeline.ends()
-    with pytest.raises(UnrecoverableError, match=rf"{topic}/0.*onebit model export"):
+    with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(pipeline.learner())
+    assert raised.value.place == f"{topic}/0"
+    assert NEW_PIPELINE in str(raised.value)
     assert pipeline.ends() == before
 
 
@@ -78,8 +80,9 @@ def test_parked_task_is_not_resumed_if_an_input_was_written_again(topic: str) ->
     parked = first.park()
     first.close()
     rewrite(pipeline, topic, 4, 40)
-    with pytest.raises(UnrecoverableError, match=f"{topic}/0"):
+    with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(pipeline.learner(parked=parked))
+    assert raised.value.place == f"{topic}/0"
 
 
 @each_input
@@ -90,8 +93,9 @@ def test_running_learner_notices_that_an_input_was_written_again(topic: str) -> 
     run_until_idle(learner)
     learner.check_inputs()
     rewrite(pipeline, topic, 4, 40)
-    with pytest.raises(UnrecoverableError, match=f"{topic}/0"):
+    with pytest.raises(UnrecoverableError) as raised:
         learner.check_inputs()
+    assert raised.value.place == f"{topic}/0"
 
 
 @each_model

@@ -10,6 +10,7 @@ from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.producers import TransactionProducer
 from stream.recovery.recover import rebuild, recover
 from stream.recovery.steps import JournalError, UnrecoverableError
+from stream.recovery.torn import REMEDY
 from stream.task.settings import Sharing
 from stream.wire.codec import step_headers
 from stream.wire.records import TopicPartition
@@ -77,20 +78,20 @@ def test_late_commit_of_a_repeated_request_leaves_the_next_step_whole(model: Sha
 def test_recovery_is_rejected_if_only_the_outputs_of_a_step_were_committed(model: Sharing, same_epoch: None) -> None:
     pipeline = pipeline_with_a_step(model)
     tear(pipeline, 2, commits=True)
-    with pytest.raises(UnrecoverableError, match="onebit model export"):
+    with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(pipeline.learner())
-    faults = pipeline.audits()[0].faults
-    assert any("onebit model export" in fault for fault in faults)
+    assert REMEDY in str(raised.value)
+    assert any(REMEDY in fault for fault in pipeline.audits()[0].faults)
 
 
 @each_model
 def test_recovery_is_rejected_if_the_outputs_of_the_last_step_were_aborted(model: Sharing, same_epoch: None) -> None:
     pipeline = pipeline_with_a_step(model)
     tear(pipeline, 2, commits=False)
-    with pytest.raises(UnrecoverableError, match="onebit model export"):
+    with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(pipeline.learner())
-    faults = pipeline.audits()[0].faults
-    assert any("onebit model export" in fault for fault in faults)
+    assert REMEDY in str(raised.value)
+    assert any(REMEDY in fault for fault in pipeline.audits()[0].faults)
 
 
 def test_recovery_is_rejected_if_only_the_updates_of_a_step_were_committed() -> None:
@@ -103,8 +104,9 @@ def test_recovery_is_rejected_if_only_the_updates_of_a_step_were_committed() -> 
     later = other.records(TOPICS.updates)[-1]
     assert later.offset > record.offset
     pipeline.broker.producer().send(TOPICS.updates, 0, later.key, later.value, later.headers)
-    with pytest.raises(UnrecoverableError, match="onebit model export"):
+    with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(pipeline.learner())
+    assert REMEDY in str(raised.value)
 
 
 def test_model_of_a_torn_pipeline_can_be_rebuilt(same_epoch: None) -> None:
@@ -132,8 +134,9 @@ def test_parked_task_is_not_resumed_if_its_uncommitted_step_was_committed_in_par
     sent = pipeline.records(TOPICS.predictions)[-1]
     step = parked.partitions[0].newest_step.number
     pipeline.broker.producer().send(TOPICS.predictions, 0, sent.key, sent.value, step_headers(step))
-    with pytest.raises(UnrecoverableError, match=f"step {step}"):
+    with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(pipeline.learner(parked=parked))
+    assert raised.value.place == "test.predictions/0"
 
 
 def test_foreign_record_with_a_later_step_number_does_not_stop_a_recovery() -> None:

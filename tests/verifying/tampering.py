@@ -1,16 +1,13 @@
 """A valid learner run, and functions that edit a run's topics."""
 
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record
-from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
-
-Edit = Callable[[list[Record]], list[Record]]
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, Edit, Pipeline, edited_copy, run_until_idle, small_task
 
 
 def hand_made_run(**changes: Any) -> Pipeline:
@@ -51,11 +48,7 @@ GOOD = Ledger(
 
 def tampered(good: Pipeline, topic: str, edit: Edit) -> Finding:
     """Copy all topics, edit one topic's records in the copy, and return the audit of the copy."""
-    other = Pipeline(good.settings)
-    copies = [record for name in TOPICS for record in (edit if name == topic else list)(good.records(name))]
-    for record in sorted(copies, key=lambda record: record.append_ms):
-        other.clock.advance_to(record.append_ms)
-        other.broker.producer().send(record.topic, 0, record.key, record.value, record.headers)
+    other = edited_copy(good, {TopicPartition(topic, 0): edit})
     return audit_partition(other.broker, TOPICS, 0)
 
 

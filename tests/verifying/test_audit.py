@@ -12,10 +12,9 @@ from stream.wire.codec import decode_example
 from stream.wire.dead_letters import DEAD_LETTER_ORPHAN, dead_letter_headers
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
-from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
+from tests.pipeline import TOPICS, Edit, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import (
     GOOD,
-    Edit,
     appended,
     change,
     drop,

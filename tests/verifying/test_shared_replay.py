@@ -15,9 +15,10 @@ from stream.verifying.models import TooEarlyError, export_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import step_headers
+from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 from stream.wire.updates import decode_update
-from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
+from tests.pipeline import TOPICS, Pipeline, edited_copy, plan, run_until_idle, small_synsep, small_task, synsep_task
 
 PARTITIONS = 2
 LEARNERS = {
@@ -53,15 +54,11 @@ def replays(pipeline: Pipeline) -> list[Replay]:
 
 def with_other(pipeline: Pipeline, topic: str, change: dict[int, bytes]) -> Pipeline:
     """Copy a pipeline and replace record values in partition 0 of a topic. `change` maps indices to values."""
-    other = Pipeline(pipeline.settings, PARTITIONS)
-    for name in (*TOPICS, TOPICS.updates):
-        for partition in range(1 if name == TOPICS.updates else PARTITIONS):
-            for number, record in enumerate(pipeline.records(name, partition)):
-                other.clock.advance_to(record.append_ms)
-                value = change.get(number, record.value) if (name, partition) == (topic, 0) else record.value
-                other.broker.producer().send(name, partition, record.key, value, record.headers)
-            other.clock.now_ms = 1_000
-    return other
+
+    def edit(records: list[Record]) -> list[Record]:
+        return [one._replace(value=change.get(number, one.value)) for number, one in enumerate(records)]
+
+    return edited_copy(pipeline, {TopicPartition(topic, 0): edit})
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
@@ -168,13 +165,8 @@ def test_foreign_prediction_before_the_predictions_of_the_named_step_is_a_fault(
 
 def test_audit_can_check_predictions_if_a_journal_step_is_missing(pipeline: Pipeline) -> None:
     number = next(n for n, step in enumerate(pipeline.journal()) if n > 5)
-    lacking = Pipeline(pipeline.settings, PARTITIONS)
-    for topic in TOPICS:
-        for place, record in enumerate(pipeline.records(topic)):
-            if (topic, place) != (TOPICS.journal, number):
-                lacking.clock.advance_to(record.append_ms)
-                lacking.broker.producer().send(topic, 0, record.key, record.value, record.headers)
-        lacking.clock.now_ms = 1_000
+    journal = TopicPartition(TOPICS.journal, 0)
+    lacking = edited_copy(pipeline, {journal: lambda records: records[:number] + records[number + 1 :]})
     faults = lacking.audits()[0].faults
     assert any(f"step {number + 2} does not follow step {number}" in fault for fault in faults)
     assert not any("does not match the journal's digest" in fault for fault in faults)
