@@ -168,37 +168,30 @@ def test_decisions_that_a_model_knows_depend_on_whether_it_is_shared(
     assert known.has(record, prediction(1, 0.5, version=version)) == is_known
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("late-ucb", "--estimate late-ucb: "),
-        ("igw-logistic:step=1", "export a model and use model:FILE"),
-        ("best", "got best. greedy, uniform, learner"),
-        ("constant", "expected logged, constant:ACTION"),
-    ],
-)
-def test_error_names_a_policy_without_live_estimates(spec: str, message: str) -> None:
+@pytest.mark.parametrize("spec", ["late-ucb", "igw-logistic:step=1", "best", "constant"])
+def test_error_names_a_policy_without_live_estimates(spec: str) -> None:
+    check_live(["logged", *ALWAYS, "constant:3"])
     with pytest.raises(EstimateError) as raised:
         check_live(["logged", *ALWAYS, "constant:3", spec])
-    assert message in str(raised.value)
+    assert spec in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "changed", "message"),
+    ("spec", "changed"),
     [
-        ("constant:a", {}, "a class from the log (0, 1, 2"),
-        ("constant:1", {"n_classes": 2, "class_names": ["yes", "no"]}, "a class from the log (yes, no); got '1'"),
-        ("model", {"n_features": 7}, "test.predictions has 9 and 7"),
-        ("model", {"class_names": [*"abcdefghi"]}, None),
+        ("constant:a", {}),
+        ("constant:1", {"n_classes": 2, "class_names": ["yes", "no"]}),
+        ("model", {"n_features": 7}),
     ],
 )
 def test_policy_with_different_classes_or_features_is_rejected(
-    pipeline: Pipeline, model: Path, spec: str, changed: dict[str, Any], message: str | None
+    pipeline: Pipeline, model: Path, spec: str, changed: dict[str, Any]
 ) -> None:
-    settings, spec = settings_of(pipeline) | changed, f"model:{model}" if spec == "model" else spec
-    if message is None:  # the model file contains no class names
-        assert live_policies([spec], settings, TOPICS).names == (*ALWAYS, spec)
-        return
-    with pytest.raises(EstimateError) as raised:
-        live_policies([spec], settings, TOPICS)
-    assert message in str(raised.value)
+    spec = f"model:{model}" if spec == "model" else spec
+    with pytest.raises(EstimateError):
+        live_policies([spec], settings_of(pipeline) | changed, TOPICS)
+
+
+def test_model_file_without_class_names_fits_any_class_names(pipeline: Pipeline, model: Path) -> None:
+    settings, spec = settings_of(pipeline) | {"class_names": [*"abcdefghi"]}, f"model:{model}"
+    assert live_policies([spec], settings, TOPICS).names == (*ALWAYS, spec)

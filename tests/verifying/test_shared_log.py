@@ -1,13 +1,12 @@
 """The audit compares a shared model's log with the journals. It detects missing records and unequal replicas."""
 
-import orjson
 import pytest
 
 from stream.kafka.embedded import EmbeddedBroker
-from stream.recovery.steps import HEADERS
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
-from stream.wire.records import Headers
-from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, Edit, Pipeline, edited_copy, plan, small_synsep, synsep_task
+from tests.verifying.tampering import change
 
 PARTITIONS = 3
 
@@ -25,16 +24,9 @@ def pipeline() -> Pipeline:
     return pipeline
 
 
-def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, Headers]]]) -> LogFinding:
-    """Copy the topics, replace the records in partition 0 of the topics in `change`, and audit the copy."""
-    other = Pipeline(pipeline.settings, PARTITIONS)
-    producer = other.broker.producer()
-    for topic, partitions in ((TOPICS.journal, PARTITIONS), (TOPICS.updates, 1)):
-        for partition in range(partitions):
-            records = [(record.value, record.headers) for record in pipeline.records(topic, partition)]
-            for value, headers in change.get(topic, records) if partition == 0 else records:
-                producer.send(topic, partition, None, value, headers)
-    return audit_log(other.broker, TOPICS, PARTITIONS)
+def copied(pipeline: Pipeline, topic: str, edit: Edit) -> LogFinding:
+    """Copy the topics, edit the records in partition 0 of a topic, and audit the copy's log."""
+    return audit_log(edited_copy(pipeline, {TopicPartition(topic, 0): edit}).broker, TOPICS, PARTITIONS)
 
 
 def test_log_and_journals_of_a_run_agree(pipeline: Pipeline) -> None:
@@ -59,36 +51,37 @@ def test_first_step_of_every_task_names_the_instance_of_the_learner(pipeline: Pi
 
 
 def test_missing_log_record_is_reported(pipeline: Pipeline) -> None:
-    records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
-    middle = copied(pipeline, {TOPICS.updates: records[:5] + records[6:]})
+    middle = copied(pipeline, TOPICS.updates, lambda records: records[:5] + records[6:])
     assert any("the previous step in the log" in fault for fault in middle.faults)
-    end = copied(pipeline, {TOPICS.updates: records[:-1]})
+    end = copied(pipeline, TOPICS.updates, lambda records: records[:-1])
     assert len(end.faults) == 1
     assert "but the log ends before that step" in end.faults[0]
 
 
 def test_duplicate_log_record_is_ignored_and_foreign_log_record_is_reported(pipeline: Pipeline) -> None:
-    records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
-    found = copied(pipeline, {TOPICS.updates: [*records[:5], records[4], (b"hello", ()), *records[5:]]})
+    def insert(records: list[Record]) -> list[Record]:
+        return [*records[:5], records[4], records[4]._replace(value=b"hello", headers=()), *records[5:]]
+
+    found = copied(pipeline, TOPICS.updates, insert)
     assert found.faults == ()
     assert found.version == audit_log(pipeline.broker, TOPICS, PARTITIONS).version
     assert [warning.split(" is not")[0] for warning in found.warnings] == ["test.updates offset 6"]
 
 
 def test_replicas_that_differ_at_the_same_version_are_a_fault(pipeline: Pipeline) -> None:
-    journal = [(orjson.loads(record.value or b""), record.headers) for record in pipeline.records(TOPICS.journal)]
-    reported = [value["replica"] for value, _ in journal if "replica" in value]
-    reported[-1]["sha256"] = "0" * 64
-    found = copied(pipeline, {TOPICS.journal: [(orjson.dumps(value), headers) for value, headers in journal]})
+    values = pipeline.values(TOPICS.journal)
+    number, step = [(n, value) for n, value in enumerate(values) if "replica" in value][-1]
+    step["replica"]["sha256"] = "0" * 64
+    found = copied(pipeline, TOPICS.journal, change(number, **step))
     assert any("differ" in fault and "0" * 16 in fault for fault in found.faults)
     assert not found.ok
 
 
 def test_step_whose_entry_count_differs_from_the_log_is_reported(pipeline: Pipeline) -> None:
-    journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
-    step = next(value for value in journal if value.get("log", {}).get("entries"))
+    values = pipeline.values(TOPICS.journal)
+    number, step = next((n, value) for n, value in enumerate(values) if value.get("log", {}).get("entries"))
     step["log"]["entries"] += 1
-    found = copied(pipeline, {TOPICS.journal: [(orjson.dumps(value), HEADERS) for value in journal]})
+    found = copied(pipeline, TOPICS.journal, change(number, **step))
     assert found.faults == (
         f"step {step['number']} of partition 0 wrote {step['log']['entries']} entries according to its journal; "
         f"test.updates has {step['log']['entries'] - 1}",
