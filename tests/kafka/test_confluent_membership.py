@@ -29,12 +29,28 @@ def _message() -> Any:
     return SimpleNamespace(**{name: lambda value=value: value for name, value in given.items()})
 
 
-def _member(connection: ConfluentConnection, others: dict[str, frozenset[TopicPartition]]) -> GroupConsumer:
-    client: Any = SimpleNamespace(
-        subscribe=lambda *topics, **callbacks: None, consume=lambda count, timeout_s: [_message()]
+def _client(**calls: Any) -> Any:
+    """Return a client whose group responds with the given calls, and that receives a record in each poll."""
+    calls = {"memberid": lambda: "new", "consumer_group_metadata": lambda: METADATA, **calls}
+    return SimpleNamespace(
+        **{"subscribe": lambda *topics, **callbacks: None, "consume": lambda count, timeout_s: [_message()], **calls}
     )
-    admin: Any = SimpleNamespace(members=lambda group: others)
-    listener: Any = None
+
+
+def _member(
+    connection: ConfluentConnection,
+    others: dict[str, frozenset[TopicPartition]],
+    client: Any = None,
+    listener: Any = None,
+) -> GroupConsumer:
+    client = client or _client()
+    admin: Any = SimpleNamespace(
+        members=lambda group: others,
+        member_ids=lambda group: {},
+        beginnings=lambda tps: dict.fromkeys(tps, 0),
+        committed=lambda group, tps: dict.fromkeys(tps, 7),
+        leave=lambda subscription, member_id: None,
+    )
     subscription = Subscription("learners", "learner-1", ("contexts",), listener, rejoins=False)
     with patch("confluent_kafka.Consumer", lambda properties: client):
         member = GroupConsumer(connection, admin, subscription)
@@ -88,32 +104,27 @@ def test_member_checks_producer_errors_before_it_is_fenced(connection: Confluent
     member.on_unknown_member()
 
 
-def test_member_checks_its_own_errors_before_it_is_fenced(
-    connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_member_checks_its_own_errors_before_it_is_fenced(connection: ConfluentConnection) -> None:
     def consume(count: int, timeout_s: float) -> list[Any]:
         connection._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
         return [_message()]
 
-    member = _member(connection, {})
+    client = _client(consume=consume)
+    member = _member(connection, {}, client)
     member._member_id = "old"
-    monkeypatch.setattr(member._client, "memberid", lambda: "new", raising=False)
-    monkeypatch.setattr(member._admin, "member_ids", lambda group: {}, raising=False)
-    monkeypatch.setattr(member._client, "consume", consume)
 
     member.check_place()  # the broker was unreachable during a step, in which the consumer is not polled
-    monkeypatch.setattr(member._client, "consume", lambda count, timeout_s: [])
+    client.consume = lambda count, timeout_s: []
     assert [record.offset for record in member.poll(0, 10)] == [7]
 
 
 def test_offset_commit_without_a_response_times_out(
     connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    member = _member(connection, {})
     ended = threading.Event()
-    monkeypatch.setattr(connection, "patience_s", 0.2)
+    member = _member(connection, {}, _client(commit=lambda offsets, asynchronous: ended.wait(60)))
+    connection.patience_s = 0.2
     monkeypatch.setattr(member, "membership", lambda: b"")
-    monkeypatch.setattr(member, "_client", SimpleNamespace(commit=lambda offsets, asynchronous: ended.wait(60)))
     with pytest.raises(BrokerUnavailableError):
         member.commit({CONTEXTS: 8})
     ended.set()
@@ -132,17 +143,11 @@ def test_buffered_records_of_revoked_partitions_are_discarded(connection: Conflu
 
 @pytest.mark.parametrize("is_cut_off", [False, True])
 def test_member_that_the_client_rejoined_is_fenced_unless_the_broker_was_down(
-    connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, *, is_cut_off: bool
+    connection: ConfluentConnection, *, is_cut_off: bool
 ) -> None:
-    member = _member(connection, {"learner-1": frozenset((CONTEXTS,))})
     assigned: list[frozenset[TopicPartition]] = []
-    monkeypatch.setattr(member._client, "memberid", lambda: "new", raising=False)
-    monkeypatch.setattr(member._client, "consumer_group_metadata", lambda: METADATA, raising=False)
-    monkeypatch.setattr(member._admin, "beginnings", lambda tps: dict.fromkeys(tps, 0), raising=False)
-    monkeypatch.setattr(member._admin, "committed", lambda group, tps: dict.fromkeys(tps, 7), raising=False)
-    monkeypatch.setattr(member._admin, "leave", lambda subscription, member_id: None, raising=False)
-    listener: Any = SimpleNamespace(on_assigned=assigned.append)
-    member.subscription = member.subscription._replace(listener=listener)
+    listener = SimpleNamespace(on_assigned=assigned.append)
+    member = _member(connection, {"learner-1": frozenset((CONTEXTS,))}, listener=listener)
     member._member_id = "old"
     if is_cut_off:
         connection.cut_off_s = time.monotonic()
@@ -159,16 +164,19 @@ def test_member_that_the_client_rejoined_is_fenced_unless_the_broker_was_down(
 def test_callback_returns_to_a_closing_client_only_if_the_client_waits_for_it(
     connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, callback: str, *, has_partitions: bool
 ) -> None:
-    member = _member(connection, {})
-    member._positions = {CONTEXTS: 7} if has_partitions else {}
-    returned = []
+    returned: list[str] = []
+    callbacks: dict[str, Any] = {}
 
     def close() -> None:
-        getattr(member, f"_{callback}")(member._client, [])
+        callbacks[callback](client, [])
         returned.append(callback)
 
-    calls = {"unsubscribe": lambda: None, "unassign": lambda: None, "consume": lambda count, timeout_s: []}
-    monkeypatch.setattr(member, "_client", SimpleNamespace(**calls, close=close))
+    client = _client(
+        subscribe=lambda topics, **given: callbacks.update(given), unsubscribe=lambda: None, unassign=lambda: None,
+        consume=lambda count, timeout_s: [], close=close,
+    )  # fmt: skip
+    member = _member(connection, {}, client)
+    member._positions = {CONTEXTS: 7} if has_partitions else {}
     monkeypatch.setattr("stream.kafka.confluent.consumers._CLOSED_WITHIN_S", 0.2)
     member.close()
     assert returned == ([callback] if has_partitions else [])
