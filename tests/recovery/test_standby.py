@@ -1,5 +1,7 @@
 """A recovering learner stops on request. A learner without a partition logs the owners of the partitions."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -7,8 +9,10 @@ import pytest
 
 from consumers.learner.program import STANDBY_MS, LearnerProgram
 from consumers.learner.recovery import SLICE_MS, RecoveryStoppedError
-from onebit.simulation.faulty_broker import FaultyBroker
+from onebit.simulation.faulty_broker import FaultyBroker, FaultyConsumer
+from stream.kafka.port import FETCH_WAIT_MS
 from stream.recovery.state import decode_block
+from stream.wire.records import TopicPartition
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 JOURNAL_STEPS = 400
@@ -25,16 +29,25 @@ def with_a_long_journal() -> Pipeline:
     return pipeline
 
 
-def slow(pipeline: Pipeline, read_ms: int, polled_ms: list[int] | None = None) -> FaultyBroker:
-    """Return a connection whose reads take `read_ms` and return one record. It logs the times of the member's polls."""
+def slow(pipeline: Pipeline, read_ms: int) -> FaultyBroker:
+    """Return a connection whose reads take `read_ms` and return one record."""
 
     def consult(call: str) -> None:
-        if call == "read":
-            pipeline.wait(read_ms)
-        elif call == "poll" and polled_ms is not None:
-            polled_ms.append(pipeline.now_ms())
+        pipeline.wait(read_ms if call == "read" else 0)
 
     return FaultyBroker(pipeline.broker, "learner-1", consult, poll_max=1)
+
+
+@dataclass(eq=False)
+class SlowSnapshots(FaultyBroker):
+    """A connection that reads only the snapshots through a slow connection."""
+
+    slow: FaultyBroker | None = None
+
+    def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> FaultyConsumer:
+        if self.slow is not None and tps[0].topic == TOPICS.snapshots:
+            return self.slow.reader(tps, fetch_wait_ms)
+        return super().reader(tps, fetch_wait_ms)
 
 
 def test_recovery_ends_soon_after_a_stop_request() -> None:
@@ -92,7 +105,14 @@ def test_stop_request_interrupts_reading_a_large_snapshot(monkeypatch: pytest.Mo
         decode_slowly(pipeline, monkeypatch)
     asked_ms = pipeline.now_ms() + SNAPSHOT_PARTS // 2 * PART_MS
     polled_ms: list[int] = []
-    broker = slow(pipeline, PART_MS if slow_part == "read" else 0, polled_ms)
+
+    def consult(call: str) -> None:
+        if call == "poll":
+            polled_ms.append(pipeline.now_ms())
+
+    broker = SlowSnapshots(pipeline.broker, "learner-1", consult)
+    if slow_part == "read":
+        broker.slow = slow(pipeline, PART_MS)
     learner = pipeline.learner(broker=broker, stop=lambda: pipeline.now_ms() >= asked_ms)
 
     def steps() -> None:
