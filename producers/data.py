@@ -9,8 +9,8 @@ from producers.datasets.logs.cache import cached_log
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.scaling import standardised
-from stream.programs.pipeline_settings import Sizes
 from stream.programs.process import announce, warn
+from stream.settings.data_sizes import DataSizes
 from stream.settings.definitions import SettingsError, SourceSettings
 from stream.settings.values import OnBadRow, parse_time
 from stream.wire.named_features import Scaling
@@ -96,7 +96,7 @@ def nnz_of(dataset: Dataset) -> int:
     return int(mean_nnz_of(dataset))
 
 
-def data_sizes(source: SourceSettings) -> Sizes:
+def data_sizes(source: SourceSettings) -> DataSizes:
     """Return the sizes of the data set that the settings select."""
     dataset = dataset_of(source)
-    return Sizes(dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), dataset.named_classes())
+    return DataSizes(dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), dataset.named_classes())

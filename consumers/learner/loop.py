@@ -15,13 +15,14 @@ from consumers.tally import Tally, drift_warnings, report_promotions
 from stream.kafka.port import Broker, BrokerError
 from stream.programs.connection import announce_start, by_client, keep_running, require_topics, watch_topics
 from stream.programs.costs import compile_kernels, exploration_notice, records_max, slow_warning
-from stream.programs.pipeline_settings import Chosen, SizesOf, settings_for, with_hint
+from stream.programs.pipeline_settings import Chosen, settings_for, with_hint
 from stream.programs.process import announce, boot_ms, every, freeze_gc, tune_gc, warn
 from stream.programs.task_settings import check_estimate, n_features_of, parameters_of
 from stream.programs.watching import Watched
 from stream.recovery.commit import Commit
 from stream.recovery.recover import reading_pipeline_settings
 from stream.recovery.slices import finish
+from stream.settings.data_sizes import SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.model import Program
 from stream.task.settings import Sharing, TaskSettings

@@ -1,28 +1,16 @@
 """Merge the user's settings with a running pipeline's settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from stream.programs.task_settings import n_features_of, task_settings, with_chosen
+from stream.settings.data_sizes import DataSizes, SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.sources import Described, described
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import Sharing, TaskSettings
 from stream.task.stored_settings import PARAMETER, SettingsDifferError, resolve
-
-
-class Sizes(NamedTuple):
-    """The numbers of classes and features, the mean number of non-zeros per context, and a log's class names."""
-
-    n_classes: int
-    n_features: int
-    mean_nnz: float
-    class_names: tuple[str, ...] | None = None
-
-
-SizesOf = Callable[[Settings], Sizes]
-"""Returns the sizes of the data set that the settings select."""
 
 
 class Chosen(NamedTuple):
@@ -126,14 +114,14 @@ def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
         )
 
 
-def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> Sizes:
+def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> DataSizes:
     """Return the sizes that the user set. Other sizes come from the pipeline or the data set."""
     n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
     if stored and "data" not in settings.given:
         n_classes, n_features = n_classes or stored["n_classes"], n_features or stored["n_features"]
     if n_classes is None or n_features is None:
         return sizes_of(settings)
-    return Sizes(n_classes, n_features, n_features)
+    return DataSizes(n_classes, n_features, n_features)
 
 
 def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:

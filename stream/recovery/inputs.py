@@ -8,6 +8,7 @@ is unchanged, so are all earlier ones, because a log is only truncated at its en
 import struct
 from collections.abc import Mapping
 from hashlib import sha256
+from itertools import chain
 
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partitions
@@ -24,9 +25,14 @@ NEW_PIPELINE = (
 
 
 def record_digest(record: Record) -> str:
-    """Return a digest of a record's append time, key, value and headers."""
+    """Return a digest of a record's append time, key, value, and headers with UTF-8 names.
+
+    Only one of the two clients can read other headers; see `stream.kafka.confluent.headers`.
+    """
     digest = sha256(struct.pack(">q", record.append_ms))
-    for part in (record.key, record.value, *(text for name, text in record.headers for text in (name.encode(), text))):
+    headers = [(name.encode(errors="ignore"), value) for name, value in record.headers]
+    readable = [pair for pair, (name, _) in zip(headers, record.headers, strict=True) if pair[0].decode() == name]
+    for part in (record.key, record.value, *chain.from_iterable(readable)):
         digest.update(struct.pack(">i", -1 if part is None else len(part)))
         digest.update(part or b"")
     return digest.digest()[:_DIGEST_BYTES].hex()

@@ -29,7 +29,7 @@ def test_created_topics_have_the_requested_settings(broker: Broker, prefix: str)
     kept, compacted = prefix + "kept", prefix + "compacted"
     broker.create_topics([TopicSpec(kept, 3, retention_ms=86_400_000), TopicSpec(compacted, 1, compacted=True)])
     found = broker.describe_topics([kept, compacted, prefix + "none"])
-    assert {name: description._replace(topic_id="") for name, description in found.items()} == {
+    assert {name: description._replace(topic_id="", leader_epochs=()) for name, description in found.items()} == {
         kept: TopicDescription(kept, 3, append_time=True, compacted=False, retention_ms=86_400_000, replication=1),
         compacted: TopicDescription(compacted, 1, append_time=True, compacted=True, retention_ms=-1, replication=1),
     }

@@ -134,7 +134,8 @@ def input_digest(append_ms: int, key: bytes | None, value: bytes | None, headers
     """The digest of an input's record in a journal."""
     parts = [key, value]
     for name, content in headers:
-        parts += [name.encode(), content]
+        if name.encode(errors="ignore").decode() == name:  # in UTF-8
+            parts += [name.encode(), content]
     framed = b"".join(struct.pack(">i", -1) if part is None else struct.pack(">i", len(part)) + part for part in parts)
     return sha256(struct.pack(">q", append_ms) + framed).hexdigest()[:16]
 
