@@ -28,7 +28,7 @@ from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import Broker
 from stream.learners import check_parameters
 from stream.recovery import commit as commit_module
-from stream.recovery.recover import Callbacks, Progress, rebuild
+from stream.recovery.recover import Callbacks, ReplayProgress, rebuild
 from stream.recovery.state import task_digest
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
@@ -145,7 +145,7 @@ def replay(broker: Broker, topics: Topics, task: TaskSettings, live_rate: float)
     started_s = time.perf_counter()
     recovered = rebuild(broker, topics, 0)
     print(f"  with a snapshot {time.perf_counter() - started_s:>9.2f} s to reach step {recovered.step.number:,}")
-    seen: list[tuple[float, Progress]] = []
+    seen: list[tuple[float, ReplayProgress]] = []
     rebuild(
         broker,
         topics,

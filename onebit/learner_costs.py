@@ -90,7 +90,7 @@ class Size(NamedTuple):
     nnz: int
 
 
-class Row(NamedTuple):
+class LearnerRow(NamedTuple):
     """A learner with its costs."""
 
     name: str
@@ -101,20 +101,35 @@ class Row(NamedTuple):
     unmeasured: str  # why the learner was not measured
     auto: str  # why auto chooses this learner; empty for all others
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as a dict of plain values."""
+        cls = self.cls
+        return {
+            "name": self.name, "summary": cls.summary, "best_for": cls.best_for or None, "paper": cls.paper,
+            "needs_label": cls.needs_label, "randomised_update": cls.randomised_update,
+            "retractable": cls.retractable, "from_logs": cls.from_logs.name.lower(),
+            "one_right_class": cls.one_right_class, "supports_eligible": cls.supports_eligible,
+            "cost": self.cost._asdict(), "us_per_event": self.event_us, "unmeasured": self.unmeasured or None,
+            "auto": self.auto or None,
+            "parameters": {
+                p.name: {"default": p.default, "help": p.help, "accepted": p.accepted()} for p in cls.parameters
+            },
+        }  # fmt: skip
+
 
 USUAL = Size(9, 400, 25)
 
 
-class Survey(NamedTuple):
+class LearnerSurvey(NamedTuple):
     """The learners and their costs for a problem size."""
 
-    rows: list[Row]
+    rows: list[LearnerRow]
     size: Size
     choice: Choice  # the learner that auto chooses
     dataset: Dataset | None  # None if costs are counted instead of measured
 
 
-def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Dataset | None = None) -> Survey:
+def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Dataset | None = None) -> LearnerSurvey:
     """Return the learners' uses, parameters and costs.
 
     Args:
@@ -133,10 +148,14 @@ def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Data
         size = Size(dataset.n_classes, dataset.n_features, nnz_of(dataset))
     mean_nnz = size.nnz if dataset is None else mean_nnz_of(dataset)
     choice = choose(size.n_classes, size.n_features, mean_nnz)
-    return Survey(list(_rows(names or list(registered()), size, choice, dataset, mean_nnz)), size, choice, dataset)
+    return LearnerSurvey(
+        list(_rows(names or list(registered()), size, choice, dataset, mean_nnz)), size, choice, dataset
+    )
 
 
-def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | None, mean_nnz: float) -> Iterator[Row]:
+def _rows(
+    names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | None, mean_nnz: float
+) -> Iterator[LearnerRow]:
     """Return a row for each learner, with measured costs if there is a data set."""
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
@@ -151,7 +170,7 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
         cls = registered()[name]
         cost = cls.cost(size.n_classes, size.n_features, size.nnz, parameters)
         measured_us, unmeasured = _measured(name, size, parameters, cost, events) if events else (None, "")
-        yield Row(name, cls, parameters, cost, measured_us, unmeasured, choice.why if chosen else "")
+        yield LearnerRow(name, cls, parameters, cost, measured_us, unmeasured, choice.why if chosen else "")
 
 
 def _measured(
@@ -168,18 +187,3 @@ def _measured(
     learner = create(name, size.n_classes, size.n_features, **parameters)
     with registered().blamed(name):
         return event_us(learner, events), ""
-
-
-def fields_of(row: Row) -> dict[str, Any]:
-    """Return a learner's row as a dict of plain values."""
-    name, cls, _, cost, measured_us, unmeasured, auto = row
-    return {
-        "name": name, "summary": cls.summary, "best_for": cls.best_for or None, "paper": cls.paper,
-        "needs_label": cls.needs_label, "randomised_update": cls.randomised_update, "retractable": cls.retractable,
-        "from_logs": cls.from_logs.name.lower(), "one_right_class": cls.one_right_class,
-        "supports_eligible": cls.supports_eligible,
-        "cost": cost._asdict(), "us_per_event": measured_us, "unmeasured": unmeasured or None, "auto": auto or None,
-        "parameters": {
-            p.name: {"default": p.default, "help": p.help, "accepted": p.accepted()} for p in cls.parameters
-        },
-    }  # fmt: skip

@@ -30,6 +30,7 @@ _GUESSED = "as guessed"
 class LogSummary(NamedTuple):
     """A summary of a log."""
 
+    file: str
     format: Format
     columns: list[str]  # column names of a tabular log
     mapping: LogMapping | None
@@ -38,15 +39,39 @@ class LogSummary(NamedTuple):
     rows: int
     first: LogBatch | None
 
+    def save_features(self, path: Path) -> None:
+        """Save a file that maps feature names to indices.
 
-def save_features(shown: LogSummary, path: Path) -> None:
-    """Save a file that maps feature names to indices."""
-    if shown.log is None:
-        raise DatasetError(f"cannot write {path}: the rows cannot be read with the guessed mapping; use --map")
-    try:
-        path.write_bytes(orjson.dumps(to_plain(shown.log.encoder)))
-    except OSError as error:
-        raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
+        Raises:
+            DatasetError: the rows cannot be read, or the file cannot be written.
+        """
+        if self.log is None:
+            raise DatasetError(f"cannot write {path}: the rows cannot be read with the guessed mapping; use --map")
+        try:
+            path.write_bytes(orjson.dumps(to_plain(self.log.encoder)))
+        except OSError as error:
+            raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as a dict of plain values."""
+        log = self.log
+        return {
+            "file": self.file,
+            "format": str(self.format),
+            "columns": self.columns,
+            "mapping": None if self.mapping is None else self.mapping.model_dump(exclude_none=True),
+            "guessed": self.guessed is not None,
+            "remarks": [] if self.guessed is None else self.guessed.remarks,
+            "rows": self.rows if log is not None else None,
+            "warnings": [] if log is None else [*filter(None, [*remarks_of(log), uneven_warning(log.uneven)])],
+            "skipped": {} if log is None else log.skipped,
+            "first_skipped": {} if log is None else log.first_skipped,
+            "features": None if log is None else log.n_features,
+            "classes": None if log is None else len(log.class_names),
+            "class_names": None if log is None else log.class_names,
+            "notes": [] if log is None else log.notes,
+            "first": [] if log is None else list(rows_of(self.first, log)),
+        }
 
 
 def summarise_log(
@@ -74,12 +99,12 @@ def summarise_log(
                 what = str(error).removeprefix(f"mapping {_GUESSED}: ")
                 remark = f"complete the mapping to show rows: {what}"
                 guessed = Guess(guessed.fields, (*guessed.remarks, remark))
-                return LogSummary(kind, columns, None, guessed, None, 0, None)
+                return LogSummary(path, kind, columns, None, guessed, None, 0, None)
     log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above, scale=scale)
     batches = log.batches()
     first = next(batches, None)
     rows = sum(len(batch.ids) for batch in chain(() if first is None else (first,), batches))
-    return LogSummary(kind, columns, mapping, guessed, log, rows, first)
+    return LogSummary(path, kind, columns, mapping, guessed, log, rows, first)
 
 
 def _guess(source: Source, kind: Format) -> Guess:
@@ -142,25 +167,3 @@ def _time(time_ms: int) -> str | None:
     return (
         datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
     )
-
-
-def fields_of(path: str, shown: LogSummary) -> dict[str, Any]:
-    """Return the summary as a dict of plain values."""
-    log = shown.log
-    return {
-        "file": path,
-        "format": str(shown.format),
-        "columns": shown.columns,
-        "mapping": None if shown.mapping is None else shown.mapping.model_dump(exclude_none=True),
-        "guessed": shown.guessed is not None,
-        "remarks": [] if shown.guessed is None else shown.guessed.remarks,
-        "rows": shown.rows if log is not None else None,
-        "warnings": [] if log is None else [*filter(None, [*remarks_of(log), uneven_warning(log.uneven)])],
-        "skipped": {} if log is None else log.skipped,
-        "first_skipped": {} if log is None else log.first_skipped,
-        "features": None if log is None else log.n_features,
-        "classes": None if log is None else len(log.class_names),
-        "class_names": None if log is None else log.class_names,
-        "notes": [] if log is None else log.notes,
-        "first": [] if log is None else list(rows_of(shown.first, log)),
-    }

@@ -8,7 +8,7 @@ from consumers.learner.shared_model import SharedModel
 from stream.kafka.port import Broker
 from stream.recovery.chunks import MODEL_PARTITION, Generation, read_snapshots, reading_snapshots
 from stream.recovery.inputs import check_unchanged
-from stream.recovery.recover import Progress, Recovered, Recovery, recovery
+from stream.recovery.recover import Recovered, Recovery, ReplayProgress, recovery
 from stream.recovery.slices import Parts
 from stream.recovery.steps import UnrecoverableError, last_steps
 from stream.recovery.torn import check_log, check_whole
@@ -158,7 +158,7 @@ class Recoveries:
         """Recover a task from its topics. Log the progress at the start, at intervals and at the end."""
         began_ms = self.reported_ms = self.host_ms()
 
-        def report(progress: Progress) -> None:
+        def report(progress: ReplayProgress) -> None:
             took_ms = self.host_ms() - began_ms
             rate = f", {1_000 * progress.records / took_ms:,.0f} records/s" if took_ms > 0 else ""
             self._report(

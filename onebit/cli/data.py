@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from onebit.cli.console import boxed_table, examples, out, print_json, print_line
 from onebit.cli.flags import Json, data_names, with_log_flags, with_settings
-from onebit.log_summary import LogSummary, fields_of, rows_of, save_features, summarise_log
+from onebit.log_summary import LogSummary, rows_of, summarise_log
 from producers.data import load_scaled, uneven_warning
 from producers.datasets.catalogue import catalogue, is_log, problems
 from producers.datasets.logs.guess import to_toml
@@ -94,9 +94,9 @@ def _show_log(
     """Print a summary of a log, with the number of invalid rows."""
     shown = summarise_log(path, mapping_given, settings.reward_above, settings.scale)
     if features_file is not None:
-        save_features(shown, features_file)
+        shown.save_features(features_file)
     if as_json:
-        print_json(fields_of(path, shown))
+        print_json(shown.to_dict())
         return
     out.print(f"[bold]{escape(path)}[/]: {shown.format}", soft_wrap=True)
     if shown.columns:

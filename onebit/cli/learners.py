@@ -9,7 +9,7 @@ from rich.table import Table
 
 from onebit.cli.console import examples, out, print_json
 from onebit.cli.flags import Json, data_names, learner_names, with_settings
-from onebit.learner_costs import Row, Size, Survey, fields_of, survey_learners
+from onebit.learner_costs import LearnerRow, LearnerSurvey, Size, survey_learners
 from producers.data import dataset_of
 from stream.learners import FromLogs
 from stream.learners.auto import choose
@@ -71,12 +71,12 @@ def learners(
     else:
         raise SettingsError(f"--data {data} cannot be combined with --n-classes or --nnz")
     if json:
-        print_json([fields_of(row) for row in found.rows])
+        print_json([row.to_dict() for row in found.rows])
     else:
         _print(found)
 
 
-def _print(found: Survey) -> None:
+def _print(found: LearnerSurvey) -> None:
     rows, size, choice, dataset = found
     table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
     for row in rows:
@@ -100,7 +100,7 @@ def _print(found: Survey) -> None:
         )
 
 
-def _lines(row: Row) -> Iterator[str]:
+def _lines(row: LearnerRow) -> Iterator[str]:
     cls, cost = row.cls, row.cost
     yield escape(cls.summary)
     if cls.best_for:

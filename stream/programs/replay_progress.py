@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 from stream.programs.process import announce, every, monotonic_ms
-from stream.recovery.recover import Progress
+from stream.recovery.recover import ReplayProgress
 
 PROGRESS_INTERVAL_MS = 5_000
 
 
-def replay_progress(label: str) -> Callable[[Progress], None]:
+def replay_progress(label: str) -> Callable[[ReplayProgress], None]:
     """Return a function that logs the progress of a replay at intervals."""
     started_ms = monotonic_ms()
-    latest: list[Progress] = []
+    latest: list[ReplayProgress] = []
 
     def report() -> None:
         number, _, last, records = latest[-1]
@@ -20,7 +20,7 @@ def replay_progress(label: str) -> Callable[[Progress], None]:
 
     show = every(PROGRESS_INTERVAL_MS, report)
 
-    def update(progress: Progress) -> None:
+    def update(progress: ReplayProgress) -> None:
         latest[:] = [progress]
         show()
 

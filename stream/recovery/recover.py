@@ -46,7 +46,7 @@ class Recovered(NamedTuple):
     foreign: Foreign = Foreign()  # records from other programs found in the predictions topic
 
 
-class Progress(NamedTuple):
+class ReplayProgress(NamedTuple):
     """A recovery's progress."""
 
     number: int  # number of the last step reapplied so far
@@ -55,7 +55,7 @@ class Progress(NamedTuple):
     records: int  # number of records reapplied so far
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[ReplayProgress], None]
 Recovery = Parts[Recovered]
 """A generator that recovers a task. It yields True after each part of the preparation and after each step."""
 
@@ -189,7 +189,7 @@ def _reapply(
         inputs = stack.enter_context(closing(Inputs(broker, topics, journal.partition, recovered.step, last)))
         if decides is None and isinstance(task.model, Recall):
             published = stack.enter_context(closing(Published(broker, topics, journal.partition, first)))
-        progress(Progress(first - 1, first, final, 0))
+        progress(ReplayProgress(first - 1, first, final, 0))
         for step in _steps(broker, journal, first, final, last):
             _prepare(task, step, journal)
             if decides is not None:
@@ -206,7 +206,7 @@ def _reapply(
             _check_same(task, step, journal)
             records += len(batch)
             recovered = recovered._replace(step=step)
-            progress(Progress(step.number, first, final, records))
+            progress(ReplayProgress(step.number, first, final, records))
             yield True
     foreign = Foreign() if published is None else published.foreign
     return recovered._replace(settings=task.settings, foreign=foreign)

@@ -13,7 +13,7 @@ from stream.kafka.embedded import VirtualClock
 from stream.kafka.port import FencedError
 from stream.recovery.chunks import Stored
 from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.recover import Callbacks, Progress, rebuild, recover
+from stream.recovery.recover import Callbacks, ReplayProgress, rebuild, recover
 from stream.recovery.state import task_digest
 from stream.recovery.steps import JournalStep, MissingRecordsError, UnrecoverableError, decode_step
 from stream.task.settings import TaskSettings
@@ -119,7 +119,7 @@ def test_large_snapshot_is_written_over_many_steps_and_completed_while_idle() ->
     run_until_idle(program)
     last = pipeline.generations()[-1]
     assert (written - shares[-1], len(pipeline.records(TOPICS.snapshots))) != (0, 0)
-    steps: list[Progress] = []
+    steps: list[ReplayProgress] = []
     recovered = rebuild(pipeline.broker, TOPICS, 0, callbacks=Callbacks(steps.append))
     assert steps[0].first == last + 1
     assert digests(recovered.task) == digests(program.tasks[0])
@@ -204,7 +204,7 @@ def test_recovery_uses_the_previous_snapshot_if_the_newest_is_incomplete() -> No
     before = pipeline.generations()
     corrupt(pipeline, before[-1])
     assert pipeline.generations() == before[:-1]
-    steps: list[Progress] = []
+    steps: list[ReplayProgress] = []
     recovered = rebuild(pipeline.broker, TOPICS, 0, callbacks=Callbacks(steps.append))
     assert steps[0].first == before[-2] + 1
     assert digests(recovered.task) == digests(program.tasks[0])
@@ -503,7 +503,7 @@ def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() ->
 
 def test_progress_of_a_recovery_to_an_earlier_step_ends_at_this_step() -> None:
     pipeline, _ = many_snapshots()
-    reported: list[Progress] = []
+    reported: list[ReplayProgress] = []
     rebuild(pipeline.broker, TOPICS, 0, callbacks=Callbacks(reported.append), until=20, snapshots=False)
     assert [progress.number for progress in reported] == list(range(21))
     assert {(progress.first, progress.last) for progress in reported} == {(1, 20)}
