@@ -3,7 +3,7 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -94,7 +94,7 @@ def _with_flags(command: Command, program: Program, own: list[inspect.Parameter]
     def command_with_flags(**values: Any) -> None:
         config = values.pop("config")
         flags = {one.name: values.pop(one.field) for one in taken}
-        settings = settings_from(config, flags)
+        settings = settings_from(config, flags, None if program is Program.LOCAL else own_settings(program))
         with profiled(settings.profile if "profile" in flags else None):
             run(settings, **values)
 
@@ -104,12 +104,17 @@ def _with_flags(command: Command, program: Program, own: list[inspect.Parameter]
     return command_with_flags
 
 
-def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
+def own_settings(program: Program) -> frozenset[str]:
+    """Return the names of the settings that a program uses: those with a flag, and secrets."""
+    return frozenset(one.name for one in described() if program in one.setting.programs or one.setting.is_secret)
+
+
+def settings_from(config: Path | None, flags: dict[str, Any], own: Collection[str] | None = None) -> Settings:
     """Load the settings from flags, variables and the settings file. Warn about unknown variables."""
     if config is not None:
         os.environ[CONFIG_VARIABLE] = str(config)
     try:
-        settings = load_settings(flags)
+        settings = load_settings(flags, own)
         write_log(settings.log_format, settings.log_level, debug=settings.debug)
     finally:
         for message in unknown_variables():

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from stream.errors import OnebitError
 from stream.settings.model import (
@@ -55,6 +61,7 @@ from stream.settings.values import (
     Tokens,
     config_path,
     variable_of,
+    variables_of_settings,
 )
 from stream.text import read_text
 from stream.wire.topics import DEFAULT_PREFIX, Topics
@@ -546,6 +553,8 @@ class Settings(  # type: ignore[misc]  # mypy does not know that BaseSettings ca
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources in order of priority: flags, variables, file."""
+        assert isinstance(env_settings, EnvSettingsSource)
+        env_settings.env_vars = variables_of_settings(env_settings.env_vars)
         return init_settings, env_settings, _TomlFile(settings_cls, config_path())
 
     def shown(self) -> dict[str, object]:

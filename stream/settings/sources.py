@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -26,13 +26,16 @@ from stream.settings.model import Group, Panel, Setting
 from stream.settings.values import (
     CONFIG_VARIABLE,
     FOR_EVER,
+    IGNORED,
     PREFIX,
     config_path,
     flag_of,
     format_retention,
+    is_of_service,
     of_percent,
     setting_name,
     variable_of,
+    variables_of_settings,
 )
 
 
@@ -200,11 +203,20 @@ OTHER_PREFIXES = ("ONEBIT_TEST_",)
 """Prefixes of variables that only tests use."""
 
 
-def load_settings(flags: Mapping[str, Any]) -> Settings:
+class InvalidSettingError(SettingsError):
+    """A setting's value is invalid."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+def load_settings(flags: Mapping[str, Any], own: Collection[str] | None = None) -> Settings:
     """Load the settings.
 
     Args:
         flags: Flag values by setting name; None if not given.
+        own: The program's own settings. Invalid variables of other settings are ignored. None means that all are.
 
     Raises:
         SettingsError: a value is invalid, a name in the file is unknown, or the file cannot be read.
@@ -212,7 +224,17 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
     path = config_path()
     if path is not None and not path.is_file():
         raise SettingsError(f"--config, or {CONFIG_VARIABLE}: file not found: {path}")
-    return _valid(Settings, flags, lambda name: _origin(name, flags, path), str(path or "variables"))
+    ignored: frozenset[str] = frozenset()
+    while True:
+        token = IGNORED.set(ignored)
+        try:
+            return _valid(Settings, flags, lambda name: _origin(name, flags, path), str(path or "variables"))
+        except InvalidSettingError as error:
+            if own is None or error.name in own or error.name in ignored or not is_set(error.name):
+                raise
+            ignored |= {error.name}
+        finally:
+            IGNORED.reset(token)
 
 
 class _GivenSettings(Settings):  # type: ignore[misc]  # as for `Settings`
@@ -248,7 +270,7 @@ def _valid(kind: type[Settings], given: Mapping[str, Any], origin: Callable[[str
             raise SettingsError(f"{origin(name)}: unknown setting{close_matches(name, known)}") from error
         is_secret = any(one.name == name and one.setting.is_secret for one in described())
         got = "" if is_secret or "; got " in message else f"; got {first['input']!r}"
-        raise SettingsError(f"{origin(name)}: {message}{got}") from error
+        raise InvalidSettingError(name, f"{origin(name)}: {message}{got}") from error
     except ValueError as error:  # invalid TOML, or an invalid list in a variable
         raise SettingsError(f"cannot read the settings from {source}: {error}") from error
     return with_address_of_file(settings)
@@ -263,16 +285,23 @@ def _origin(name: str, flags: Mapping[str, Any], path: Path | None) -> str:
 
 def is_set(name: str) -> bool:
     """Return whether a setting's environment variable is set."""
-    return variable_of(name) in map(str.upper, os.environ)
+    return variable_of(name) in map(str.upper, variables_of_settings(dict(os.environ)))
 
 
 def unknown_variables() -> list[str]:
-    """Return warnings about unknown variables that start with the settings prefix."""
-    known = {variable_of(one.name) for one in described()} | OTHER_VARIABLES
+    """Return warnings about variables that start with the settings prefix, but are not settings."""
+    settings = {variable_of(one.name) for one in described()}
+    known, given = settings | OTHER_VARIABLES, sorted(os.environ.items())
     return [
+        f"{name}: ignored, because {value!r} describes a Kubernetes service. Set the setting with a flag or in the "
+        "file, or set enableServiceLinks: false in the pod"
+        for name, value in given
+        if name in settings and is_of_service(name, value)
+    ] + [
         f"{name}: unknown setting, ignored{close_matches(name, sorted(known))}"
-        for name in sorted(os.environ)
-        if name.startswith(PREFIX) and name not in known and not name.startswith(OTHER_PREFIXES)
+        for name, value in given
+        if name.startswith(PREFIX)
+        if name not in known and not name.startswith(OTHER_PREFIXES) and not is_of_service(name, value)
     ]
 
 

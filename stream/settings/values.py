@@ -7,6 +7,9 @@ parser, and its text form. For example, a `Duration` is a whole number of millis
 
 import json
 import os
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -47,6 +50,38 @@ def flag_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """Return a setting's environment variable."""
     return PREFIX + name.upper()
+
+
+IGNORED: ContextVar[frozenset[str]] = ContextVar("IGNORED", default=frozenset())
+"""Names of settings whose environment variables are ignored."""
+
+_SERVICE = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
+
+
+def is_of_service(variable: str, value: str) -> bool:
+    """Return whether an environment variable describes a Kubernetes service or a linked container, not a setting.
+
+    For a service with the name `onebit-serve`, Kubernetes sets ONEBIT_SERVE_PORT and similar variables in every
+    container of the namespace.
+
+    >>> is_of_service("ONEBIT_SERVE_PORT", "tcp://10.0.0.7:8080"), is_of_service("ONEBIT_SERVE_PORT", "8080")
+    (True, False)
+    """
+    name = variable.upper()
+    return name.startswith(PREFIX) and (
+        (name.endswith("_PORT") and _SERVICE.fullmatch(value) is not None)
+        or re.search(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$", name) is not None
+    )
+
+
+def variables_of_settings(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return the environment variables without those of services and those in `IGNORED`."""
+    ignored = {variable_of(name) for name in IGNORED.get()}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.upper() not in ignored and not is_of_service(name, value or "")
+    }
 
 
 def config_path() -> Path | None:

@@ -138,6 +138,47 @@ def test_unknown_name_in_file_is_rejected_with_a_suggestion() -> None:
         load_settings({})
 
 
+SERVICE = {
+    "SERVICE_HOST": "10.96.0.7", "SERVICE_PORT": "8080", "SERVICE_PORT_HTTP": "8080", "PORT": "tcp://10.96.0.7:8080",
+    "PORT_8080_TCP": "tcp://10.96.0.7:8080", "PORT_8080_TCP_PROTO": "tcp", "PORT_8080_TCP_PORT": "8080",
+    "PORT_8080_TCP_ADDR": "10.96.0.7",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("service", ["SERVE", "METRICS", "PAGE"])
+@pytest.mark.parametrize("program", ["serve", "learn", "run"])
+def test_variables_of_a_kubernetes_service_are_not_settings(
+    service: str, program: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = load_settings({})
+    for name, value in SERVICE.items():
+        monkeypatch.setenv(f"ONEBIT_{service}_{name}", value)
+    assert load_settings({}) == default
+    assert [line.split(":")[0] for line in unknown_variables()] == [f"ONEBIT_{service}_PORT"]
+    given = ("--events", "1", "--learner", "banditron") if program == "run" else ("--bootstrap", "127.0.0.1:1")
+    ended = onebit(program, *given, *(() if program == "run" else ("--connect-timeout", "0ms")))
+    assert ended.code == (ExitCode.OK if program == "run" else ExitCode.UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("SERVE_PORT", "none"), ("TIMEOUT", "1 parsec"), ("RATE_MAX", "-1"), ("PAGE_PORT", "0")]
+)
+def test_program_ignores_invalid_variables_of_other_programs(
+    variable: str, value: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ONEBIT_{variable}", value)
+    assert onebit("run", "--events", "1", "--learner", "banditron").code == ExitCode.OK
+    assert onebit("config", "show").code == ExitCode.USAGE
+
+
+def test_program_rejects_invalid_variables_of_its_own(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEBIT_SERVE_PORT", "none")
+    monkeypatch.setenv("ONEBIT_EVENTS", "0")
+    ended = onebit("run", "--learner", "banditron")
+    assert ended.code == ExitCode.USAGE
+    assert "ONEBIT_EVENTS" in ended.err
+
+
 def test_unknown_variable_is_reported_with_a_suggestion(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     known = ("ONEBIT_WINDOW", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP", "ONEBIT_IMAGE", "ONEBIT_TEST_EVENTS")
     for name in known:
