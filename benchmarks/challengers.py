@@ -12,6 +12,7 @@ challenger's learner alone. All times are measured in one process, in seven turn
 of the seven.
 """
 
+import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -82,6 +83,7 @@ def event_us(make: Callable[[], KernelLearner], data: str) -> float:
 
 def main() -> None:
     """Print the CPU times and the number of false promotions."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("champion + challenger on optdigits: us per event; ratio of the extra time to the challenger's time alone")
     for champion, challenger in PAIRS:
         one, other = partial(learner, champion, 10, 64), partial(learner, challenger, 10, 64)

@@ -7,8 +7,8 @@ events per step and receives their feedback one step later. One in fifty decisio
 advance time.
 """
 
+import argparse
 import resource
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -176,7 +176,9 @@ class MadeReader:
 
 
 def main() -> None:
-    events = int(sys.argv[1]) if len(sys.argv) > 1 else 2_500_000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("events", type=int, nargs="?", default=2_500_000)
+    events = parser.parse_args().events
     broker: Any = MadeTopics(events)
     records = sum(broker.ends([TopicPartition(name, 0)])[TopicPartition(name, 0)].stable for name in
                   (TOPICS.contexts, TOPICS.predictions, TOPICS.feedback, TOPICS.examples))  # fmt: skip

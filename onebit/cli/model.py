@@ -1,8 +1,10 @@
 """`onebit model`: export, compare and import models."""
 
 import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -12,11 +14,13 @@ from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, Partition, with_log_flags, with_settings
 from onebit.models import Moment, exported, imported
 from stream.errors import ExitCode
+from stream.parsing import format_duration
 from stream.programs.connection import command_hint
 from stream.programs.process import quantity
 from stream.recovery.model_files import compare_models, read_model, write_model
 from stream.settings.definitions import Settings
 from stream.settings.model import Panel, Program
+from stream.settings.values import flag_of, setting_name
 
 app = typer.Typer(help="Export, compare and import models.", no_args_is_help=True)
 
@@ -133,10 +137,25 @@ def import_file(
     if json:
         print_json({"partitions": found.partitions, "shared": found.is_shared, **meta})
         return
-    flags = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in meta["parameters"].items())
     whose = " as a shared model" if found.is_shared else ""
     print_line(
         f"{quantity(found.partitions, 'partition')} will start with {file}{whose}. Run: "
-        f"{command_hint(settings, 'learn')} "
-        f"--learner {meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}"
+        f"{command_hint(settings, 'learn')} {shlex.join(learn_flags(meta))}"
     )
+
+
+def learn_flags(meta: Mapping[str, Any]) -> list[str]:
+    """Return the flags of a learner that continues an exported model with the settings of its pipeline."""
+    flags = ["--learner", meta["learner"]]
+    for name, value in meta["parameters"].items():
+        flags += ["--param", f"{name}={value}"]
+    flags += ["--classes-max" if meta["open_classes"] else "--n-classes", str(meta["n_classes"])]
+    flags += ["--n-features", str(meta["n_features"])]
+    defaults, of_pipeline = Settings.model_construct(), meta.get("settings", {})
+    usual = {name: getattr(defaults, name) for name in ("scale", "reward", "on_expiry", "late", "floor")}
+    usual |= asdict(defaults.join)
+    for field, value in {**of_pipeline, **of_pipeline.get("join", {})}.items():
+        if field in usual and value != usual[field]:
+            text = format_duration(value) if field.endswith("_ms") else str(value)
+            flags += [flag_of(setting_name(field)), text]
+    return flags

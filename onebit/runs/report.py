@@ -120,13 +120,17 @@ def _feedback_figures(broker: Broker, run: Run, decided_ms: Sequence[int], warni
             for record in read_partition(broker, TopicPartition(run.topics.examples, partition))
         )
     )
+    rate_per_s = None if run.replay.speed else run.replay.rate_per_s
     return {
         "delays": summarise_delays(found.delays_ms),
         "delay_counts": Sketch.of(found.delays_ms) if found.delays_ms else None,
         "first_feedback": settlements.first_feedback(decided_ms),
         "feedback_after_end": found.after_end,
         "delayed": settlements.curve(decided_ms),
-        "warnings": (*warnings, *feedback_warnings(found, run.events, run.replay.rate_per_s)),
+        "warnings": (
+            *warnings,
+            *feedback_warnings(found, run.events, rate_per_s),
+        ),
     }
 
 
@@ -164,17 +168,25 @@ def answers(examples: Iterable[Example]) -> Answers:
     return Answers([delay_ms for _, delay_ms in matched], last_ms - min(decided_ms), late / len(matched))
 
 
-def feedback_warnings(found: Answers, events: int, rate_per_s: float) -> tuple[str, ...]:
-    """Return a warning that suggests a better --rate if much of the feedback arrived after the last decision."""
+def feedback_warnings(found: Answers, events: int, rate_per_s: float | None) -> tuple[str, ...]:
+    """Return a warning that suggests a better pace if much of the feedback arrived after the last decision.
+
+    Args:
+        found: The feedback.
+        events: Number of events in the run.
+        rate_per_s: The replay's rate; None if the replay follows the log's times.
+    """
     if not found.after_end > AFTER_END_MAX:
         return ()
     mean_s = sum(found.delays_ms) / len(found.delays_ms) / 1_000
-    better_per_s = _rounded_down(min(events / (DELAYS_PER_RUN * mean_s), rate_per_s / 2))
+    pace = "a lower --speed"
+    if rate_per_s is not None:
+        better_per_s = _rounded_down(min(events / (DELAYS_PER_RUN * mean_s), rate_per_s / 2))
+        pace = f"--rate {better_per_s:g} (duration {tables.duration(events / better_per_s)})"
     return (
         f"{tables.percent(found.after_end)} of the feedback arrived after the last event, too late to affect any "
         f"decision. All decisions were made within {tables.duration(found.lasted_ms / 1_000)}, and the mean delay is "
-        f"{tables.duration(mean_s)}. Use --rate {better_per_s:g} (duration "
-        f"{tables.duration(events / better_per_s)}), a shorter --delay, or more --epochs",
+        f"{tables.duration(mean_s)}. Use {pace}, a shorter --delay, or more --epochs",
     )
 
 

@@ -77,7 +77,7 @@ class _ReplayLoop:
 
     def _work(self, program: ReplayProgram, events: int, watch: Callable[[], None], watched: Watched) -> None:
         """Send events until all are sent or the program is stopped."""
-        meter = Meter("replay", events, self._show)
+        meter = Meter("replay", events, self._show, decided=program.position)
         while not program.finished and not self._stop():
             watch()
             sent = program.step(0)

@@ -146,9 +146,11 @@ class TimeToGo:
     complete.
     """
 
-    def __init__(self, events: int, now_s: float) -> None:
+    def __init__(self, events: int, now_s: float, decided: int = 0) -> None:
         self._events = events
-        self._seen = deque([(now_s, 0)])  # pairs of a time and the number of decisions and settlements up to then
+        self._seen = deque(
+            [(now_s, 2 * decided)]
+        )  # pairs of a time and the number of decisions and settlements up to then
 
     def estimate_s(self, decided: int, pending: int, now_s: float) -> float:
         """Return the remaining seconds, or nan while no estimate is possible.
@@ -173,15 +175,26 @@ class Meter:
     """Measures a run's progress, and reports it to a callback."""
 
     def __init__(
-        self, name: str, events: int, show: ShowProgress = ignore, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, name: str, events: int, show: ShowProgress = ignore, now_s: Callable[[], float] = time.monotonic,
+        *, decided: int = 0,
+    ) -> None:  # fmt: skip
+        """Start the measurement.
+
+        Args:
+            name: The run's name.
+            events: The run's number of events.
+            show: Called with each report.
+            now_s: Returns the time in seconds.
+            decided: Number of events that an earlier process has decided or sent.
+        """
         self._name = name
         self._events = events
+        self._earlier = decided
         self._show = show
         self._now_s = now_s
         self._started_s = now_s()
         self._shown_s = self._started_s
-        self._time_to_go = TimeToGo(events, self._started_s)
+        self._time_to_go = TimeToGo(events, self._started_s, decided)
 
     def is_due(self) -> bool:
         """Return whether the next report is due. The call is cheap enough for an inner loop."""
@@ -194,7 +207,7 @@ class Meter:
     def progress(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> Progress:
         """Return the progress with the speed and the remaining time, and restart the interval until the next report."""
         now_s = self._shown_s = self._now_s()
-        per_s = decided / max(now_s - self._started_s, 1e-9)
+        per_s = (decided - self._earlier) / max(now_s - self._started_s, 1e-9)
         left_s = self._time_to_go.estimate_s(decided, pending, now_s)
         return Progress(self._name, self._events, decided, pending, error_rate, to_come, per_s, left_s)
 

@@ -156,7 +156,13 @@ def _streams(names: Sequence[str], found: Sequence[Series]) -> list[_Stream]:
     words: dict[str, str] = {}
     for name, series in zip(names, found, strict=True):
         run = series.first
-        key = str((run.data, run.events, *(run.settings.get(each) for each in ("rate", "delay", "loss", "duplicates"))))
+        key = str(
+            (
+                run.data,
+                run.events,
+                *(run.settings.get(each) for each in ("rate", "speed", "delay", "loss", "duplicates")),
+            )
+        )
         of.setdefault(key, []).append(name)
         words.setdefault(key, _summary(run))
     return [_Stream(listed(of[key]) if len(of) > 1 else "", words[key]) for key in of]
@@ -165,8 +171,10 @@ def _streams(names: Sequence[str], found: Sequence[Series]) -> list[_Stream]:
 def _summary(report: LearnerRun) -> str:
     settings = report.settings
     stream = f"{report.events:,} events of {report.data} ({report.classes:,} classes, {report.features:,} features)"
-    rate = settings.get("rate")
-    if is_number(rate):
+    rate, speed = settings.get("rate"), settings.get("speed")
+    if isinstance(speed, str):  # replaces the rate
+        stream += " sent all at once" if speed == "max" else f" at {speed} the recorded pace"
+    elif is_number(rate):
         stream += f" at {number_text(rate)} events/s"
     clauses = [stream, _delay_clause(report)]
     for key, words in (("loss", "lost"), ("duplicates", "sent twice")):
@@ -193,7 +201,15 @@ def _delay_clause(report: LearnerRun) -> str:
 
 
 def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]]:
-    """Name the learner with the smallest error, separately for one-bit and full feedback."""
+    """Name the learner with the smallest error, separately for one-bit and full feedback.
+
+    If the learners play a log's actions, their errors are the log's and say nothing about them.
+    """
+    if any(series.first.settings.get("play") == "logged" for series in found):
+        errors = [series.mean(lambda run: run.errors.error_rate) for series in found]
+        error = next((one for one in errors if not math.isnan(one)), math.nan)
+        of_log = f"'s actions have an error of {percent(error)}" if not math.isnan(error) else "'s actions were played"
+        return [("The log", unbroken(f"{of_log}. Every learner plays them, so compare estimates or greedy errors"))]
     best = []
     for full, whom in ((False, "of the learners with one-bit feedback"), (True, "of the learners with full feedback")):
         judged = sorted(

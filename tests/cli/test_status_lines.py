@@ -131,6 +131,12 @@ def shown(times_s: tuple[float, ...], *calls: dict[str, Any]) -> list[str]:
     return [figures(progress) for progress in seen]
 
 
+def test_speed_of_a_resumed_run_excludes_the_events_of_earlier_processes() -> None:
+    clock = iter((0.0, 10.0))
+    found = Meter("replay", 10_000, now_s=lambda: next(clock), decided=7_000).progress(8_000)
+    assert (found.per_s, found.left_s) == (100.0, 20.0)
+
+
 def test_progress_shows_pending_decisions_and_eta() -> None:
     waits = [{"decided": 10, "error_rate": 0.9, "pending": pending} for pending in (10, 8)]
     first, second = shown((0.0, 10.0, 70.0), *waits)

@@ -145,6 +145,22 @@ def test_page_describes_runs_without_delay_and_with_unknown_delay() -> None:
     assert "feedback after a delay." in page([run_report(settings={}, delays=None)])
 
 
+@pytest.mark.parametrize(("speed", "words"), [("60x", " at 60x the recorded pace"), ("max", " sent all at once")])
+def test_page_of_a_replay_at_the_recorded_pace_shows_no_rate(speed: str, words: str) -> None:
+    text = Reader(page([run_report(settings={"rate": 100.0, "speed": speed})])).text.replace("\u00a0", " ")
+    assert words in text
+    assert "at 100 events/s" not in text
+    assert "at 100 events/s" in Reader(page([run_report(settings={"rate": 100.0, "speed": None})])).text.replace(
+        "\u00a0", " "
+    )
+
+
+def test_page_does_not_rank_learners_that_play_the_actions_of_a_log() -> None:
+    text = Reader(page([run_report(settings={"play": "logged"}), run_report("banditron")])).text
+    assert "smallest error" not in text
+    assert "The log" in text
+
+
 def test_page_names_the_best_learner_among_those_with_one_bit_feedback() -> None:
     text = Reader(page(THREE_REPORTS)).text
     assert "has the smallest error of the learners with one-bit feedback" in text
