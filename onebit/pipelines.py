@@ -16,13 +16,15 @@ from onebit.testing.embedded import EmbeddedPipeline
 from onebit.testing.pipeline import checked_id, feedback_of
 from stream.errors import OnebitError
 from stream.parsing import format_duration, parse_duration
+from stream.wire.codec import HEADERS, MalformedError, decode_feedback, encode_feedback
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
+from stream.wire.records import Record
 from stream.wire.topics import partition_for
 
 
 class RejectedError(OnebitError, ValueError):
-    """A context was rejected as malformed."""
+    """A context or feedback was rejected as malformed."""
 
 
 class Decided(NamedTuple):
@@ -105,8 +107,13 @@ class Pipeline:
 
         Raises:
             NotSendableError: the id is not a string, or another value is not a whole number.
+            RejectedError: the reward, the action or the label is out of range.
         """
         checked = feedback_of(event_id, reward, **fields)
+        try:
+            decode_feedback(Record("", 0, 0, 0, None, encode_feedback(checked), HEADERS), self.test.n_classes)
+        except MalformedError as error:
+            raise RejectedError(f"feedback for {event_id!r}: {error}") from error
         self._send(
             partial(self.test.feedback, event_id, checked.reward, action=checked.action, label=checked.label), after
         )

@@ -66,7 +66,7 @@ def parse_duration(text: str) -> int:
     >>> parse_duration("250ms"), parse_duration("10s"), parse_duration("1.5m"), parse_duration("2h")
     (250, 10000, 90000, 7200000)
     """
-    match = _DURATION.fullmatch(text.strip())
+    match = _DURATION.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise DurationError(
             f"expected a duration: a number and a unit (ms, s, m, h), such as 250ms, 10s, 5m, 2h; got {text!r}"

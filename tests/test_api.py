@@ -163,6 +163,28 @@ def test_embedded_pipeline_raises_the_reason_for_a_malformed_context(context: di
         assert pipeline.ledger.context_malformed == 1
 
 
+@pytest.mark.parametrize(
+    ("reward", "fields", "after"),
+    [(0.5, {}, "0ms"), (2, {}, "0ms"), (-1, {}, "1s"), (1, {"action": 9}, "0ms"), (1, {"action": -1}, "1s"),
+     (1, {"action": 0.5}, "0ms"), (1, {"label": 3}, "0ms"), (float("nan"), {}, "0ms")],
+)  # fmt: skip
+def test_embedded_pipeline_rejects_invalid_feedback(reward: int, fields: dict[str, Any], after: str) -> None:
+    with onebit.embedded(n_classes=3, n_features=2, learner="banditron") as pipeline:
+        pipeline.decide("a", [1.0, 0.0])
+        with pytest.raises(onebit.OnebitError):
+            pipeline.feedback("a", reward, after=after, **fields)
+        assert pipeline.ledger.feedback == 0
+
+
+@pytest.mark.parametrize("duration", [3, 1.5, None, "3"])
+def test_embedded_pipeline_rejects_a_duration_without_a_unit(duration: Any) -> None:
+    with onebit.embedded(n_classes=3, n_features=2, learner="banditron") as pipeline:
+        with pytest.raises(onebit.OnebitError):
+            pipeline.advance(duration)
+        with pytest.raises(onebit.OnebitError):
+            pipeline.feedback("a", 1, after=duration)
+
+
 def test_embedded_feedback_is_delivered_in_time_order() -> None:
     with onebit.embedded(n_classes=2, n_features=1, learner="banditron", window="20s") as pipeline:
         for name, after in (("a", "30s"), ("b", "10s")):

@@ -240,6 +240,7 @@ class Dashboard:
             **self._comparisons(),
             "partitions": [self._partition(partition) for partition in range(self._partitions)],
             "letters": self._letters(),
+            "letters_in_all": _dead_letters(ledger),
             "unreadable": sum(state.unreadable for state in states),
         }
 
@@ -429,6 +430,10 @@ class Dashboard:
                 )
                 by_reason[group] = last | {"n": other["n"] + letters.n}
         return sorted(by_reason.values(), key=lambda one: -one["n"])[:REASONS_SHOWN]
+
+
+def _dead_letters(ledger: Ledger) -> int:
+    return ledger.context_malformed + ledger.feedback_malformed + ledger.mismatched + ledger.orphans_dropped
 
 
 def _settled(ledger: Ledger) -> int:

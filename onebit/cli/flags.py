@@ -88,13 +88,14 @@ def with_log_flags(command: Command) -> Command:
 
 def _with_flags(command: Command, program: Program, own: list[inspect.Parameter], run: Command) -> Command:
     taken = [one for one in described() if program in one.setting.programs]
+    shows_all = program is Program.LOCAL and run is command  # `onebit config show`
     shared = [_parameter(one.field, _annotation(one)) for one in taken] + [_parameter("config", Config)]
 
     @functools.wraps(command)
     def command_with_flags(**values: Any) -> None:
         config = values.pop("config")
         flags = {one.name: values.pop(one.field) for one in taken}
-        settings = settings_from(config, flags, None if program is Program.LOCAL else own_settings(program))
+        settings = settings_from(config, flags, None if shows_all else own_settings(program))
         with profiled(settings.profile if "profile" in flags else None):
             run(settings, **values)
 
@@ -144,6 +145,9 @@ def policy_names(incomplete: str) -> list[str]:
     return _starting(incomplete, "logged", "uniform", "constant:", "model:", *_learners())
 
 
+ALIASES = {"serve_port": ("--port",), "page_port": ("--port",)}
+"""Additional flags of settings that only one program accepts."""
+
 COMPLETED = {"learner": learner_choices, "data": data_names}
 """Functions for shell completion, by setting."""
 
@@ -163,6 +167,7 @@ def _annotation(one: Described) -> Any:
         kind | None,
         typer.Option(
             flags,
+            *ALIASES.get(one.name, ()),
             metavar=one.setting.metavar or ("DURATION" if one.is_duration else "N" if kind is int else None),
             rich_help_panel=one.panel,
             show_default=one.shown_default,

@@ -16,6 +16,7 @@ from stream.kafka.reading import follow as follow_topics
 from stream.kafka.reading import offset_at, read_in_order, read_partition
 from stream.parsing import DurationError, close_matches, parse_duration
 from stream.programs.connection import connected
+from stream.programs.process import announce
 from stream.reporting.record_lines import event_id_of, record_json, record_line, short_name
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Program
@@ -77,8 +78,12 @@ def tail(
         found: Iterable[Record] = filter(is_shown, _noting(read_in_order(broker, starts), starts))
         if event_id is None and since is None:
             found = deque(found, maxlen=last)
+        is_found = False
         for record in found:
+            is_found = True
             _show(record, topics, json=json)
+        if event_id is not None and not is_found:
+            announce(f"no record with the id {event_id!r} in {', '.join(sorted({tp.topic for tp in tps}))}")
         if follow:
             for records in follow_topics(broker, starts):
                 for record in filter(is_shown, records):

@@ -37,6 +37,11 @@ class EmbeddedPipeline(PipelineUnderTest):
         )
         self.learner = self._new_learner()
 
+    @property
+    def n_classes(self) -> int:
+        """The number of classes or, with open classes, their limit."""
+        return self._task.n_classes
+
     def _new_learner(self) -> LearnerProgram:
         return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)
 

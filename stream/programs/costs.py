@@ -82,9 +82,9 @@ def compile_kernels(task: TaskSettings) -> None:
     from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
     what = (
-        f"compiling its kernels, or loading them from {CACHE_DIRECTORY}"
+        f"compiling kernels, or loading them from {CACHE_DIRECTORY}"
         if CACHE_DIRECTORY
-        else "compiling its kernels, which are not cached: no cache directory is writable. Set NUMBA_CACHE_DIR"
+        else "compiling kernels, which are not cached: no cache directory is writable. Set NUMBA_CACHE_DIR"
     )
-    with announced_when_slow(f"{task.learner}: {what}"):
+    with announced_when_slow(f"{', '.join(task.members or (task.learner,))}: {what}"):
         task.warm_up()

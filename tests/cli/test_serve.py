@@ -25,6 +25,14 @@ def test_serve_without_a_broker_exits_with_4(onebit: Onebit) -> None:
     assert ended.code == ExitCode.UNAVAILABLE
 
 
+@pytest.mark.parametrize("program", ["serve", "monitor"])
+def test_port_can_be_given_as_port(program: str, onebit: Onebit) -> None:
+    ended = onebit(program, "--port", "0", "--bootstrap", "127.0.0.1:1")
+    assert ended.code == ExitCode.USAGE
+    assert "No such option" not in ended.err
+    assert onebit(program, "--port", "18080", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "0ms").code == 4
+
+
 @pytest.mark.parametrize("variable", ["ONEBIT_RATE_MAX", "ONEBIT_TIMEOUT", "ONEBIT_SERVE_PORT"])
 def test_limits_must_be_positive(variable: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "0ms" if variable == "ONEBIT_TIMEOUT" else "0")

@@ -43,6 +43,13 @@ def test_tail_with_an_id_prints_the_records_of_this_event_in_all_topics(onebit: 
     assert 'outcome="matched"' in reported.out.splitlines()[-1]
 
 
+def test_tail_with_an_unknown_id_says_so(onebit: Onebit, pipeline: Pipeline) -> None:
+    found, none = onebit("tail", "--id", "a"), onebit("tail", "--id", "nosuch")
+    assert (none.code, none.out) == (ExitCode.OK, "")
+    assert "'nosuch'" in none.err
+    assert "no record" not in found.err
+
+
 def test_newest_records_are_printed_in_order(onebit: Onebit, pipeline: Pipeline) -> None:
     assert places(onebit("tail", "--last", "2").out) == ["feedback/0@1", "examples/0@0"]
     assert places(onebit("tail").out) == [

@@ -183,6 +183,13 @@ def test_dead_letters_are_counted_by_reason_over_all_partitions() -> None:
     assert [(one["n"], one["reason"]) for one in found] == [(4, reasons[2]), (2, reasons[1])]
 
 
+def test_number_of_dead_letters_includes_reasons_that_are_not_shown() -> None:
+    monitored = Monitored()
+    counts = {"context_malformed": 30, "feedback_malformed": 5, "mismatched": 2, "orphans_dropped": 1}
+    monitored.update(0, 40, step(1, 40, decided=10, pending=10, **counts))
+    assert monitored.shown()["letters_in_all"] == 38
+
+
 def test_age_of_oldest_pending_decision_uses_broker_time() -> None:
     monitored = Monitored()
     waiting = step(1, 2, decided=2, pending=2)

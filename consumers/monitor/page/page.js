@@ -208,6 +208,7 @@ function show(picture) {
     picture.classes.map(one => [String(one.action), count(one.decided), percent(one.share), shown(one.error)]));
 
   at("h-letters").parentElement.hidden = !picture.letters.length;
+  say(at("letters-in-all"), `${count(picture.letters_in_all)} in all; the table has the latest reasons`);
   at("letters").replaceChildren();
   table(at("letters"), [element("th", "last reason", "text"), "kind", "records", "last record", "last letter", "at (UTC)"],
     picture.letters.map(one => [
