@@ -1,5 +1,6 @@
 """`onebit`: loads commands lazily, and converts errors to messages and exit codes."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -151,6 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         raise _console().interrupted() from None
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            message = "too many open files; raise the limit with ulimit -n"
+            raise _console().fail(message, ExitCode.USAGE, error) from error
         raise _console().crashed(error) from error
     finally:
         if "onebit.cli.console" in sys.modules:

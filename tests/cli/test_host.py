@@ -35,6 +35,14 @@ def test_low_limit_on_open_files_is_not_reported_as_a_failed_check(files: int) -
     assert code != ExitCode.DIFFERS
 
 
+def test_too_many_open_files_is_an_invalid_limit_and_no_internal_error() -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (6, 6))
+
+    code, error = code_of("monitor", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "0ms", limit=limit)
+    assert (code, "ulimit -n" in error) == (ExitCode.USAGE, True)
+
+
 @pytest.mark.parametrize("megabytes", [100, 200, 300, 360])
 def test_lack_of_memory_is_not_reported_as_a_failed_check(megabytes: int) -> None:
     def limit() -> None:
