@@ -159,6 +159,7 @@ def _rows(
     """Return a row for each learner, with measured costs if there is a data set."""
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
+        announce(f"auto selects {choice.learner}: {choice.why}")
         announce(f"measuring {len(names)} learners on {dataset.name}; compiling a learner may take several seconds")
     notify = every(NOTICE_INTERVAL_MS, lambda: announce(f"{measured} of {len(names)} measured"))
     for measured, name in enumerate(names):

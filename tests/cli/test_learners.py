@@ -46,7 +46,9 @@ def test_progress_of_the_measurements_is_printed(onebit: Onebit, monkeypatch: py
     monkeypatch.setattr(learner_costs, "NOTICE_INTERVAL_MS", 0)
     names = ("perceptron", "banditron", "late-ucb")
     reported = onebit("learners", *names, "--data", "optdigits").err
-    assert [line.split(maxsplit=1)[1] for line in reported.splitlines()[1:]] == ["1 of 3 measured", "2 of 3 measured"]
+    lines = [line.split(maxsplit=1)[1] for line in reported.splitlines()]
+    assert "auto selects" in lines[0]  # before the measurements
+    assert lines[2:] == ["1 of 3 measured", "2 of 3 measured"]
     assert "measured" not in onebit("learners", *names).err
 
 
