@@ -7,19 +7,24 @@ from typing import NamedTuple
 from consumers.live_estimates import TopicReader, challenger_estimator
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.programs.connection import Connected, connected
 from stream.programs.process import announce, every
 from stream.recovery.recover import pipeline_settings
 from stream.reporting.live_results import challenger_lines
 from stream.settings.definitions import Settings, SettingsError
 from stream.task.stored_settings import restored_settings
-from stream.wire.codec import promotion_headers
+from stream.wire.codec import decode_prediction_fields, promotion_headers, step_of
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 READ_INTERVAL_S = 5.0
 """Interval between reads of the topics."""
 
 STATUS_INTERVAL_MS = 60_000
+
+NEWEST_OFFSETS = 100
+"""Number of offsets in which to look for a partition's newest prediction. The others are transaction markers."""
 
 
 class PromotionStoppedError(OnebitError):
@@ -33,6 +38,7 @@ class Promoted(NamedTuple):
 
     learner: str
     partitions: int
+    was_champion: bool  # whether this learner made the newest decision in every partition
 
 
 def promote(settings: Settings, name: str | None, stop: Callable[[], bool] = lambda: False) -> Promoted:
@@ -54,8 +60,23 @@ def promote(settings: Settings, name: str | None, stop: Callable[[], bool] = lam
         if name is not None and name not in members:
             raise SettingsError(f"{name}: expected one of the pipeline's learners {', '.join(members)}")
         chosen = _first_better(connection, stop) if name is None else name
+        was_champion = _champions(connection) == {chosen}
         write_promotion(*connection, chosen)
-    return Promoted(chosen, connection.partitions)
+    return Promoted(chosen, connection.partitions, was_champion)
+
+
+def _champions(connection: Connected) -> set[str | None]:
+    """Return the learners that made the newest decision in each partition; None for a partition without one."""
+    broker, topics, partitions = connection
+    tps = [TopicPartition(topics.predictions, partition) for partition in range(partitions)]
+    beginnings, ends = broker.beginnings(tps), broker.ends(tps)
+    found: set[str | None] = set()
+    for tp in tps:
+        start = max(beginnings[tp], ends[tp].stable - NEWEST_OFFSETS)
+        written = filter(step_of, read_partition(broker, tp, start=start))
+        challenged = [decode_prediction_fields(record).challenged for record in written]
+        found.add(challenged[-1].champion if challenged and challenged[-1] is not None else None)
+    return found
 
 
 def write_promotion(broker: Broker, topics: Topics, partitions: int, name: str) -> None:

@@ -42,4 +42,6 @@ def promote(
     if json:
         print_json(promoted._asdict())
         return
-    out.print(f"promoted {promoted.learner} in {quantity(promoted.partitions, 'partition')}", highlight=False)
+    where = f"in {quantity(promoted.partitions, 'partition')}"
+    already = f"{promoted.learner} already makes the decisions {where}"
+    out.print(already if promoted.was_champion else f"promoted {promoted.learner} {where}", highlight=False)

@@ -37,9 +37,19 @@ CHALLENGED: dict[str, Any] = {"parameters": {"gamma": 0.9}, "challengers": {"lat
 
 def test_named_learner_is_promoted_in_each_partition(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
     pipeline = pipeline_of(on_broker, **CHALLENGED)
-    assert orjson.loads(onebit("promote", "late-ucb", "--json").out) == {"learner": "late-ucb", "partitions": 1}
+    assert orjson.loads(onebit("promote", "late-ucb", "--json").out) == {
+        "learner": "late-ucb", "partitions": 1, "was_champion": False,
+    }  # fmt: skip
     assert onebit("promote", "banditron").code == ExitCode.OK
     assert promotions(pipeline) == ["late-ucb", "banditron"]
+
+
+def test_promotion_of_the_champion_is_reported_as_unchanged(
+    on_broker: Callable[[Broker], None], onebit: Onebit
+) -> None:
+    pipeline_of(on_broker, **CHALLENGED)
+    assert orjson.loads(onebit("promote", "banditron", "--json").out)["was_champion"] is True
+    assert not onebit("promote", "banditron").out.startswith("promoted")
 
 
 def test_better_challenger_is_promoted(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
