@@ -64,7 +64,13 @@ def simulate_campaign(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, jso
 
     meter = Meter("", len(seeds), announce_progress)
     campaign.run(seeds, runs.events, jobs, every(PROGRESS_INTERVAL_MS, lambda: meter.show(campaign.seeds)))
-    wall_s = time.monotonic() - started_s
+    return show_campaign(campaign, runs, seeds, time.monotonic() - started_s, shrinks=shrinks, json=json)
+
+
+def show_campaign(
+    campaign: Campaign, runs: Runs, seeds: range, wall_s: float, *, shrinks: bool, json: bool
+) -> ExitCode:
+    """Print a campaign's coverage and failures, and return the exit code. An interrupted campaign is not shrunk."""
     if json:
         _print_json(campaign, runs, seeds, wall_s)
     else:

@@ -50,9 +50,9 @@ def warn(message: str) -> None:
 
 
 @contextmanager
-def announced_when_slow(message: str) -> Iterator[None]:
-    """Log a notice if an operation takes more than two seconds."""
-    timer = threading.Timer(SLOW_S, announce, (message,))
+def announced_when_slow(message: str, slow_s: float = SLOW_S) -> Iterator[None]:
+    """Log a notice if an operation takes longer than `slow_s`."""
+    timer = threading.Timer(slow_s, announce, (message,))
     timer.daemon = True
     timer.start()
     try:

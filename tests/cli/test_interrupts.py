@@ -1,69 +1,69 @@
 """Commands that are interrupted by Ctrl-C report their progress."""
 
+import logging
 import multiprocessing
 import os
 import re
 import signal
 import sys
 import threading
+from collections import Counter
 
 import orjson
 import pytest
 
 from onebit import main
-from onebit.runs.report import Judge
-from onebit.simulation import campaign
-from onebit.simulation.campaign import Result, run_seed, run_seeds
-from producers.datasets.base import Known
+from onebit.cli.simulated import Runs, show_campaign
+from onebit.runs.embedded import RunInterruptedError
+from onebit.runs.run import run_pipelines
+from onebit.simulation.campaign import Campaign, Result, run_seeds
 from stream.errors import ExitCode
 from stream.programs import process
-from stream.task.settings import Sharing
-from stream.wire.typed_fields import PredictionFields
-from tests.cli.conftest import Onebit
+from stream.programs.process import Progress
+from stream.settings.sources import load_settings
 
 pytestmark = pytest.mark.usefixtures("default_ctrl_c")
 
-INTERRUPTED_AFTER = 50
 
-
-def test_interrupted_embedded_run_reports_its_progress(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
-    observe = Judge.observe
-
-    def interrupted(judge: Judge, prediction: PredictionFields, known: Known, decided_ms: int) -> None:
-        observe(judge, prediction, known, decided_ms)
-        if len(judge.curve) == INTERRUPTED_AFTER:
+def test_interrupted_embedded_run_reports_its_progress() -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.decided:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Judge, "observe", interrupted)
-    ended = onebit("run", "--events", "200", "--learner", "banditron,perceptron")
-    assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
+    endless = load_settings({"events": 1_000_000, "learner": ["banditron", "perceptron"]})
+    with pytest.raises(RunInterruptedError) as raised:
+        run_pipelines(endless, jobs=1, show=interrupt)
+    assert raised.value.exit_code is ExitCode.INTERRUPTED
     assert re.fullmatch(
-        r"error: banditron: interrupted after 50 of 200 events, error \d+\.\d%, \d+ pending; no page was "
-        r"written",
-        ended.err.splitlines()[-1],
+        r"banditron: interrupted after [\d,]+ of 1,000,000 events, error \d+\.\d%, [\d,]+ pending", str(raised.value)
     )
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_interrupted_simulation_reports_the_seeds_that_ran(
-    onebit: Onebit, monkeypatch: pytest.MonkeyPatch, *, fails: bool
-) -> None:
-    def run(seed: int, events: int, model: Sharing) -> Result:
-        if seed == 3:
-            signal.raise_signal(signal.SIGINT)
-        found = run_seed(seed, 5, model)
-        return found._replace(wrong=("a fault",)) if fails and seed == 1 else found
+def test_interrupted_campaign_keeps_the_seeds_that_ran() -> None:
+    campaign = Campaign()
 
-    monkeypatch.setattr(campaign, "run_seed", run)
-    ended = onebit("simulate", "--seeds", "9", "--jobs", "1")
-    assert ended.code == ExitCode.INTERRUPTED
-    assert "3 seeds from 0" in ended.out
-    assert "interrupted, 6 of 9 seeds not run" in ended.out
-    assert ("✗ 1 of 3 seeds failed" if fails else "✓ all of these passed") in ended.out
-    assert ("to replay: onebit simulate --seed 1 --trace\n" in ended.out) == fails
-    ended = onebit("simulate", "--seeds", "9", "--jobs", "1", "--json")
-    found = orjson.loads(ended.out)
-    assert (ended.code, found["interrupted"], found["ok"], found["seeds"]) == (ExitCode.INTERRUPTED, True, False, 3)
+    def show() -> None:
+        if campaign.seeds == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    campaign.run(range(9), events=5, jobs=1, show=show)
+    assert (campaign.seeds, campaign.is_interrupted) == (3, True)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_interrupted_simulation_reports_the_seeds_that_ran(capsys: pytest.CaptureFixture[str], *, fails: bool) -> None:
+    failures = [Result(1, ("a fault",), Counter(), timeless=False)] if fails else []
+    campaign = Campaign(seeds=3, failures=failures, is_interrupted=True)
+    runs, seeds = Runs(5, "own"), range(9)
+    assert show_campaign(campaign, runs, seeds, 1.0, shrinks=True, json=False) is ExitCode.INTERRUPTED
+    shown = capsys.readouterr().out
+    assert "3 seeds from 0" in shown
+    assert "interrupted, 6 of 9 seeds not run" in shown
+    assert ("✗ 1 of 3 seeds failed" if fails else "✓ all of these passed") in shown
+    assert ("to replay: onebit simulate --seed 1 --trace --events 5\n" in shown) == fails
+    show_campaign(campaign, runs, seeds, 1.0, shrinks=True, json=True)
+    found = orjson.loads(capsys.readouterr().out)
+    assert (found["interrupted"], found["ok"], found["seeds"]) == (True, False, 3)
 
 
 @pytest.mark.slow
@@ -92,13 +92,20 @@ def test_ctrl_c_during_import_prints_no_traceback(
     assert (ended.value.code, *capsys.readouterr()) == (ExitCode.INTERRUPTED, "", "")
 
 
-def test_only_slow_work_is_announced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_slow_work_is_announced() -> None:
     announced = threading.Event()
-    monkeypatch.setattr(process, "SLOW_S", 60.0)
-    with process.announced_when_slow("compiling"):
-        pass
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(process, "SLOW_S", 0.0)
-    monkeypatch.setattr(process, "announce", lambda message: announced.set())
-    with process.announced_when_slow("compiling"):
-        assert announced.wait(10.0)
+
+    class Notices(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            announced.set()
+
+    notices = Notices()
+    process.logger.addHandler(notices)
+    try:
+        with process.announced_when_slow("compiling", slow_s=60.0):
+            pass
+        assert not announced.is_set()
+        with process.announced_when_slow("compiling", slow_s=0.0):
+            assert announced.wait(10.0)
+    finally:
+        process.logger.removeHandler(notices)

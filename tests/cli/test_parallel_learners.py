@@ -9,10 +9,13 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from onebit.cli.progress import AnnouncedLines
-from onebit.runs.workers import _portable
+from onebit.runs.embedded import RunInterruptedError
+from onebit.runs.run import run_pipelines
+from onebit.runs.workers import WorkerLostError, _portable
 from stream.errors import ExitCode
+from stream.programs.process import Progress
 from stream.settings.definitions import SettingsError
+from stream.settings.sources import load_settings
 from stream.task.settings import PolicyError, Unsuitable
 from tests.cli.conftest import Onebit
 
@@ -20,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("default_ctrl_c")
 
 TIMES = ("wall_s", "events_per_s")
 SHORT = ("run", "--learner", "banditron,perceptron,late-ucb", "--events", "300", "--json", "--no-report")
-ENDLESS = ("run", "--learner", "banditron,perceptron", "--events", "1000000", "--jobs", "2", "--no-report")
 
 
 @pytest.mark.slow
@@ -35,46 +37,43 @@ def test_reports_of_parallel_runs_equal_those_of_sequential_runs(onebit: Onebit)
     assert multiprocessing.active_children() == []
 
 
-def when_both_run(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    """Call a function when the second learner reports its progress."""
+def run_until(happens: Callable[[], None]) -> None:
+    """Start two endless runs, and call a function when the second one reports its progress."""
     seen = set[str]()
 
-    def show_progress(_lines: AnnouncedLines, name: str, done: float, _text: str, _at_once: bool) -> None:
-        if done > 0.0 and name not in seen:
-            seen.add(name)
+    def show(progress: Progress) -> None:
+        if progress.decided > 0 and progress.name not in seen:
+            seen.add(progress.name)
             if len(seen) == 2:
                 happens()
 
-    monkeypatch.setattr(AnnouncedLines, "show", show_progress)
+    endless = load_settings({"learner": ["banditron", "perceptron"], "events": 1_000_000})
+    run_pipelines(endless, jobs=2, show=show)
 
 
 @pytest.mark.slow
-def test_ctrl_c_reports_the_progress_of_each_learner(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_reports_the_progress_of_each_learner() -> None:
     def ctrl_c() -> None:
         for process in multiprocessing.active_children():
             assert process.pid is not None
             os.kill(process.pid, signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    when_both_run(monkeypatch, ctrl_c)
-    ended = onebit(*ENDLESS)
-    assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
+    with pytest.raises(RunInterruptedError) as raised:
+        run_until(ctrl_c)
+    assert (raised.value.exit_code, raised.value.hint) == (ExitCode.INTERRUPTED, "no page was written")
     reached = r"interrupted after [\d,]+ of 1,000,000 events, error [\d.]+%, [\d,]+ pending"
-    assert re.fullmatch(
-        f"error: banditron: {reached}; perceptron: {reached}; no page was written", ended.err.splitlines()[-1]
-    )
+    assert re.fullmatch(f"banditron: {reached}; perceptron: {reached}", str(raised.value))
     assert multiprocessing.active_children() == []
 
 
 @pytest.mark.slow
-def test_death_of_a_worker_ends_the_others_and_is_reported(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
-    when_both_run(monkeypatch, lambda: multiprocessing.active_children()[0].kill())
-    ended = onebit(*ENDLESS)
-    assert ended.code == ExitCode.CRASHED
-    assert re.fullmatch(
-        r"error: (banditron|perceptron): the process for this run exited with code -9; .*--jobs 1",
-        ended.err.splitlines()[-1],
-    )
+def test_death_of_a_worker_ends_the_others_and_is_reported() -> None:
+    with pytest.raises(WorkerLostError) as raised:
+        run_until(lambda: multiprocessing.active_children()[0].kill())
+    assert raised.value.exit_code is ExitCode.CRASHED
+    assert "exited with code -9" in str(raised.value)
+    assert "--jobs 1" in raised.value.hint
     assert multiprocessing.active_children() == []
 
 
