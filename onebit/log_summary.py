@@ -15,7 +15,7 @@ from producers.datasets.logs.columns import is_empty
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
 from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
-from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_reader
+from producers.datasets.logs.reading import TABLES, LogFile, open_log
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import STDIN, Source
 from stream.estimating.rows import LogBatch
@@ -90,7 +90,7 @@ def summarise_log(
     columns: list[str] = []
     guessed = None
     if kind in TABLES:
-        columns = table_reader(kind).column_names(source)
+        columns = TABLES[kind]().column_names(source)
         if mapping is None:
             guessed = _guess(source, kind)
             try:
@@ -108,7 +108,7 @@ def summarise_log(
 
 
 def _guess(source: Source, kind: Format) -> Guess:
-    tables = table_reader(kind).tables
+    tables = TABLES[kind]().tables
     table = next(tables(source, None), None)
     if table is None:
         raise DatasetError(f"{source.name} ({kind}) has no rows")

@@ -47,19 +47,12 @@ class TableReader(Protocol):
         ...
 
 
-TABLES = (Format.CSV, Format.JSONL, Format.PARQUET)
-
-
-def table_reader(kind: Format) -> TableReader:
-    """Return the reader for a table format.
+def _parquet() -> TableReader:
+    """Return the reader for Parquet.
 
     Raises:
-        DatasetError: a package that the format requires is not installed.
+        DatasetError: pyarrow is not installed.
     """
-    if kind is Format.CSV:
-        return csv_tables
-    if kind is Format.JSONL:
-        return json_lines
     try:
         from producers.datasets.logs import parquet_tables
     except ImportError as error:
@@ -67,6 +60,14 @@ def table_reader(kind: Format) -> TableReader:
             f"Parquet requires {error.name}, which is not installed. Run: pip install 'onebit[parquet]'"
         ) from error
     return parquet_tables
+
+
+TABLES: Mapping[Format, Callable[[], TableReader]] = {
+    Format.CSV: lambda: csv_tables,
+    Format.JSONL: lambda: json_lines,
+    Format.PARQUET: _parquet,
+}
+"""The formats that require a mapping, each with a function that returns its reader."""
 
 
 class _LineFormat(NamedTuple):
@@ -257,8 +258,8 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> 
         shown = "FILE` for a similar file" if source.is_stdin else f"{source.path}` to guess one"
         raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
     known = mapping  # gives the nested function the narrower type
-    tables = table_reader(kind).tables
-    check_columns(mapping, table_reader(kind).column_names(source, mapping.columns()), source.name)
+    tables = TABLES[kind]().tables
+    check_columns(mapping, TABLES[kind]().column_names(source, mapping.columns()), source.name)
     notes = _on_times(source, tables, mapping)
     if mapping.delay is not None:
         notes.append(f"numeric delays in {mapping.delay} are interpreted as {mapping.unit_of_delay()}")
