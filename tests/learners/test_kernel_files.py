@@ -60,7 +60,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFIN
 logging.basicConfig(format="%(levelname)s")
 import numpy as np
 from stream.learners.kernels import check_event
-check_event(np.array([0, 1], np.int32), np.ones(2), 3)
+from stream.wire.records import Features
+check_event(Features(np.array([0, 1], np.int32), np.ones(2)), 3)
 print(sum(check_event.stats.cache_hits.values()))
 """
 
