@@ -115,9 +115,6 @@ class ConfluentConnection(Connection):
             "socket.connection.setup.timeout.ms": max(1_000, self.setup_timeout_ms),
             "api.version.request.timeout.ms": self.setup_timeout_ms,
             "reconnect.backoff.max.ms": 1_000,
-            # After all connections are closed, for example because they were idle, the default strategy makes
-            # send_offsets_to_transaction wait for 4 to 17 s in about half of the cases (librdkafka 2.16.0).
-            "metadata.recovery.strategy": "none",
             **self._security,
             **{name.replace("_", "."): value for name, value in own.items()},
         }
