@@ -168,7 +168,7 @@ def test_imports_have_no_cycles() -> None:
 
 
 def folder_of(module: str) -> str:
-    """The module's folder below its package: `stream.task.join` is in `stream.task`, `producers.data` stands alone."""
+    """The first two parts of a module's name: `stream.task` for `stream.task.join`."""
     return ".".join(module.split(".")[:2])
 
 

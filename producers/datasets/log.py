@@ -84,7 +84,7 @@ class LogDataset(Dataset):
         tildes before the digits at its end, so ids of later epochs are neither ids in the log nor equal to each other.
 
         Raises:
-            DatasetError: the log's ids have so many tildes that no id for a later epoch is short enough.
+            DatasetError: the log's ids contain too many tildes, so ids for a later epoch would exceed the length limit.
         """
         event_id = self.log.event_id(row)
         if not epoch:

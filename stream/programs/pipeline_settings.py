@@ -1,16 +1,15 @@
 """Merge the user's settings with a running pipeline's settings."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from stream.programs.task_settings import n_features_of, task_settings, with_chosen
 from stream.settings.data_sizes import DataSizes, SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.sources import Described, described
-from stream.settings.task_fields import JoinSettings
 from stream.task.settings import Sharing, TaskSettings
-from stream.task.stored_settings import PARAMETER, SettingsDifferError, resolve
+from stream.task.stored_settings import PARAMETER, STORED, SettingsDifferError, resolve
 
 
 class Chosen(NamedTuple):
@@ -21,13 +20,10 @@ class Chosen(NamedTuple):
     given: frozenset[str]  # names of the stored settings that the user set
 
 
-STORED = frozenset(field.name for kind in (TaskSettings, JoinSettings) for field in fields(kind))
-
-
 def determined_by(setting: Described) -> frozenset[str]:
     """Return the stored settings that a user's setting determines."""
     own = setting.setting.determines
-    return frozenset((setting.field,)) & STORED if own is None else frozenset(own)
+    return frozenset((setting.field,)) & STORED.keys() if own is None else frozenset(own)
 
 
 def given_names(settings: Settings, stored: Mapping[str, Any]) -> frozenset[str]:

@@ -30,12 +30,13 @@ def _stored(kind: type) -> dict[str, Stored]:
     }
 
 
-_STORED = _stored(TaskSettings) | _stored(JoinSettings)
+STORED = _stored(TaskSettings) | _stored(JoinSettings)
+"""How each of a task's fields is stored, by name."""
 
-MODEL_SETTINGS = tuple(name for name, stored in _STORED.items() if stored.shapes_model)
+MODEL_SETTINGS = tuple(name for name, stored in STORED.items() if stored.shapes_model)
 """The settings on which a learner's state depends, in addition to the learner's parameters."""
 
-CHANGEABLE = frozenset(name for name, stored in _STORED.items() if stored.can_change)
+CHANGEABLE = frozenset(name for name, stored in STORED.items() if stored.can_change)
 """The settings that can change in a running pipeline: windows, limits and policies.
 
 The model depends on all other settings. It could not be reproduced if one of those settings changed.
