@@ -24,6 +24,15 @@ def read_text(path: Traversable) -> str:
     return read_bytes(path).decode()
 
 
+def is_utf8(text: str) -> bool:
+    r"""Return whether a text can be written as UTF-8. Lone surrogates represent bytes that are not UTF-8.
+
+    >>> is_utf8("café"), is_utf8("caf\udce9")
+    (True, False)
+    """
+    return text.encode(errors="ignore").decode() == text  # "ignore" drops lone surrogates
+
+
 def lines_of(text: str) -> list[str]:
     r"""Split a text into lines, without their ends.
 

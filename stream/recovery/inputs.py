@@ -13,6 +13,7 @@ from itertools import chain
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partitions
 from stream.recovery.steps import JournalStep, MissingRecordsError, UnrecoverableError
+from stream.text import is_utf8
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -30,9 +31,8 @@ def record_digest(record: Record) -> str:
     Only one of the two clients can read other headers; see `stream.kafka.confluent.headers`.
     """
     digest = sha256(struct.pack(">q", record.append_ms))
-    headers = [(name.encode(errors="ignore"), value) for name, value in record.headers]
-    readable = [pair for pair, (name, _) in zip(headers, record.headers, strict=True) if pair[0].decode() == name]
-    for part in (record.key, record.value, *chain.from_iterable(readable)):
+    headers = ((name.encode(), value) for name, value in record.headers if is_utf8(name))
+    for part in (record.key, record.value, *chain.from_iterable(headers)):
         digest.update(struct.pack(">i", -1 if part is None else len(part)))
         digest.update(part or b"")
     return digest.digest()[:_DIGEST_BYTES].hex()

@@ -10,6 +10,7 @@ import logging
 from operator import methodcaller
 from typing import Any
 
+from stream.text import is_utf8
 from stream.wire.records import Headers
 
 _logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
     """Return the headers in the format that confluent-kafka expects."""
     taken = []
     for name, value in headers:
-        if "\0" not in name and name.encode(errors="ignore").decode() == name:  # "ignore" drops lone surrogates
+        if "\0" not in name and is_utf8(name):
             taken.append((name, value))
         else:
             _logger.warning("omitted header %r from a record for %s: this client cannot send such a name", name, topic)
