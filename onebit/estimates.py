@@ -114,7 +114,7 @@ def estimate(
     data: str | Path,
     *,
     policies: Sequence[str],
-    mapping: str | Path | None = None,
+    map: str | Path | None = None,  # noqa: A002 - name of the setting
     reward_above: float | None = None,
     on_bad_row: OnBadRow = "stop",
     delay: str | None = None,
@@ -132,7 +132,7 @@ def estimate(
         data: Log file in CSV, JSON lines, Parquet, or a Vowpal Wabbit format.
         policies: Policies to evaluate: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or learners, written
             `NAME` or `NAME:PARAMETER=VALUE,...`.
-        mapping: Column mapping for a tabular log: a TOML file, or `action=item,reward=click,...`.
+        map: Column mapping for a tabular log: a TOML file, or `action=item,reward=click,...`.
         reward_above: Rewards above this value are converted to 1, all other rewards to 0.
         on_bad_row: Whether to stop at an invalid row or skip it.
         delay: Delay to assume for feedback that has no logged delay, such as `exponential:5s`. The default is no delay.
@@ -153,8 +153,8 @@ def estimate(
         raise ValueError(f"interval: expected one of {', '.join(get_args(IntervalKind))}; got {interval!r}")
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
     _check_ranges(options)
-    columns = None if mapping is None else read_mapping(str(mapping))
-    log = open_log(Path(data), columns, on_bad_row=on_bad_row, reward_above=reward_above)
+    mapping = None if map is None else read_mapping(str(map))
+    log = open_log(Path(data), mapping, on_bad_row=on_bad_row, reward_above=reward_above)
     training = Training(seed, None if delay is None else parse_delay(delay), reward)
     if training.delay is not None:
         training.delay.check_classes(len(log.class_names))

@@ -129,8 +129,15 @@ def test_error_for_an_invalid_setting_has_the_name_and_the_exit_code(settings: d
     assert raised.value.exit_code is onebit.ExitCode.USAGE
 
 
+def test_run_and_estimate_accept_the_same_mapping() -> None:
+    given = {"data": OFFERS / "offers.csv.gz", "map": OFFERS / "offers.toml", "reward": "any"}
+    run = onebit.run(**given, learners="late-ucb", play="logged", events=20)  # type: ignore[arg-type]
+    assert run.ledger.decided == 20
+    assert onebit.estimate(**given, policies=["logged"], resamples=50).events > 20  # type: ignore[arg-type]
+
+
 def test_estimate_has_a_row_for_each_policy_and_estimator(tmp_path: Path) -> None:
-    given = {"mapping": OFFERS / "offers.toml", "policies": ["logged", "uniform"], "resamples": 50}
+    given = {"map": OFFERS / "offers.toml", "policies": ["logged", "uniform"], "resamples": 50}
     found = onebit.estimate(OFFERS / "offers.csv.gz", reward="any", **given)  # type: ignore[arg-type]
     rows = found.to_dicts()
     assert [policy.policy for policy in found] == ["logged", "uniform"]

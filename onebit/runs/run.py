@@ -95,6 +95,7 @@ class RunReport:
 def run(
     data: str | Path = "optdigits",
     *,
+    map: str | Path | None = None,  # noqa: A002 - name of the setting
     learners: Learners = "auto",
     seed: int = 0,
     seeds: int = 1,
@@ -109,6 +110,7 @@ def run(
 
     Args:
         data: A data set from `onebit data list`, an svmlight file, or a log of decisions.
+        map: Column mapping for a tabular log: a TOML file, or `action=item,reward=click,...`.
         learners: A learner, several learners, or learners with parameters; `auto` chooses based on the data.
         seed: Seed for all random draws.
         seeds: Number of runs per learner, with consecutive seeds.
@@ -122,7 +124,8 @@ def run(
     Raises:
         OnebitError: a setting is invalid, or the data cannot be read.
     """
-    given = given_settings({"data": str(data), "seed": seed, **_named(learners, settings), **settings})
+    mapping = None if map is None else str(map)
+    given = given_settings({"data": str(data), "map": mapping, "seed": seed, **_named(learners, settings), **settings})
     return run_pipelines(given, seeds=seeds, jobs=jobs, kafka=kafka, show=progress)
 
 
