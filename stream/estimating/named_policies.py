@@ -54,8 +54,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
     Raises:
         EstimateError: an index differs.
     """
-    settings = model.meta.get("settings", {})
-    classes = settings.get("class_names")
+    classes = model.names.get("class_names")
     if classes is not None and tuple(classes) != decisions.class_names:
         number = next(
             k for k, pair in enumerate(zip(classes, decisions.class_names, strict=True)) if pair[0] != pair[1]
@@ -65,7 +64,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
             f"{decisions.class_names[number]!r}; in the mapping, list the classes in the model's order: "
             f"{', '.join(classes)}"
         )
-    features = settings.get("features")
+    features = model.names.get("features")
     if features is not None and (encoder := from_plain(features)) != decisions.encoder:
         known = {} if decisions.encoder is None else decisions.encoder.names
         names = dict.fromkeys([*encoder.names, *known])

@@ -138,9 +138,7 @@ def holdout_policy(settings: LearnerSettings) -> str:
 
     try:
         model = read_model(Path(settings.holdout_policy.removeprefix(MODEL)))
-        of_pipeline = model.meta.get("settings", {})
-        names, features = of_pipeline.get("class_names"), of_pipeline.get("features")
-        return Frozen.of_learner(identity(model.meta), model.learner(), names, features).to_text()
+        return Frozen.of_learner(identity(model.meta), model.learner(), **model.names).to_text()
     except (ModelError, ValueError) as error:
         raise SettingsError(f"--holdout-policy {settings.holdout_policy}: {error}") from error
 

@@ -23,7 +23,7 @@ from stream.errors import OnebitError
 from stream.learners import Learner, State, registered
 from stream.recovery.state import state_digest
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import MODEL_SETTINGS
+from stream.task.stored_settings import MODEL_SETTINGS, NAMES
 
 FILE_FORMAT = 1
 
@@ -52,6 +52,12 @@ class Model(NamedTuple):
             return f"at version {position['version']:,} of the shared model"
         return f"after step {position['journal']:,} of partition {position['partition']}"
 
+    @property
+    def names(self) -> dict[str, Any]:
+        """The settings that name the model's classes and features, without those that are null."""
+        settings = self.meta.get("settings", {})
+        return {name: settings[name] for name in NAMES if settings.get(name) is not None}
+
     def learner(self) -> Learner:
         """Create the learner and load this state.
 
@@ -60,7 +66,7 @@ class Model(NamedTuple):
             ModelError: the state does not fit the learner.
         """
         try:
-            settings = TaskSettings(**identity(self.meta)).resolved()
+            settings = TaskSettings(**identity(self.meta), **self.names).resolved()
             self._check_size(settings)
             learner = settings.make_learner()
             learner.load(self.state)

@@ -165,7 +165,7 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
     Raises:
         JournalError: the snapshot belongs to a different model.
     """
-    if (expected := model_settings(settings)) != snapshot.settings:
+    if not (expected := model_settings(settings)).items() <= snapshot.settings.items():
         raise JournalError(
             f"the shared model's snapshot at version {snapshot.version}: expected {expected}; got "
             f"{snapshot.settings}. Another pipeline wrote it"

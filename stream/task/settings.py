@@ -204,7 +204,11 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             ("features", self.features, frozen.features),
         ):
             if of_model not in (None, own):
-                raise ParameterError(f"holdout_policy model: expected {name} {shown(own)}; got {shown(of_model)}")
+                raise ParameterError(
+                    f"holdout_policy model: expected {name} {shown(own)}; got {shown(of_model)}. Use a model with the "
+                    "pipeline's classes and features, or import the model with `onebit model import`, which also "
+                    "imports its names"
+                )
         learner = with_kernels(TaskSettings(**frozen.settings).make_learner(), "holdout_policy model")
         try:
             learner.load({**learner.state(), **frozen.state})

@@ -36,6 +36,9 @@ STORED = _stored(TaskSettings) | _stored(JoinSettings)
 MODEL_SETTINGS = tuple(name for name, stored in STORED.items() if stored.shapes_model)
 """The settings on which a learner's state depends, in addition to the learner's parameters."""
 
+NAMES = ("class_names", "features")
+"""The settings that name a model's classes and features. An imported model is stored with those that it has."""
+
 CHANGEABLE = frozenset(name for name, stored in STORED.items() if stored.can_change)
 """The settings that can change in a running pipeline: windows, limits and policies.
 
@@ -52,13 +55,15 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def model_settings(settings: TaskSettings) -> dict[str, Any]:
-    """Return the settings on which a learner's state depends. An imported model is stored with only these settings."""
+    """Return the settings on which a learner's state depends. An imported model is stored with these and its names."""
     stored = stored_settings(settings)
     return {name: value for name, value in stored.items() if name in MODEL_SETTINGS or name.startswith(PARAMETER)}
 
 
 def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that `stored` has either all of a task's settings or exactly those from `model_settings`. Return a copy.
+    """Check that `stored` has either all of a task's settings or those from `model_settings`, with or without `NAMES`.
+
+    Returns a copy.
 
     Raises:
         ValueError: settings or parameters are missing or unknown, or the learner is unknown.
@@ -66,7 +71,7 @@ def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
     """
     names_of = stored_settings if "seed" in stored else model_settings
     expected = names_of(TaskSettings(stored["learner"], 2, 1)).keys()
-    if stored.keys() != expected:
+    if not expected <= stored.keys() <= {*expected, *NAMES}:
         raise ValueError(f"settings: expected {sorted(expected)}; got {sorted(stored)}")
     return dict(stored)
 
@@ -85,7 +90,7 @@ Given = Collection[str] | None
 """Names of the settings that the user set. Learner parameters are named `parameters.NAME`. None means all settings."""
 
 _REMEDY = "use the earlier settings, or start a new pipeline with a different topic prefix"
-_REMEDY_OF_FIXED = (
+_REMEDY_OF_FIXED = (  # an imported model requires the settings on which it depends, and its names
     "this cannot be changed while the pipeline is running; use the earlier settings, or move the model to a new "
     "pipeline with `onebit model export` and `onebit model import`"
 )
@@ -160,7 +165,8 @@ def resolve(
     if differences and not change:
         raise SettingsDifferError(place, differences, _REMEDY)
     if fixed := tuple(difference for difference in differences if not difference.can_change):
-        raise SettingsDifferError(place, fixed, _REMEDY_OF_FIXED)
+        is_of_model = any(name in (*MODEL_SETTINGS, *NAMES) or name.startswith(PARAMETER) for name, *_ in fixed)
+        raise SettingsDifferError(place, fixed, _REMEDY if is_of_model else _REMEDY_OF_FIXED)
     return restored_settings({**values, **stored, **chosen})
 
 

@@ -198,12 +198,12 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
 
 
 def _model_settings(model: Model) -> dict[str, Any]:
-    """Check that a model's state fits its settings, and return the settings in their stored form."""
+    """Check that a model's state fits its settings. Return the settings and the model's names in their stored form."""
     of_model = identity(model.meta)
     given = of_model.pop("parameters")
     try:
         model.learner()
-        return check_settings({**of_model, **{PARAMETER + name: value for name, value in given.items()}})
+        return check_settings({**of_model, **{PARAMETER + name: value for name, value in given.items()}, **model.names})
     except (ParameterError, ValueError, TypeError) as error:
         raise ModelError(f"the model does not fit its learner: {error}") from error
 

@@ -20,18 +20,22 @@ import pytest
 from consumers.learner.program import LearnerProgram
 from onebit.models import time_ms
 from onebit.simulation.faulty_broker import FaultyBroker
+from producers.data import data_sizes
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import registered
+from stream.programs.pipeline_settings import settings_for
 from stream.recovery.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
-from stream.recovery.recover import rebuild
+from stream.recovery.recover import pipeline_settings, rebuild
 from stream.recovery.state import state_digest, task_digest
 from stream.recovery.steps import UnrecoverableError
 from stream.settings.definitions import SettingsError
-from stream.task.settings import TaskSettings
+from stream.settings.sources import load_settings
+from stream.task.settings import Sharing, TaskSettings
 from stream.task.stored_settings import SettingDifference, SettingsDifferError
-from stream.verifying.models import TooEarlyError, export_model, import_model
+from stream.verifying.models import TooEarlyError, export_model, import_model, import_shared_model
 from stream.verifying.reapply import Replay, replay_journal
+from stream.wire.named_features import Kind, build, to_plain
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
@@ -249,11 +253,63 @@ def test_learner_that_differs_from_the_imported_model_is_rejected(run: Pipeline)
     assert raised.value.differences == (SettingDifference("learner", "soba-diag", "banditron"),)
 
 
-def test_imported_model_with_the_wrong_size_is_rejected(run: Pipeline) -> None:
+NAMED: dict[str, Any] = {
+    "class_names": ("hats", "shoes", "bags"),
+    "features": to_plain(build({"age": (Kind.NUMERIC, None), "device": (Kind.CATEGORICAL, ["a", "b", "c"])}, 8)),
+}
+
+
+def named_model(learner: str = "banditron") -> Model:
+    """The model of a pipeline whose classes and features have names."""
+    pipeline = Pipeline(small_task(learner, **NAMED))
+    pipeline.context("a", 1, 2)
+    run_until_idle(pipeline.learner())
+    return export_model(pipeline.broker, TOPICS, 0)
+
+
+@pytest.mark.parametrize("model", ["own", "shared"])
+def test_pipeline_with_an_imported_model_has_its_names_of_classes_and_features(model: Sharing, tmp_path: Path) -> None:
+    write_model(tmp_path / "model.npz", named_model("late-ucb"))
+    pipeline = Pipeline(small_task("late-ucb", model=model))
+    import_into = {"own": import_model, "shared": import_shared_model}[model]
+    import_into(pipeline.broker, TOPICS, 0 if model == "own" else 1, read_model(tmp_path / "model.npz"), "import")
+    stored = pipeline_settings(pipeline.broker, TOPICS, 1)
+    flags = {"learner": ["late-ucb"], "n_classes": 3, "n_features": 4}
+    holdout = {"holdout": 0.5, "holdout_policy": f"model:{tmp_path / 'model.npz'}"}
+    task = settings_for(load_settings({**flags, **holdout}), stored, "journal", sizes_of=data_sizes).task
+    assert {name: getattr(task, name) for name in NAMED} == NAMED
+    run_until_idle(pipeline.learner(settings=task, given=frozenset()))
+    pipeline.send(TOPICS.contexts, b'{"id": "a", "x": {"age": 3, "device": "b"}, "eligible": ["bags"]}')
+    run_until_idle(pipeline.learner(settings=task, given=frozenset()))
+    assert pipeline.values(TOPICS.predictions)[0]["class"] == "bags"
+    assert replay_journal(pipeline.broker, TOPICS, 0).ok
+
+
+def test_imported_model_without_names_can_be_used_with_names() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.context("a", 1, 2)
+    run_until_idle(pipeline.learner())
+    named = Pipeline(small_task())
+    import_model(named.broker, TOPICS, 0, export_model(pipeline.broker, TOPICS, 0), "import")
+    run_until_idle(learner := named.learner(settings=small_task(**NAMED)))
+    assert learner.tasks[0].settings.class_names == NAMED["class_names"]
+
+
+def test_learner_with_other_class_names_than_the_imported_model_is_rejected() -> None:
+    pipeline = Pipeline(small_task())
+    import_model(pipeline.broker, TOPICS, 0, named_model(), "import")
+    with pytest.raises(SettingsDifferError) as raised:
+        run_until_idle(pipeline.learner(settings=small_task(**NAMED | {"class_names": ("shoes", "hats", "bags")})))
+    assert [difference.name for difference in raised.value.differences] == ["class_names"]
+
+
+def test_imported_model_with_the_wrong_size_or_number_of_names_is_rejected(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
-    wrong = Model({**model.meta, "n_features": 7}, model.state)
-    with pytest.raises(ModelError):
-        import_model(Pipeline(small_task()).broker, TOPICS, 0, wrong, "import")
+    for wrong in ({"n_features": 7}, {"settings": {**model.meta["settings"], "class_names": ["a", "b"]}}):
+        with pytest.raises(ModelError):
+            import_model(
+                Pipeline(small_task()).broker, TOPICS, 0, Model({**model.meta, **wrong}, model.state), "import"
+            )
 
 
 def test_recovery_fails_if_the_imported_model_is_missing(run: Pipeline) -> None:
