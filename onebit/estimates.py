@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from producers.data import ArrowTable
 from producers.datasets.logs.mapping import read_mapping
-from producers.datasets.logs.reading import open_log
+from producers.datasets.logs.reading import open_log, source_of_table
 from producers.datasets.logs.stored import remarks_of
 from stream.estimating.estimate import Estimates, ReadProgress
 from stream.estimating.estimate import estimate as estimate_log
@@ -111,7 +112,7 @@ def _short(value: object) -> str:
 
 
 def estimate(
-    data: str | Path,
+    data: str | Path | ArrowTable,
     *,
     policies: Sequence[str],
     map: str | Path | None = None,  # noqa: A002 - name of the setting
@@ -129,10 +130,11 @@ def estimate(
     """Estimate the mean rewards of other policies from a log of decisions.
 
     Args:
-        data: Log file in CSV, JSON lines, Parquet, or a Vowpal Wabbit format.
+        data: Log file in CSV, JSON lines, Parquet, or a Vowpal Wabbit format. Or a table in memory, such as a pandas or
+            polars DataFrame or a pyarrow table, which is read like a Parquet file.
         policies: Policies to evaluate: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or learners, written
             `NAME` or `NAME:PARAMETER=VALUE,...`.
-        map: Column mapping for a tabular log: a TOML file, or `action=item,reward=click,...`.
+        map: Column mapping for a table: a TOML file, or `action=item,reward=click,...`.
         reward_above: Rewards above this value are converted to 1, all other rewards to 0.
         on_bad_row: Whether to stop at an invalid row or skip it.
         delay: Delay to assume for feedback that has no logged delay, such as `exponential:5s`. The default is no delay.
@@ -154,7 +156,8 @@ def estimate(
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
     _check_ranges(options)
     mapping = None if map is None else read_mapping(str(map))
-    log = open_log(Path(data), mapping, on_bad_row=on_bad_row, reward_above=reward_above)
+    source = Path(data) if isinstance(data, str | Path) else source_of_table(data)
+    log = open_log(source, mapping, on_bad_row=on_bad_row, reward_above=reward_above)
     training = Training(seed, None if delay is None else parse_delay(delay), reward)
     if training.delay is not None:
         training.delay.check_classes(len(log.class_names))

@@ -1,31 +1,91 @@
-"""Loads the data set or log that the settings select, and its sizes."""
+"""Loads the data set or log that the settings select, or converts data in memory; and returns its sizes."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import platformdirs
+from numpy.typing import ArrayLike
 
-from producers.datasets.base import Dataset
+from producers.datasets.base import Dataset, DatasetError, dense_dataset
 from producers.datasets.catalogue import catalogue, is_log, load
 from producers.datasets.log import LogDataset, log_dataset
 from producers.datasets.logs.cache import cached_log
 from producers.datasets.logs.mapping import read_mapping
+from producers.datasets.logs.reading import source_of_table
 from producers.datasets.logs.stored import remarks_of
+from producers.datasets.logs.streams import Source
 from producers.datasets.scaling import standardised
-from stream.programs.process import announce, warn
+from stream.programs.process import announce, quantity, warn
 from stream.settings.data_sizes import DataSizes
 from stream.settings.definitions import SettingsError, SourceSettings
 from stream.settings.values import OnBadRow, parse_time
 from stream.wire.named_features import Scaling
 
 
-def dataset_of(source: SourceSettings) -> Dataset:
-    """Load a data set, or the selected part of a log."""
-    if is_log(source.data, is_mapped=source.map is not None):
-        return _part(source, log_of(source.data, source.map, source.on_bad_row, source.reward_above, source.scale))
+class ArrowTable(Protocol):
+    """A table with Arrow's C stream interface, such as a pandas or polars DataFrame or a pyarrow table."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return a capsule with the columns; see Arrow's PyCapsule interface."""
+        ...
+
+
+Data: TypeAlias = str | Path | Dataset | tuple[ArrayLike, Iterable[object]] | ArrowTable
+"""The name of a data set, a file, or data in memory; a tuple contains features x and classes y."""
+
+InMemory: TypeAlias = Dataset | Source
+"""Data in memory: a data set, or a table to be read as a log."""
+
+
+def in_memory(data: Data) -> tuple[str, InMemory | None]:
+    """Return the name of the data for the setting `data`, and the data unless they are named by a string or a path.
+
+    Args:
+        data: The name of a data set, a file, arrays (x, y), a `Dataset`, or a table such as a DataFrame.
+
+    Raises:
+        DatasetError: the data have another type, or cannot be converted.
+    """
+    if isinstance(data, str | Path):
+        return str(data), None
+    if isinstance(data, Dataset):
+        return data.name, data
+    if isinstance(data, tuple):
+        if len(data) != 2:
+            raise DatasetError(f"data: expected arrays (x, y); got a tuple of {len(data)}")
+        dataset = dense_dataset("arrays", *data)
+        return f"arrays ({quantity(dataset.rows, 'row')})", dataset
+    source = source_of_table(data)
+    return source.name, source
+
+
+def dataset_of(source: SourceSettings, memory: InMemory | None = None) -> Dataset:
+    """Load a data set, or the selected part of a log. Data in memory replace those that the settings name.
+
+    Raises:
+        DatasetError: the data cannot be loaded, or settings do not apply to them.
+    """
+    if isinstance(memory, Dataset):
+        if source.map is not None:
+            raise DatasetError(f"{source.data}: a mapping applies to tables only; got map={source.map!r}. Remove map")
+        if source.n_features not in (None, memory.n_features):
+            raise DatasetError(
+                f"{source.data}: expected n_features={memory.n_features}, as in x; got {source.n_features}. Remove it"
+            )
+        return _part(source, _scaled(memory, source.scale))
+    if memory is not None or is_log(source.data, is_mapped=source.map is not None):
+        log = log_of(memory or source.data, source.map, source.on_bad_row, source.reward_above, source.scale)
+        return _part(source, log)
     return _part(source, load_scaled(source.data, source.n_features, source.seed, source.scale))
 
 
 def load_scaled(name_or_file: str, n_features: int | None, seed: int, scale: Scaling) -> Dataset:
     """Load a data set by name or from a file, and scale its columns as requested."""
-    dataset = load(name_or_file, n_features, seed)
+    return _scaled(load(name_or_file, n_features, seed), scale)
+
+
+def _scaled(dataset: Dataset, scale: Scaling) -> Dataset:
     return dataset if scale == "none" else standardised(dataset)
 
 
@@ -42,11 +102,11 @@ def uneven_warning(uneven: str) -> str:
 
 
 def log_of(
-    path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling = "none"
+    data: str | Source, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling = "none"
 ) -> LogDataset:
     """Read a log as a data set. Log its format as a notice, and skipped rows and unusual columns as warnings."""
     log = cached_log(
-        path,
+        data,
         None if mapping is None else read_mapping(mapping),
         platformdirs.user_cache_path("onebit", appauthor=False) / "logs",
         on_bad_row=on_bad_row,

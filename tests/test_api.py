@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pandas as pd
 import pytest
 from msgspec import to_builtins
 
 import onebit
+from producers.datasets import catalogue
 from stream.reporting.runs import read_runs
 
 OFFERS = Path(__file__).parents[1] / "producers" / "datasets" / "files"
@@ -134,6 +136,56 @@ def test_run_and_estimate_accept_the_same_mapping() -> None:
     run = onebit.run(**given, learners="late-ucb", play="logged", events=20)  # type: ignore[arg-type]
     assert run.ledger.decided == 20
     assert onebit.estimate(**given, policies=["logged"], resamples=50).events > 20  # type: ignore[arg-type]
+
+
+SHOP = "label=city,numeric=age,categorical=device,action=shown,reward=right,propensity=p"
+
+
+def shop() -> Any:
+    """A log of decisions as a DataFrame."""
+    rng = np.random.default_rng(1)
+    age, shown = rng.normal(40.0, 9.0, 300), rng.choice(["berlin", "paris"], 300)
+    city = np.where(age > 40.0, "berlin", "paris")
+    columns = {"age": age, "device": rng.choice(["phone", "desk"], 300), "city": city, "shown": shown, "p": 0.5}
+    return pd.DataFrame(columns | {"right": shown == city}, index=rng.permutation(300))
+
+
+def test_run_and_estimate_of_a_dataframe_equal_those_of_the_same_parquet_file(tmp_path: Path) -> None:
+    shop().to_parquet(path := tmp_path / "dataframe.parquet")
+    runs = [onebit.run(data, map=SHOP, learners="banditron", seed=3, seeds=2) for data in (path, shop())]
+    assert [run.to_dict()["state_sha256"] for run in runs[0]] == [run.to_dict()["state_sha256"] for run in runs[1]]
+    assert (runs[1]["banditron", 3].data, runs[1]["banditron", 3].settings["data"]) == (
+        "dataframe", "DataFrame (300 rows)",
+    )  # fmt: skip
+    policies = ["uniform", "banditron", "constant:paris"]
+    estimates = [onebit.estimate(data, map=SHOP, policies=policies, resamples=50) for data in (path, shop())]
+    assert estimates[0].to_dict() == estimates[1].to_dict()
+
+
+def test_run_of_arrays_equals_that_of_the_data_set_with_these_rows() -> None:
+    digits = catalogue.load("optdigits")
+    x = np.zeros((200, digits.n_features))
+    for row in range(200):
+        x[row, digits.row(row).x.indices] = digits.row(row).x.values
+    y = [int(digits.class_names[digits.label(row)]) for row in range(200)]
+    found = onebit.run((x, y), learners=["banditron", "late-ucb"], delay="fixed:1s")
+    same = onebit.run(onebit.dense_dataset("arrays", x, y), learners=["banditron", "late-ucb"], delay="fixed:1s")
+    assert [run["state_sha256"] for run in found.to_dicts()] == [run["state_sha256"] for run in same.to_dicts()]
+    assert (found.ledger.decided, found["late-ucb"].classes, found["late-ucb"].data) == (400, 10, "arrays")
+
+
+@pytest.mark.slow
+def test_parallel_runs_of_data_in_memory_equal_single_runs() -> None:
+    for data, by in ((shop(), SHOP), ((shop()[["age"]], shop()["city"]), None)):
+        together, alone = (onebit.run(data, map=by, learners="banditron", seeds=2, jobs=jobs) for jobs in (2, 1))
+        assert [run.to_dict()["state_sha256"] for run in together] == [run.to_dict()["state_sha256"] for run in alone]
+
+
+@pytest.mark.parametrize("data", [shop(), (np.eye(2), [0, 1])], ids=["DataFrame", "arrays"])
+def test_data_in_memory_are_rejected_for_a_run_on_kafka(data: Any) -> None:
+    with pytest.raises(onebit.OnebitError) as raised:
+        onebit.run(data, map=SHOP, kafka=True)
+    assert raised.value.exit_code is onebit.ExitCode.USAGE
 
 
 def test_estimate_has_a_row_for_each_policy_and_estimator(tmp_path: Path) -> None:

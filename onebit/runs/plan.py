@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from producers.data import check_play, dataset_of, dataset_of_seed, mean_nnz_of, nnz_of, uneven_warning
+from producers.data import InMemory, check_play, dataset_of, dataset_of_seed, mean_nnz_of, nnz_of, uneven_warning
 from producers.datasets.base import Dataset
 from producers.datasets.scaling import uneven_of
 from producers.feedback.plan import feedback_plan, feedback_speed, shortest_delay_ms
@@ -57,7 +57,7 @@ class Run:
         return run_s(self.task, self.nnz, self.events)
 
 
-def plan_runs(settings: Settings, command: str = "", seeds: int = 1) -> list[Run]:
+def plan_runs(settings: Settings, command: str = "", seeds: int = 1, memory: InMemory | None = None) -> list[Run]:
     """Load the data, choose a learner for `auto`, and return the runs for each learner, with N consecutive seeds.
 
     Every learner is checked before the first run.
@@ -68,7 +68,7 @@ def plan_runs(settings: Settings, command: str = "", seeds: int = 1) -> list[Run
     """
     if settings.loop:
         raise SettingsError(f"a run cannot loop. Remove {variable_of('loop')}, or `loop` in the settings file")
-    dataset = dataset_of(settings)
+    dataset = dataset_of(settings, memory)
     if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)
     check_estimate(settings.play, is_asked=settings.estimate)

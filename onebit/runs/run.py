@@ -10,6 +10,7 @@ from typing import Any
 from onebit.runs.embedded import run_embedded
 from onebit.runs.plan import plan_runs
 from onebit.runs.workers import jobs_of, run_in_processes
+from producers.data import Data, InMemory, in_memory
 from producers.datasets.log import LogDataset
 from producers.datasets.logs.streams import STDIN
 from stream.programs.process import Progress, ShowProgress, ignore
@@ -93,7 +94,7 @@ class RunReport:
 
 
 def run(
-    data: str | Path = "optdigits",
+    data: Data = "optdigits",
     *,
     map: str | Path | None = None,  # noqa: A002 - name of the setting
     learners: Learners = "auto",
@@ -109,8 +110,10 @@ def run(
     By default, the run is embedded and uses virtual time. The same seed then gives the same result, bit for bit.
 
     Args:
-        data: A data set from `onebit data list`, an svmlight file, or a log of decisions.
-        map: Column mapping for a tabular log: a TOML file, or `action=item,reward=click,...`.
+        data: A data set from `onebit data list`, an svmlight file, or a log of decisions. Or data in memory: arrays
+            `(x, y)` with n rows of d features and n classes; a `Dataset`; or a table such as a pandas or polars
+            DataFrame or a pyarrow table, which is read like a Parquet file. Tables require `map` and pyarrow.
+        map: Column mapping for a table: a TOML file, or `label=species,numeric=length+width,...`.
         learners: A learner, several learners, or learners with parameters; `auto` chooses based on the data.
         seed: Seed for all random draws.
         seeds: Number of runs per learner, with consecutive seeds.
@@ -124,9 +127,10 @@ def run(
     Raises:
         OnebitError: a setting is invalid, or the data cannot be read.
     """
+    name, memory = in_memory(data)
     mapping = None if map is None else str(map)
-    given = given_settings({"data": str(data), "map": mapping, "seed": seed, **_named(learners, settings), **settings})
-    return run_pipelines(given, seeds=seeds, jobs=jobs, kafka=kafka, show=progress)
+    given = given_settings({"data": name, "map": mapping, "seed": seed, **_named(learners, settings), **settings})
+    return run_pipelines(given, seeds=seeds, jobs=jobs, kafka=kafka, show=progress, memory=memory)
 
 
 def _named(learners: Learners, settings: dict[str, Any]) -> dict[str, Any]:
@@ -147,6 +151,7 @@ def run_pipelines(
     command: str = "",
     stop: Callable[[], bool] = lambda: False,
     show: ShowProgress = ignore,
+    memory: InMemory | None = None,
 ) -> RunReport:
     """Run each learner; see `run`. On Kafka, the learners run one after another.
 
@@ -158,6 +163,7 @@ def run_pipelines(
         command: The command line, for the reports.
         stop: Returns whether to stop a run on Kafka.
         show: Called at intervals with the progress of each run.
+        memory: Data in memory, instead of those that the settings name.
 
     Raises:
         SettingsError: settings contradict each other or do not match the data, or the topics are in use.
@@ -165,11 +171,9 @@ def run_pipelines(
         ProgramEndedError: a program of a run on Kafka ended early.
         RunStoppedError: a run on Kafka was stopped.
     """
-    if kafka and settings.data == STDIN:
-        raise SettingsError(
-            "--data -: in a run on Kafka, several programs read the log; use a file instead of standard input"
-        )
-    runs = plan_runs(settings, command, seeds)
+    if kafka and (settings.data == STDIN or memory is not None):
+        raise SettingsError(f"--data {settings.data}: in a run on Kafka, several programs read the data; use a file")
+    runs = plan_runs(settings, command, seeds, memory)
     if kafka:
         from onebit.runs.on_kafka import run_on_kafka  # deferred: an embedded run does not need a Kafka client
 

@@ -5,15 +5,18 @@ stream. The id is therefore independent of shuffling, and the feedback program c
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from stream.errors import OnebitError
+from stream.parsing import parse_exact
 from stream.randomness.draws import Draws, Purpose, words
+from stream.wire.named_features import text_of
 from stream.wire.records import Features, FloatArray, IndexArray, Logged, make
 
 LabelArray = NDArray[np.int64]
@@ -257,31 +260,89 @@ class Dataset:
         return row
 
 
-def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str = "") -> Dataset:
+def dense_dataset(name: str, x: ArrayLike, labels: Iterable[object], terms: str = "") -> Dataset:
     """Create a data set in memory.
 
     Args:
         name: The display name, which is also the prefix of event ids.
-        x: The features, float64[n, d].
-        labels: The class of each row. Classes are numbered in order of first occurrence.
+        x: The features, n rows of d numbers.
+        labels: The class of each row: strings, numbers or other values. Classes are numbered in numeric order if all
+            are numbers, otherwise in order of first occurrence.
         terms: The terms of use for the data.
+
+    Raises:
+        DatasetError: the arrays have the wrong shapes, a number is not finite, or a label is missing.
 
     >>> data = dense_dataset("two-points", np.array([[1.0, 0.0], [0.0, 2.0]]), ["left", "right"])
     >>> data.rows, data.class_names, data.row(1).x.values.tolist(), data.event_id(1)
     (2, ('left', 'right'), [2.0], 'two-points-0-000001')
     """
-    x = np.asarray(x, dtype=np.float64)
-    if x.ndim != 2 or len(labels) != len(x) or not np.isfinite(x).all():
-        raise DatasetError(f"{name}: expected finite x [n, d] and n labels; got {x.shape} and {len(labels)} labels")
-    names = list(dict.fromkeys(map(str, labels)))
-    rows, columns = np.nonzero(x)
+    dense = _matrix(name, x)
+    texts = _texts_of_labels(name, labels)
+    if len(texts) != len(dense):
+        raise DatasetError(
+            f"{name}: expected one label per row of x; got {len(texts):,} labels and {len(dense):,} rows"
+        )
+    names = tuple(in_order(dict.fromkeys(texts)))
+    if len(names) < 2:
+        raise DatasetError(f"{name}: expected two or more classes; got {', '.join(names) or 'no rows'}")
+    class_of = {text: k for k, text in enumerate(names)}
+    rows, columns = np.nonzero(dense)
     source = SparseRows(
-        np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(x))))).astype(np.int64),
+        np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(dense))))).astype(np.int64),
         columns.astype(np.int32),
-        x[rows, columns],
-        np.array([names.index(str(label)) for label in labels], dtype=np.int64),
+        dense[rows, columns],
+        np.fromiter(map(class_of.__getitem__, texts), np.int64, len(texts)),
     )
-    return Dataset(name, name, len(x), x.shape[1], len(names), tuple(names), terms, source)
+    return Dataset(name, name, len(dense), dense.shape[1], len(names), names, terms, source)
+
+
+def _matrix(name: str, x: ArrayLike) -> FloatArray:
+    try:
+        dense = np.asarray(x)
+        is_real = dense.dtype.kind in "biufO"
+        dense = dense.astype(np.float64) if is_real else dense
+    except (TypeError, ValueError) as error:
+        raise DatasetError(f"{name}: expected x with one number per row and feature: {error}") from error
+    if not is_real or dense.ndim != 2 or not dense.shape[1]:
+        got = f"{type(x).__name__} of shape {dense.shape} and type {dense.dtype}"
+        raise DatasetError(f"{name}: expected numbers x of shape (rows, features); got {got}")
+    bad = np.argwhere(~np.isfinite(dense))
+    if bad.size:
+        row, column = bad[0].tolist()
+        raise DatasetError(f"{name}, x[{row}, {column}]: expected a finite number; got {dense[row, column]}")
+    return dense
+
+
+def _texts_of_labels(name: str, labels: Iterable[object]) -> list[str]:
+    """Return the text that identifies each row's class, as in a file."""
+    if getattr(labels, "ndim", 1) != 1:
+        raise DatasetError(f"{name}: expected labels of shape (rows,); got {np.shape(cast(Any, labels))}")
+    listed = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    found = []
+    for row, label in enumerate(listed):
+        text = text_of(label.item() if isinstance(label, np.generic) else label) or str(label)
+        if not text or (text in _MISSING_LABELS and not isinstance(label, str)):
+            raise DatasetError(f"{name}, label {row}: expected a class; got {label!r}")
+        found.append(text)
+    return found
+
+
+_MISSING_LABELS = frozenset(("None", "nan", "NaT", "<NA>"))
+"""The texts of the objects that numpy and pandas use for missing values."""
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sort the names numerically if all are numbers. Otherwise keep their order.
+
+    >>> in_order(["10", "9", "0.5"]), in_order(["10", "9", "x"])
+    (['0.5', '9', '10'], ['10', '9', 'x'])
+    """
+    listed = list(names)
+    numbers = [number for name in listed if (number := parse_exact(name)) is not None]
+    if len(numbers) < len(listed):
+        return listed
+    return [name for _, name in sorted(zip(numbers, listed, strict=True), key=itemgetter(0))]
 
 
 def _is_written(text: str, width: int) -> bool:

@@ -13,7 +13,7 @@ from producers.datasets.base import DatasetError
 from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.stored import VERSION, StoredLog, open_stored, store_log
-from producers.datasets.logs.streams import STDIN
+from producers.datasets.logs.streams import Source
 from stream.settings.values import OnBadRow
 from stream.wire.named_features import Scaling
 
@@ -25,7 +25,7 @@ UNUSED_S_MAX = 30 * 24 * 3_600
 
 
 def cached_log(
-    path: str,
+    data: str | Source,
     mapping: LogMapping | None,
     keeper: Path,
     *,
@@ -34,10 +34,10 @@ def cached_log(
     scale: Scaling = "none",
     announce: Callable[[str], None] = lambda message: None,
 ) -> StoredLog:
-    """Return the log in a file as columns. If the cache does not contain the log, read the file and cache the log.
+    """Return a log as columns. If the cache does not contain the log of a file, read the file and cache the log.
 
     Args:
-        path: The file, or "-" for standard input, which is not cached.
+        data: The file, "-" for standard input, or a table in memory. Only files are cached.
         mapping: The column mapping.
         keeper: The cache directory. If the file or the mapping has changed, the file is read again.
         on_bad_row: See `open_log`.
@@ -48,12 +48,13 @@ def cached_log(
     Raises:
         DatasetError: the file cannot be read, or the directory cannot be written to.
     """
-    if path != STDIN:
-        name = _name_of(Path(path), mapping, on_bad_row, reward_above, scale)
+    source = data if isinstance(data, Source) else Source(data)
+    if source.is_file:
+        name = _name_of(Path(source.path), mapping, on_bad_row, reward_above, scale)
         folder = keeper / name
         if (found := _kept_in(folder)) is not None:
             return found
-    log = open_log(path, mapping, on_bad_row=on_bad_row, reward_above=reward_above, scale=scale)
+    log = open_log(source, mapping, on_bad_row=on_bad_row, reward_above=reward_above, scale=scale)
     for note in log.notes:
         announce(f"{log.name}: {note}")
     try:
@@ -62,16 +63,16 @@ def cached_log(
         fresh = Path(tempfile.mkdtemp(prefix="new-", dir=keeper))
     except OSError as error:
         raise DatasetError(f"cannot cache {log.name} in {keeper}: {error.strerror or error}") from error
-    announce(f"{log.name}: converting to columns, which are cached in {fresh.parent}")
+    announce(f"{log.name}: converting to columns" + (f", which are cached in {fresh.parent}" if source.is_file else ""))
     try:
         stored = store_log(log, fresh)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    if path == STDIN:
-        shutil.rmtree(fresh)  # the files remain readable, because they are open
-    else:
+    if source.is_file:
         _move(fresh, folder)
+    else:
+        shutil.rmtree(fresh)  # the files remain readable, because they are open
     return stored
 
 

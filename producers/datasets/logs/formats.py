@@ -21,6 +21,7 @@ class Format(StrEnum):
     VW_DSJSON = "VW dsjson"
     VW_TEXT = "VW contextual-bandit text"
     SVMLIGHT = "svmlight"
+    TABLE = "a table in memory"
 
 
 ACCEPTED = (

@@ -1,4 +1,7 @@
-"""Reads Parquet files as tables. Nested fields have dotted names. Only this module imports the optional pyarrow."""
+"""Reads Parquet files and tables in memory. Nested fields have dotted names.
+
+Only this module imports the optional pyarrow.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from decimal import Decimal
@@ -15,12 +18,28 @@ from producers.datasets.logs.columns import Column
 from producers.datasets.logs.parsed import Texts
 from producers.datasets.logs.streams import Source
 from producers.datasets.logs.tables import Table
+from stream.programs.process import quantity
 
 _EXACT_DIGITS = 15
 """Every decimal number with this number of digits has its own float, whose shortest text is the number."""
 
 BATCH_ROWS = 16_384
 """Number of rows per batch. Even with wide rows, a batch takes only a few megabytes."""
+
+
+def source_of(table: object) -> Source:
+    """Return a source that reads a table in memory.
+
+    Raises:
+        DatasetError: pyarrow cannot convert a column.
+    """
+    kind = type(table).__name__
+    try:
+        found = pa.table(table)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = ": ".join(map(str, reversed(error.args)))
+        raise DatasetError(f"data: cannot convert the {kind}: {reason}. Convert or drop the column") from error
+    return Source(f"{kind} ({quantity(found.num_rows, 'row')})", found)
 
 
 def column_names(source: Source, _wanted: Collection[str] = ()) -> list[str]:
@@ -47,11 +66,28 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
         source.check_unchanged()
     except (pa.ArrowException, OSError) as error:
         source.check_unchanged()
-        raise DatasetError(f"{source.name} contains damaged Parquet data after row {first_row}: {error}") from error
+        what = "damaged Parquet data" if source.table is None else "a column that cannot be read"
+        raise DatasetError(f"{source.name} contains {what} after row {first_row}: {error}") from error
 
 
-def _open(source: Source) -> parquet.ParquetFile:
+class _InMemory:
+    """A table in memory, with those parts of the interface of `parquet.ParquetFile` that this module uses."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self.schema_arrow = table.schema
+
+    def iter_batches(self, rows: int, columns: Sequence[str], **_options: object) -> Iterator[pa.RecordBatch]:
+        """Yield the columns in batches, with as many rows as from a file."""
+        table = self._table.select(columns)
+        for first in range(0, table.num_rows, rows):
+            yield from table.slice(first, rows).combine_chunks().to_batches()
+
+
+def _open(source: Source) -> "parquet.ParquetFile | _InMemory":
     """Open the file. Raise DatasetError if it cannot be read or has changed."""
+    if source.table is not None:
+        return _InMemory(source.table)
     source.check_unchanged()
     try:
         return parquet.ParquetFile(source.file(), pre_buffer=False)
@@ -79,7 +115,10 @@ def _array(batch: pa.RecordBatch, name: str) -> pa.Array:
 def _column(array: pa.Array) -> Column:
     kind = array.type
     if pa.types.is_dictionary(kind):
-        array = array.cast(kind.value_type)
+        values = array.dictionary
+        if pa.types.is_string_view(kind.value_type):  # for which pyarrow lacks a kernel
+            values = values.cast(pa.large_string())
+        array = values.take(array.indices)
         kind = array.type
     if pa.types.is_decimal(kind) and kind.precision <= _EXACT_DIGITS:
         array = array.cast(pa.float64())

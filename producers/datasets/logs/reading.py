@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -29,6 +30,9 @@ VOCABULARY_MAX = 1_000
 """A feature with more distinct values than this is hashed. In dense models, each index costs memory and time for every
 class."""
 
+COLUMNS_SHOWN = 20
+"""Maximum number of columns that a message lists."""
+
 HASH_BITS = 16
 """Hashed values share 2¹⁶ = 65,536 indices."""
 
@@ -48,24 +52,45 @@ class TableReader(Protocol):
 
 
 def _parquet() -> TableReader:
-    """Return the reader for Parquet.
+    """Return the reader for Parquet and for tables in memory.
 
     Raises:
         DatasetError: pyarrow is not installed.
     """
-    try:
+    with _requiring_pyarrow("Parquet"):
         from producers.datasets.logs import parquet_tables
+    return parquet_tables
+
+
+def source_of_table(table: object) -> Source:
+    """Return a source that reads a table in memory, such as a DataFrame.
+
+    Raises:
+        DatasetError: this is not a table, or pyarrow is not installed or cannot convert the table.
+    """
+    if not hasattr(table, "__arrow_c_stream__"):
+        expected = "a name, a table such as a DataFrame (pandas 2.2 or later) or, except for estimates, arrays (x, y)"
+        raise DatasetError(f"data: expected {expected}; got {type(table).__name__}")
+    with _requiring_pyarrow(f"a {type(table).__name__} as data"):
+        from producers.datasets.logs import parquet_tables
+    return parquet_tables.source_of(table)
+
+
+@contextmanager
+def _requiring_pyarrow(what: str) -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         raise DatasetError(
-            f"Parquet requires {error.name}, which is not installed. Run: pip install 'onebit[parquet]'"
+            f"{what} requires {error.name}, which is not installed. Run: pip install 'onebit[parquet]'"
         ) from error
-    return parquet_tables
 
 
 TABLES: Mapping[Format, Callable[[], TableReader]] = {
     Format.CSV: lambda: csv_tables,
     Format.JSONL: lambda: json_lines,
     Format.PARQUET: _parquet,
+    Format.TABLE: _parquet,
 }
 """The formats that require a mapping, each with a function that returns its reader."""
 
@@ -181,7 +206,7 @@ class LogFile:
 
 
 def open_log(
-    path: Path | str,
+    data: Path | str | Source,
     mapping: LogMapping | None = None,
     *,
     on_bad_row: OnBadRow = "stop",
@@ -191,8 +216,8 @@ def open_log(
     """Open a log. The file is read once to find classes, vocabularies and scales that the mapping does not specify.
 
     Args:
-        path: The file, or "-" for standard input, which is copied to a temporary file.
-        mapping: The column mapping. Only tables (CSV, JSON lines, Parquet) have one.
+        data: The file; "-" for standard input, which is copied to a temporary file; or a table in memory.
+        mapping: The column mapping. Only tables (CSV, JSON lines, Parquet, tables in memory) have one.
         on_bad_row: How to handle invalid rows: raise an error, or skip and count them.
         reward_above: Rewards above this value become 1, all other rewards 0. None means that rewards must be 0 or 1.
         scale: Whether numeric features are scaled; see `producers.datasets.scaling`.
@@ -200,7 +225,7 @@ def open_log(
     Raises:
         DatasetError: the file or the mapping cannot be used.
     """
-    source = Source(str(path))
+    source = data if isinstance(data, Source) else Source(str(data))
     kind = _format(source)
     scales = scale == "standard"
     batches = _table_batches(source, kind, mapping) if kind in TABLES else _line_batches(source, kind, mapping)
@@ -254,16 +279,23 @@ class _Batches(NamedTuple):
 
 
 def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> _Batches:
+    reader = TABLES[kind]()
     if mapping is None:
-        shown = "FILE` for a similar file" if source.is_stdin else f"{source.path}` to guess one"
-        raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
+        raise DatasetError(f"{source.name} is {kind}, which requires a mapping. {_how_to_map(source, reader)}")
     known = mapping  # gives the nested function the narrower type
-    tables = TABLES[kind]().tables
-    check_columns(mapping, TABLES[kind]().column_names(source, mapping.columns()), source.name)
+    tables = reader.tables
+    check_columns(mapping, reader.column_names(source, mapping.columns()), source.name)
     notes = _on_times(source, tables, mapping)
     if mapping.delay is not None:
         notes.append(f"numeric delays in {mapping.delay} are interpreted as {mapping.unit_of_delay()}")
     return _Batches(lambda: (parse_table(table, known) for table in tables(source, known.columns())), tuple(notes))
+
+
+def _how_to_map(source: Source, reader: TableReader) -> str:
+    if source.table is not None:
+        columns = ", ".join(map(repr, reader.column_names(source)[:COLUMNS_SHOWN]))
+        return f"Set map, such as map='label=COLUMN,numeric=COLUMN+COLUMN'; the columns are {columns}"
+    return f"Run `onebit data show {'FILE` for a similar file' if source.is_stdin else f'{source.path}` to guess one'}"
 
 
 def _on_times(
@@ -319,6 +351,8 @@ def _on_hashing(encoder: FeatureEncoder, found: Survey) -> tuple[str, ...]:
 
 def name_of(source: Source) -> str:
     """Return the prefix for event ids, which is the file name without its suffixes."""
+    if source.table is not None:
+        return "dataframe"
     name = "stdin" if source.is_stdin else Path(source.path).name
     while (shorter := _SUFFIX.sub("", name)) != name and shorter:
         name = shorter
@@ -326,7 +360,8 @@ def name_of(source: Source) -> str:
 
 
 def _format(source: Source) -> Format:
-    path = Path(source.path)
-    if not source.is_stdin and path.is_dir():
-        raise DatasetError(f"{path} is a directory; expected a file")
+    if source.table is not None:
+        return Format.TABLE
+    if not source.is_stdin and Path(source.path).is_dir():
+        raise DatasetError(f"{source.path} is a directory; expected a file")
     return format_of(source.head(), source.name)

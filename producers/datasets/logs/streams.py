@@ -1,4 +1,4 @@
-"""Files and standard input as decompressed byte streams, split into blocks of whole lines."""
+"""Files and standard input as decompressed byte streams, split into blocks of whole lines; and tables in memory."""
 
 import gzip
 import shutil
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from stat import S_ISREG
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from producers.datasets.base import DatasetError
 from stream.text import BYTE_ORDER_MARK
@@ -60,9 +60,10 @@ class LineBlock(NamedTuple):
 
 @dataclass(slots=True, weakref_slot=True)
 class Source:
-    """A file that can be read repeatedly. Standard input is copied to a temporary file."""
+    """A file or a table in memory, which can be read repeatedly. Standard input is copied to a temporary file."""
 
-    path: str
+    path: str  # for a table in memory, its display name
+    table: Any = None  # the pyarrow.Table of a table in memory
     _head: bytes | None = None
     _copy: Path | None = None  # copy of standard input, deleted with this object
     _identity: tuple[int, ...] | None = None  # the file's identity when it was first opened
@@ -71,6 +72,11 @@ class Source:
     def is_stdin(self) -> bool:
         """Whether this is standard input."""
         return self.path == STDIN
+
+    @property
+    def is_file(self) -> bool:
+        """Whether this is a file, which other processes can read."""
+        return self.table is None and not self.is_stdin
 
     @property
     def name(self) -> str:
@@ -123,6 +129,8 @@ class Source:
         Raises:
             DatasetError: the file has changed or cannot be accessed.
         """
+        if self.table is not None:
+            return
         try:
             found = self.file().stat()
         except OSError as error:

@@ -7,15 +7,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.datasets.base import in_order
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch
 from producers.datasets.scaling import Moments, uneven_column
-from stream.parsing import parse_exact, parse_whole
+from stream.parsing import parse_whole
 from stream.wire.named_features import Kind, hash_of, text_of, words_of
 
 _BITMAP_BITS = 23  # one megabyte, enough to count about 10⁸ distinct values
@@ -63,19 +63,6 @@ def survey(
     if numbered and names:
         names = tuple(map(str, range(1, 1 + max(parse_whole(name) or 0 for name in names))))
     return Survey(names, vocabularies.names(), vocabularies.is_mixed, vocabularies.hashed_distinct(), moments)
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sort the names numerically if all are numbers. Otherwise keep their order.
-
-    >>> in_order(["10", "9", "0.5"]), in_order(["10", "9", "x"])
-    (['0.5', '9', '10'], ['10', '9', 'x'])
-    """
-    listed = list(names)
-    numbers = [number for name in listed if (number := parse_exact(name)) is not None]
-    if len(numbers) < len(listed):
-        return listed
-    return [name for _, name in sorted(zip(numbers, listed, strict=True), key=itemgetter(0))]
 
 
 class _Vocabularies:
