@@ -90,7 +90,7 @@ Given = Collection[str] | None
 """Names of the settings that the user set. Learner parameters are named `parameters.NAME`. None means all settings."""
 
 _REMEDY = "use the earlier settings, or start a new pipeline with a different topic prefix"
-_REMEDY_OF_FIXED = (  # an imported model requires the settings on which it depends, and its names
+_REMEDY_OF_FIXED = (
     "this cannot be changed while the pipeline is running; use the earlier settings, or move the model to a new "
     "pipeline with `onebit model export` and `onebit model import`"
 )
@@ -111,6 +111,12 @@ class SettingDifference(NamedTuple):
         decisions.
         """
         return self.name in CHANGEABLE and (self.name, self.requested) != ("late", "correct")
+
+    @property
+    def prevents_import(self) -> bool:
+        """Whether a new pipeline with the user's value would reject this pipeline's model."""
+        is_of_model = self.name in MODEL_SETTINGS or self.name.startswith(PARAMETER)
+        return is_of_model or (self.name in NAMES and self.stored is not None)
 
 
 class SettingsDifferError(OnebitError):
@@ -165,8 +171,8 @@ def resolve(
     if differences and not change:
         raise SettingsDifferError(place, differences, _REMEDY)
     if fixed := tuple(difference for difference in differences if not difference.can_change):
-        is_of_model = any(name in (*MODEL_SETTINGS, *NAMES) or name.startswith(PARAMETER) for name, *_ in fixed)
-        raise SettingsDifferError(place, fixed, _REMEDY if is_of_model else _REMEDY_OF_FIXED)
+        needs_new_model = any(difference.prevents_import for difference in fixed)
+        raise SettingsDifferError(place, fixed, _REMEDY if needs_new_model else _REMEDY_OF_FIXED)
     return restored_settings({**values, **stored, **chosen})
 
 
