@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from stream.programs.process import announce, warn
 from stream.recovery.commit import Commit
 from stream.task.task import DeadLetter
 from stream.wire.ledger import MISPLACED_REMEDY, Ledger
@@ -86,18 +85,6 @@ def drift_warnings(commits: Sequence[Commit]) -> list[str]:
         for example, _ in effects.examples
         if example.drift is not None
     ]
-
-
-def report_promotions(commits: Sequence[Commit], members: Sequence[str]) -> None:
-    """Log the promotions in committed transactions, and warn about promotions of unknown learners."""
-    for partition, step, effects, *_ in commits:
-        for name in effects.promotions:
-            place = f"partition {partition}, step {step.number}"
-            if name in members:
-                announce(f"{place}: {name} makes the decisions from now on")
-            else:
-                known = f"expected one of {', '.join(members)}" if members else "the pipeline has no challengers"
-                warn(f"{place}: promotion of {name!r} ignored: {known}")
 
 
 def _utc(at_ms: int) -> str:

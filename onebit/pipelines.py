@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit.promotion import write_promotion
+from onebit.changes import request_for, send, settings_now
 from onebit.testing.embedded import EmbeddedPipeline
 from onebit.testing.pipeline import checked_id, feedback_of
 from stream.errors import OnebitError
 from stream.parsing import format_duration, parse_duration
+from stream.programs.connection import Connected
 from stream.wire.codec import HEADERS, MalformedError, decode_feedback, encode_feedback
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
@@ -162,10 +163,22 @@ class Pipeline:
         self.test.work()
         return self.test.ledger()
 
-    def promote(self, name: str) -> None:
-        """Promote a challenger, or reinstate the first champion. An unknown name has no effect."""
-        write_promotion(self.test.broker, self.test.topics, self.test.partitions, name)
-        self.test.work()
+    def change(self, **settings: Any) -> None:
+        """Change settings of the running pipeline, which its learner applies at once.
+
+        Args:
+            settings: New values by the names in the journal, such as `window_ms=120_000` or `champion="late-ucb"`.
+
+        Raises:
+            ChangeRefusedError: the pipeline cannot make this change.
+            SettingsError: the pipeline has not made a decision.
+        """
+        test = self.test
+        connection = Connected(test.broker, test.topics, test.partitions)
+        request = request_for(settings_now(connection), settings)
+        if request.changes:
+            send(test.broker, test.topics, request)
+            test.work()
 
     def restart(self) -> None:
         """Kill the learner and recover a new one from the topics."""

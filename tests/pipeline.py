@@ -20,13 +20,17 @@ from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.recovery.chunks import Stored
 from stream.recovery.commit import Commit
+from stream.recovery.control import read_requests
+from stream.recovery.recover import pipeline_settings
 from stream.recovery.state import state_digest
 from stream.recovery.steps import JournalStep, decode_step
 from stream.settings.task_fields import JoinSettings
+from stream.task.changes import Changed
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import Given
+from stream.task.stored_settings import Given, restored_settings, stored_settings
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS, encode_feedback, tick_headers
+from stream.wire.control import Replaced, Request, encode_request
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Record, Shown, TopicPartition
 from stream.wire.topics import Topics, partition_for
@@ -175,7 +179,7 @@ class Pipeline:
         crash_point: Callable[[int], None] = lambda number: None,
         settings: TaskSettings | None = None,
         given: Given = None,
-        change_settings: bool = False,
+        begin: Changed | None = None,
         parked: Parked | None = None,
         broker: Broker | None = None,
         host_ms: Callable[[], int] | None = None,
@@ -194,7 +198,7 @@ class Pipeline:
             crash_point,
             stop,
             given=given,
-            change_settings=change_settings,
+            begin=begin,
             committed=committed,
             parked=parked,
         )
@@ -232,6 +236,17 @@ class Pipeline:
         partition = partition_for(event_id.encode(), self.partitions)
         value = feedback_value(event_id, reward, action=action)
         self.send(TOPICS.feedback, value, partition, event_id.encode())
+
+    def request(self, **changes: Any) -> Request:
+        """Request new values of settings, starting from the values after all earlier requests."""
+        stored = pipeline_settings(self.broker, TOPICS, self.partitions)
+        start = restored_settings(stored.settings) if stored.settings else self.settings
+        requests = read_requests(self.broker, TOPICS)
+        now = stored_settings(requests.after(start, stored.control).settings)
+        replaced = {name: Replaced(now.get(name), value) for name, value in changes.items()}
+        request = Request(f"request-{requests.end}", "tests", replaced)
+        self.send(TOPICS.control, encode_request(request), key=request.id.encode())
+        return request
 
     def records(self, topic: str, partition: int = 0) -> list[Record]:
         return list(read_partition(self.broker, TopicPartition(topic, partition)))
@@ -278,7 +293,7 @@ def edited_copy(
     other = Pipeline(pipeline.settings, partitions or pipeline.partitions)
     copies: list[Record] = []
     for topic in TOPICS.all_of(shares_model=shares_model):
-        for partition in range(1 if topic == TOPICS.updates else pipeline.partitions):
+        for partition in range(1 if topic in (TOPICS.updates, TOPICS.control) else pipeline.partitions):
             edit = (edits or {}).get(TopicPartition(topic, partition), list)
             copies += edit(pipeline.records(topic, partition))
     for record in sorted(copies, key=lambda record: record.append_ms):

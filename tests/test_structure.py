@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("stream.verifying", "stream.reporting", "stream.programs"),
             ("producers", "consumers"),
             ("onebit.experiments", "onebit.simulation", "onebit.runs", "onebit.estimates", "onebit.learner_costs",
-             "onebit.log_summary", "onebit.models", "onebit.promotion", "onebit.requeueing", "onebit.topics"),
+             "onebit.log_summary", "onebit.models", "onebit.changes", "onebit.requeueing", "onebit.topics"),
             ("onebit.testing",),
             ("onebit.cli",),
             ("onebit",),
@@ -73,7 +73,7 @@ CORE = frozenset(
 
 NAMES_FLAGS = (
     "onebit.cli", "onebit.runs", "onebit.estimates", "onebit.experiments.commands", "onebit.log_summary",
-    "onebit.models", "onebit.promotion", "onebit.topics", "stream.settings", "stream.programs", "producers.data",
+    "onebit.models", "onebit.changes", "onebit.topics", "stream.settings", "stream.programs", "producers.data",
     "producers.replay.options", "producers.feedback.plan",
     "producers.replay.loop", "producers.feedback.loop", "producers.gateway.loop", "consumers.learner.loop",
     "consumers.learner.ready_file", "consumers.learner.status",

@@ -11,7 +11,7 @@ from consumers.learner.ready_file import ReadyFile
 from consumers.learner.recovery import Parked, RecoveryStoppedError
 from consumers.learner.status import LearnerStatus
 from consumers.live_estimates import LiveEstimating
-from consumers.tally import Tally, drift_warnings, report_promotions
+from consumers.tally import Tally, drift_warnings
 from stream.kafka.port import Broker, BrokerError
 from stream.programs.connection import announce_start, by_client, keep_running, require_topics, watch_topics
 from stream.programs.costs import compile_kernels, exploration_notice, records_max, slow_warning
@@ -20,13 +20,15 @@ from stream.programs.process import announce, boot_ms, every, freeze_gc, tune_gc
 from stream.programs.task_settings import check_estimate, n_features_of, parameters_of
 from stream.programs.watching import Watched
 from stream.recovery.commit import Commit
+from stream.recovery.control import read_requests
 from stream.recovery.recover import reading_pipeline_settings
 from stream.recovery.slices import finish
 from stream.settings.data_sizes import SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.model import Program
+from stream.task.changes import Changed
 from stream.task.settings import Sharing, TaskSettings
-from stream.task.stored_settings import SettingsDifferError
+from stream.task.stored_settings import SettingsDifferError, restored_settings, stored_settings
 from stream.telemetry.metrics import LEARNER
 from stream.wire.topics import Topics
 
@@ -34,39 +36,33 @@ POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
 
 
-def run_learner(
-    settings: Settings, stop: Callable[[], bool], *, sizes_of: SizesOf, change_settings: bool = False
-) -> None:
+def run_learner(settings: Settings, stop: Callable[[], bool], *, sizes_of: SizesOf) -> None:
     """Run a learner until stopped. Reconnect if the connection is lost.
 
     Args:
         settings: The learner's settings. Settings that the user did not set are taken from the pipeline.
         stop: Returns whether to stop.
         sizes_of: Returns the sizes of the data set that the settings select.
-        change_settings: Whether the user's settings replace the pipeline's settings from the next step on.
 
     Raises:
         SettingsError: a setting is invalid, or differs from the pipeline's setting.
         FencedError: another process took over, or the group removed this process.
     """
     check_given(settings)
-    loop = _LearnerLoop(settings, stop, sizes_of, change_settings=change_settings)
+    loop = _LearnerLoop(settings, stop, sizes_of)
     try:
         keep_running(settings, LEARNER, stop, loop.run)
     except RecoveryStoppedError as error:
         announce(f"stopped during recovery; nothing was written: {error}")
     except SettingsDifferError as error:
-        raise with_hint(error, change=change_settings) from error
+        raise with_hint(error) from error
 
 
 class _LearnerLoop:
     """A learner's main loop. Its state is kept across reconnects."""
 
-    def __init__(
-        self, settings: Settings, stop: Callable[[], bool], sizes_of: SizesOf, *, change_settings: bool
-    ) -> None:
+    def __init__(self, settings: Settings, stop: Callable[[], bool], sizes_of: SizesOf) -> None:
         self._settings, self._stop, self._sizes_of = settings, stop, sizes_of
-        self._change_settings = change_settings
         self._ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
         self._counts, self._tally = LearnerCounts(), Tally()
         self._estimating: LiveEstimating | None = None  # None before the task's settings are known
@@ -75,7 +71,7 @@ class _LearnerLoop:
     def run(self, broker: Broker, partitions: int, watched: Watched) -> None:
         """Run a learner on one connection; see `Work`."""
         settings, stop = self._settings, watched.with_heartbeat(self._stop)
-        (task, nnz, given), has_no_log = self._resolve(broker, partitions, stop)
+        (task, nnz, given), begin, has_no_log = self._resolve(broker, partitions, stop)
         shares_model = task.model == "shared"
         require_topics(broker, settings, shares_model=shares_model)
         watch = watch_topics(
@@ -94,14 +90,12 @@ class _LearnerLoop:
             estimating.add(commits)
             if watched.is_enabled:
                 self._counts.add(commits, program.broker_ms)
-            report_promotions(commits, task.members)
             for message in drift_warnings(commits):
                 warn(message)
 
         program = LearnerProgram(
             broker, settings.topics, task, _options(settings, task, nnz), boot_ms, announce,
-            stop=stop, given=given, change_settings=self._change_settings, committed=committed,
-            parked=self._parked,
+            stop=stop, given=given, begin=begin, committed=committed, parked=self._parked,
         )  # fmt: skip
         _announce_learner(settings, task, partitions, has_no_log=has_no_log)
         tune_gc()
@@ -112,21 +106,28 @@ class _LearnerLoop:
             self._parked = program.park()
             program.close()
 
-    def _resolve(self, broker: Broker, partitions: int, stop: Callable[[], bool]) -> tuple[Chosen, bool]:
-        """Combine the pipeline's settings with the user's. Also return whether the updates topic is missing."""
+    def _resolve(
+        self, broker: Broker, partitions: int, stop: Callable[[], bool]
+    ) -> tuple[Chosen, Changed | None, bool]:
+        """Combine the pipeline's settings with the user's, which may be those of a request that is not applied yet.
+
+        Also return the settings with which new tasks begin, and whether the updates topic is missing.
+        """
 
         def pulse() -> None:
             if stop():
                 raise RecoveryStoppedError("stopped while reading the pipeline's settings")
 
         settings, topics = self._settings, self._settings.topics
-        stored = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
+        stored, control = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
+        begin = None
+        if "seed" in stored:  # the pipeline has started
+            begin = Changed(restored_settings(stored), control)
+            stored = stored_settings(read_requests(broker, topics).after(*begin[:2]).settings)
         has_no_log = not stored and lacks_log(broker, settings, topics, partitions)
         model = "own" if has_no_log else settings.model_of(partitions)
-        chosen = settings_for(
-            settings, stored, topics.journal, model, sizes_of=self._sizes_of, change=self._change_settings
-        )
-        return chosen, has_no_log
+        chosen = settings_for(settings, stored, topics.journal, model, sizes_of=self._sizes_of)
+        return chosen, begin, has_no_log
 
     def _work(
         self, program: LearnerProgram, estimating: LiveEstimating, watch: Callable[[], None], watched: Watched

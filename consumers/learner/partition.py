@@ -16,10 +16,11 @@ from stream.recovery.schedule import Source
 from stream.recovery.state import take
 from stream.recovery.steps import JournalStep, LogStep
 from stream.shared.view import View, names_max
-from stream.task.settings import TaskSettings
+from stream.task.changes import Changed
 from stream.task.task import Effects, Task, merge
-from stream.wire.codec import encode_prediction, is_tick, promotion_of
+from stream.wire.codec import encode_prediction, is_tick
 from stream.wire.records import Record, TopicPartition
+from stream.wire.updates import LogChange
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Input:
 
     def lag(self, consumer: Consumer) -> int:
         """Return the number of unapplied records as of the last fetch, excluding buffered ticks."""
-        return sum(not _can_wait(record) for record in self.buffer) + consumer.lag(self.tp)
+        return sum(not is_tick(record) for record in self.buffer) + consumer.lag(self.tp)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +62,6 @@ class Partition:
     partitions: int  # number of partitions in each input topic
     snapshots: Stored
     imported: str | None  # digest of the imported model with which the task started
-    settings: TaskSettings  # settings for the next step
     applied_at_ms: int  # host time of the last step
     moved_at_ms: int  # host time at which a tick was last written or feedback last applied
     uncommitted: Commit | None = None  # the last step, if it is not known to be committed
@@ -71,6 +71,7 @@ class Partition:
     awaited: frozenset[str] = frozenset()  # open classes written to the log but not yet read from it
     clock: BrokerClock = field(default_factory=BrokerClock)
     clock_shift_ms: int = 0  # shift for the next step; see `JournalStep`
+    logged_control: int = 0  # offset in the control topic up to which this task has written requests to the log
 
     @property
     def partition(self) -> int:
@@ -81,11 +82,6 @@ class Partition:
     def newest_step(self) -> JournalStep:
         """The task's newest step, committed or not."""
         return self.last_step if self.uncommitted is None else self.uncommitted.step
-
-    @property
-    def settings_change(self) -> bool:
-        """Whether the task's settings will change in its next step."""
-        return self.newest_step.number > 0 and self.task.settings != self.settings
 
     def take(self, record: Record) -> None:
         """Add a record to its input's buffer."""
@@ -111,7 +107,7 @@ class Partition:
         """
         join, limits = self.task.join, self.task.settings.join
         due_ms = [join.next_deadline_ms()]
-        tick = next(filter(_can_wait, self.feedback.buffer), None)
+        tick = next(filter(is_tick, self.feedback.buffer), None)
         if tick is not None and join.pending:
             due_ms.append(tick.append_ms - self.clock_shift_ms + limits.window_ms)
         if tick is not None and join.deferred:
@@ -124,7 +120,7 @@ class Partition:
         Ticks stay in the buffer until one of them reaches a deadline, other records arrive, or the buffer is full.
         """
         contexts, feedback = self.contexts.buffer, self.feedback.buffer
-        if not contexts and 0 < len(feedback) < records_max and all(map(_can_wait, feedback)):
+        if not contexts and 0 < len(feedback) < records_max and all(map(is_tick, feedback)):
             due_ms = self.next_due_ms()
             if due_ms is None or feedback[-1].append_ms - self.clock_shift_ms < due_ms:
                 return []
@@ -195,7 +191,7 @@ class Partition:
         """
         ticks: list[Record] = []
         if not self.contexts.buffer and consumer.lag(self.contexts.tp) == 0:
-            while self.feedback.buffer and _can_wait(self.feedback.buffer[0]):
+            while self.feedback.buffer and is_tick(self.feedback.buffer[0]):
                 ticks.append(self.feedback.buffer.popleft())
         return ticks
 
@@ -214,23 +210,30 @@ class Partition:
         ticks: bool,
         reports: bool,
         adds: Sequence[str] = (),
+        change: Changed | None = None,
+        logs: LogChange | None = None,
     ) -> Commit:
         """Apply records and return the step's output.
 
         Args:
-            records: the next records. The list is empty if only a tick, a settings change or a snapshot is due.
+            records: the next records. The list is empty if only a tick, a change or a snapshot is due.
             shared: the process's shared model; None if each task has its own model.
             ticks: whether to write a tick even if the step makes no decision.
             reports: whether to include the replica's digest in the journal record.
             adds: open classes to add to the shared model's log.
+            change: the settings from this step on, and the requests that led to them; None if no request is due.
+            logs: changed settings to add to the shared model's log.
         """
         task, before = self.task, self.newest_step
-        number, changes = before.number + 1, self.settings_change
-        if changes:
-            task.change_settings(self.settings)
+        number = before.number + 1
+        changes = number == 1 or (change is not None and change.settings != task.settings)
+        if change is not None:
+            task.change_settings(change.settings)
+        if logs is not None:
+            self.logged_control = logs.control
         contexts_from, feedback_from = self.contexts.offset, self.feedback.offset
         applied = task.join.records
-        effects = task.step(records, number, self.partitions, adds, self.clock_shift_ms)
+        effects = task.step(records, number, self.partitions, adds, self.clock_shift_ms, logs)
         contexts_ms = []
         last: dict[str, Record] = {}  # the last record of each input
         for record in records:
@@ -246,16 +249,18 @@ class Partition:
             (feedback_from, self.feedback.offset),
             task.version,
             task.join.ledger(),
-            number if changes or number == 1 else before.settings_from,
+            number if changes else before.settings_from,
             self.partitions,
             task.alarms,
-            self._log_step(effects, before, adds),
+            self._log_step(effects, before, adds, logs),
             shared.digest() if shared is not None and reports else None,
-            task.settings if changes or number == 1 else None,
+            task.settings if changes else None,
             _digest(last.get(self.contexts.tp.topic), before.last_context),
             _digest(last.get(self.feedback.tp.topic), before.last_feedback),
             self.imported if number == 1 else None,
             self.clock_shift_ms,
+            before.control if change is None else change.control,
+            () if change is None else change.refused,
         )
         if step.replica is not None:
             self.reported_ms, self.reported_version = task.join.stream_ms, task.version
@@ -302,7 +307,9 @@ class Partition:
         own = Source(self.partition, self.snapshots, step.ledger, step.number, partial(take, self.task, step))
         return [own] if shared is None else [*shared.sources(self.partition), own]
 
-    def _log_step(self, effects: Effects, before: JournalStep, adds: Sequence[str]) -> LogStep | None:
+    def _log_step(
+        self, effects: Effects, before: JournalStep, adds: Sequence[str], change: LogChange | None
+    ) -> LogStep | None:
         """Return the step's position in the shared model's log."""
         if not isinstance(self.task.model, View):
             return None
@@ -310,13 +317,8 @@ class Partition:
         names, self.new_names = tuple(self.new_names), []
         return LogStep(
             self.task.model.offset, before.wrote, len(effects.updates), len(values), predictions_digest(values), names,
-            tuple(adds),
+            tuple(adds), change,
         )  # fmt: skip
-
-
-def _can_wait(record: Record) -> bool:
-    """Return whether a record can wait in the buffer. All ticks except promotions can wait."""
-    return is_tick(record) and promotion_of(record) is None  # a promotion changes later decisions
 
 
 def _digest(record: Record | None, before: str) -> str:

@@ -13,17 +13,20 @@ from consumers.learner.partition import Partition
 from consumers.learner.recovery import Parked, Recoveries
 from consumers.learner.shared_model import Hold, SharedModel
 from stream.kafka.port import AccessError, Broker, BrokerError, Member, StaleMemberError, TransactionalProducer
-from stream.recovery.chunks import CHUNK_BYTES
+from stream.recovery.chunks import CHUNK_BYTES, MODEL_PARTITION
 from stream.recovery.commit import Commit, CrashPoint, commit
+from stream.recovery.control import ControlFollower
 from stream.recovery.inputs import check_unchanged
 from stream.recovery.schedule import SnapshotSchedule
 from stream.shared.replica import Replica
 from stream.shared.view import View
+from stream.task.changes import Changed, differences
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import Given
 from stream.task.task import Task
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
+from stream.wire.updates import LogChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class StepReason(Enum):
     RECORDS = auto()  # records to apply
     NEW_CLASSES = auto()  # open classes to add to the shared model's log, or added to it since the last step
     TICK = auto()  # decisions or orphans wait, and no feedback arrives
-    SETTINGS = auto()  # the settings change
+    REQUEST = auto()  # a request to change the settings
     REPORT = auto()  # the replica's digest is due in the journal of a task that has started
     SNAPSHOT = auto()  # a snapshot is due or in progress
 
@@ -104,7 +107,7 @@ class LearnerProgram:
         stop: Callable[[], bool] = lambda: False,
         *,
         given: Given = None,
-        change_settings: bool = False,
+        begin: Changed | None = None,
         committed: Callable[[Sequence[Commit]], None] = lambda commits: None,
         parked: Parked | None = None,
     ) -> None:
@@ -113,16 +116,15 @@ class LearnerProgram:
         Args:
             broker: the broker.
             topics: the pipeline's topics.
-            settings: settings for new tasks. For tasks that have already started, see `given`.
+            settings: the user's settings, and those for new tasks. For tasks that have already started, see `given`.
             options: the program's options.
             host_ms: this host's clock, used to measure intervals. It must keep running while the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
             stop: returns True to stop the program. Called repeatedly during a recovery, which can take a long time.
-            given: names of the settings that the user set; None means all settings. If a task was started with
-                different values for these settings, recovery fails, unless `change_settings` is True.
-            change_settings: whether the user's settings replace the settings of tasks that have already started,
-                beginning with each task's next step. Changes to fixed settings are still rejected.
+            given: names of the settings that the user set; None means all settings. If a task has different values for
+                these settings, also after all requests to change them, recovery fails.
+            begin: settings for new tasks, and the requests that they include; None means `settings`, and none.
             committed: called with each transaction's output.
             parked: the result of the previous program's `park` method.
         """
@@ -153,10 +155,11 @@ class LearnerProgram:
             instance=options.instance, lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
         )  # fmt: skip
         self._recoveries = Recoveries(
-            broker=broker, topics=topics, settings=settings, given=given, change_settings=change_settings,
+            broker=broker, topics=topics, settings=settings, given=given, begin=begin,
             host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, make_shared=make_shared,
             parked=parked,
         )  # fmt: skip
+        self._control = ControlFollower(broker, topics)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Member = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
@@ -299,6 +302,7 @@ class LearnerProgram:
             self._producer.close()
         finally:
             self._consumer.close()
+            self._control.close()
             if self.shared is not None:
                 self.shared.close()
 
@@ -346,6 +350,7 @@ class LearnerProgram:
     def _apply_to(self, tasks: Mapping[int, Partition]) -> list[Commit]:
         """Run a step for each task that has work to do."""
         self.read_log(self._options.step_max_ms)
+        self._control.read()
         began_ms, records_most = self._host_ms(), 0
         commits = []
         for running in tasks.values():
@@ -359,22 +364,29 @@ class LearnerProgram:
 
     def _apply(self, running: Partition) -> Commit | None:
         """Apply the next records, or run a step without records if one is due."""
-        shared = self.shared if running.settings.model == "shared" else None
+        shared = self.shared if running.task.settings.model == "shared" else None
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
             records_max = min(records_max, shared.room(running.partition, running.task.model))
         records = running.next_records(self._consumer, records_max)
         adds: Sequence[str] = ()
-        if shared is not None and running.settings.open_classes:
+        if shared is not None and running.task.settings.open_classes:
             records, adds = running.hold_back(records, shared.replica.names)
         silent_ms = self._host_ms() - running.applied_at_ms
         ticks = running.needs_tick(records, self._host_ms(), self._idle_ms)
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
-        if self._step_reason(running, shared, silent_ms, records, adds, ticks=ticks, reports=reports) is None:
+        change, logs = self._change_of(running, shared), self._logs(running, shared)
+        is_requested = logs is not None or (change is not None and running.newest_step.number > 0)
+        reason = self._step_reason(
+            running, shared, silent_ms, records, adds, ticks=ticks, is_requested=is_requested, reports=reports
+        )
+        if reason is None:
             return None
         records = running.until_clock_step(records or running.idle_ticks(self._consumer), self._host_ms())
         self._announce_clock_step(running)
-        result = running.step(records, shared, ticks=ticks, reports=reports, adds=adds)
+        if change is not None:
+            self._announce_change(running, change)
+        result = running.step(records, shared, ticks=ticks, reports=reports, adds=adds, change=change, logs=logs)
         stream_ms = running.task.join.stream_ms
         portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)
         running.uncommitted = result = result._replace(snapshot=portion)
@@ -389,6 +401,7 @@ class LearnerProgram:
         adds: Sequence[str],
         *,
         ticks: bool,
+        is_requested: bool,
         reports: bool,
     ) -> StepReason | None:
         """Return the first reason for a task's next step, or None if no step is due."""
@@ -398,14 +411,41 @@ class LearnerProgram:
             return StepReason.NEW_CLASSES
         if ticks:
             return StepReason.TICK
-        if running.settings_change:
-            return StepReason.SETTINGS
+        if is_requested:
+            return StepReason.REQUEST
         if reports and running.newest_step.number > 0:
             return StepReason.REPORT
         sources, stream_ms = running.sources(shared), running.task.join.stream_ms
         # The first query for a task starts the interval of its snapshots, so this comes last.
         is_due = self._snapshots.needs_step(running.partition, sources, stream_ms, silent_ms)
         return StepReason.SNAPSHOT if is_due else None
+
+    def _change_of(self, running: Partition, shared: SharedModel | None) -> Changed | None:
+        """Return a task's settings after the requests that are due, or None if none is due.
+
+        With a shared model, a request is due when the model's log says so. All tasks and replicas then agree on the
+        model with which each decision is made.
+        """
+        control, requests = running.newest_step.control, self._control.requests
+        due = requests.end if shared is None else min(requests.end, shared.replica.control)
+        return requests.after(running.task.settings, control, due) if control < due else None
+
+    def _logs(self, running: Partition, shared: SharedModel | None) -> LogChange | None:
+        """Return the change that a task writes to the shared model's log. Only one partition's task writes changes."""
+        requests = self._control.requests
+        if shared is None or running.partition != MODEL_PARTITION:
+            return None
+        if requests.end <= max(shared.replica.control, running.logged_control):
+            return None
+        after = requests.after(running.task.settings, running.newest_step.control)
+        return LogChange(after.control, after.settings.decides)
+
+    def _announce_change(self, running: Partition, change: Changed) -> None:
+        place = f"partition {running.partition}, step {running.newest_step.number + 1}"
+        for name, one in differences(running.task.settings, change.settings).items():
+            self._announce(f"{place}: {name} is {one.new} from now on; it was {one.old}")
+        for offset, reason in change.refused:
+            self._announce(f"{place}: request at offset {offset} of {self._topics.control} refused: {reason}")
 
     def _announce_clock_step(self, running: Partition) -> None:
         last = running.newest_step

@@ -13,8 +13,9 @@ from stream.recovery.slices import Parts
 from stream.recovery.steps import UnrecoverableError, last_steps
 from stream.recovery.torn import check_log, check_whole
 from stream.shared.view import View
+from stream.task.changes import Changed
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import Given, stored_settings
+from stream.task.stored_settings import Given
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
@@ -45,7 +46,7 @@ class Recoveries:
     topics: Topics
     settings: TaskSettings
     given: Given
-    change_settings: bool
+    begin: Changed | None
     host_ms: Callable[[], int]
     announce: Callable[[str], None]
     stop: Callable[[], bool]
@@ -134,7 +135,7 @@ class Recoveries:
 
     def misses_import(self, running: Partition) -> bool:
         """Return whether a model was imported after this task was recovered. Called before the task's first commit."""
-        partition = None if running.settings.model == "shared" else running.partition
+        partition = None if running.task.settings.model == "shared" else running.partition
         imported = read_snapshots(self.broker, self.topics, partition).imported
         return (imported and imported.whole) != running.imported
 
@@ -150,7 +151,7 @@ class Recoveries:
         if partition in self.parked.partitions and (resumed := self._resumed([partition])):
             return resumed[0]
         recovered = yield from self._recover(partition)
-        if recovered.settings.model == "shared":
+        if recovered.task.settings.model == "shared":
             yield from self._read_log(partition, recovered)
         return (yield from self._partition_of(partition, recovered))
 
@@ -169,7 +170,7 @@ class Recoveries:
 
         return (yield from recovery(
             self.broker, self.topics, partition, self.settings, report,
-            given=self.given, change_settings=self.change_settings,
+            given=self.given, begin=self.begin,
         ))  # fmt: skip
 
     def _read_log(self, partition: int, recovered: Recovered) -> Parts[None]:
@@ -178,7 +179,7 @@ class Recoveries:
             stored = yield from reading_snapshots(self.broker, self.topics, None)
             # While the snapshots were read, another partition's recovery may have restored the model.
             model = stored.newest or stored.imported
-            self.parked.shared = self.parked.shared or self.make_shared(recovered.settings, model)
+            self.parked.shared = self.parked.shared or self.make_shared(recovered.task.settings, model)
             del stored, model  # their payloads can be large, and reading the log can take a long time
         shared, wrote, is_announced = self.parked.shared, recovered.step.wrote, False
         self.reported_ms = self.host_ms()
@@ -189,7 +190,7 @@ class Recoveries:
                     "the model's log"
                 )
                 yield True
-            if shared.has_all_of(partition, wrote, recovered.task.version):
+            if shared.has_all_of(partition, wrote, recovered.task.version, recovered.step.control):
                 break
             if not is_announced:
                 self.announce(
@@ -200,7 +201,7 @@ class Recoveries:
             yield False
         check_log(self.broker, self.topics, partition, recovered.step, shared.replica.place_of(partition).step)
         known, names = recovered.task.classes.names or [], shared.replica.names
-        if recovered.settings.open_classes and names[: len(known)] != known:
+        if recovered.task.settings.open_classes and names[: len(known)] != known:
             raise UnrecoverableError(
                 f"expected the classes {known}; {self.topics.updates} and the model's snapshot contain {names}. "
                 "Another program changed one of these topics",
@@ -235,14 +236,9 @@ class Recoveries:
             snapshots=recovered.stored,
             imported=recovered.imported,
             clock_shift_ms=step.clock_shift_ms,
-            settings=recovered.settings.resolved(),
             applied_at_ms=self.host_ms(),
             moved_at_ms=self.host_ms(),
         )
-        if running.settings_change:
-            was, now = stored_settings(running.task.settings), stored_settings(running.settings)
-            changed = [f"{name} = {value} instead of {was[name]}" for name, value in now.items() if value != was[name]]
-            self.announce(f"partition {partition}: new settings from step {step.number + 1} on: {'; '.join(changed)}")
         if recovered.foreign.records:
             self.announce(f"partition {partition}: {recovered.foreign.describe('its predictions')}")
         return running

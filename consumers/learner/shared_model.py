@@ -182,13 +182,18 @@ class SharedModel:
             )
         return room
 
-    def has_all_of(self, partition: int, wrote: int, version: int) -> bool:
-        """Return whether the replica has reached the task's last step and the model version of its last decision.
+    def has_all_of(self, partition: int, wrote: int, version: int, control: int) -> bool:
+        """Return whether the replica has all that a task's last step used.
+
+        This is the step's own record in the log, the model version of its decisions, and the requests before offset
+        `control` in the control topic.
 
         Raises:
             UnrecoverableError: the log was truncated or recreated.
         """
-        is_there = self.replica.place_of(partition).step >= wrote and self.replica.version >= version
+        replica = self.replica
+        is_there = replica.place_of(partition).step >= wrote and replica.version >= version
+        is_there = is_there and replica.control >= control
         all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(

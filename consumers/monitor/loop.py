@@ -122,7 +122,7 @@ def _policies(
         watch.show("", dashboard.samples)  # no task has completed a step
         time.sleep(POLL_S)
     with closing(connect(settings, stop)) as broker:
-        found = settings_in_force(broker, topics, partition)
+        found = settings_in_force(broker, topics, partition).settings
     if not found:
         warn(f"{topics.journal}: the settings record was deleted; the page omits named policies and the holdout")
         return Policies()
@@ -229,7 +229,7 @@ class _Names:
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
         """Return the learner, window and instances; None before the first step or if there is no settings record."""
         if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
-            self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first), key
+            self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first).settings, key
         if not self._settings:
             return None
         instances: dict[str, list[int]] | None = None

@@ -1,7 +1,5 @@
 """`onebit learn`: the learner program on Kafka."""
 
-from typing import Annotated
-
 import typer
 
 from consumers.learner.loop import run_learner
@@ -9,7 +7,7 @@ from onebit.cli.console import StopRequest, examples
 from onebit.cli.flags import with_settings
 from producers.data import data_sizes
 from stream.settings.definitions import Settings
-from stream.settings.model import Panel, Program
+from stream.settings.model import Program
 
 app = typer.Typer()
 
@@ -22,22 +20,12 @@ app = typer.Typer()
     )
 )
 @with_settings(Program.LEARN)
-def learn(
-    settings: Settings,
-    change_settings: Annotated[
-        bool,
-        typer.Option(
-            "--change-settings",
-            rich_help_panel=Panel.JOIN,
-            help="From the next step on, use the settings given here instead of the pipeline's",
-        ),
-    ] = False,
-) -> None:
+def learn(settings: Settings) -> None:
     """Publish a prediction for each context and learn from feedback.
 
     Ctrl-C or SIGTERM completes the open transaction and exits with 0. After a restart, a killed learner continues from
     its last commit. Settings that you do not set are taken from the pipeline. A setting that differs from the
-    pipeline's is rejected. --change-settings allows changes to windows, limits and the expiry policy.
+    pipeline's is rejected; `onebit change` changes the pipeline's.
     """
     stop = StopRequest("completing the open transaction")
-    run_learner(settings, stop, sizes_of=data_sizes, change_settings=change_settings)
+    run_learner(settings, stop, sizes_of=data_sizes)

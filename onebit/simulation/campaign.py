@@ -23,10 +23,12 @@ from onebit.simulation.schedule import (
     draw_schedule,
 )
 from onebit.simulation.tracing import (
+    APPLIED,
     BEHIND_ITS_LOG,
     FOREIGN_IN_LOG,
     NAMED_TWICE,
     OPEN_IN_LOG,
+    REFUSED,
     WAITS_FOR_FOLLOWERS,
     Trace,
 )
@@ -83,7 +85,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     others = [
         "reordered feedback", "operation during an outage", "fenced", "removed and ends",
         "blocked by a transaction", "step aborted after a rebalance", "transaction timeout",
-        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, *EVICTIONS,
+        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, APPLIED, REFUSED, *EVICTIONS,
     ]  # fmt: skip
     if shares:
         others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE]

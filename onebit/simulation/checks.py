@@ -12,10 +12,13 @@ from onebit.simulation.partitions import Partition, differences
 from onebit.simulation.reference import can_play
 from onebit.simulation.schedule import N_CLASSES, SHOWN, ItemKind
 from onebit.simulation.shared_model import check_shared_model
+from onebit.simulation.tracing import APPLIED, REFUSED
 from onebit.simulation.world import World
 from stream.kafka.reading import read_partition
+from stream.recovery.control import read_requests
 from stream.recovery.recover import rebuild
 from stream.recovery.state import state_digest, task_digest
+from stream.task.changes import Changed
 from stream.task.task import Task
 from stream.verifying.oracle import Decided, Letter
 from stream.wire import codec
@@ -39,7 +42,7 @@ def check(world: World) -> list[str]:
             world.trace.fired.update({name: one.oracle.counts[name] for name in EVICTIONS})
             world.trace.fired.update({row_name(*row): count for row, count in one.oracle.rows.items()})
         if one.number in tasks:
-            findings += _recovered_is_the_same(one, tasks[one.number])
+            findings += _recovered_is_the_same(one, tasks[one.number]) + _requests(one, tasks[one.number])
         wrong += [f"partition {one.number}: {what}" for what in findings]
     if world.schedule.task.model == "shared":
         wrong += check_shared_model(world, partitions)
@@ -196,6 +199,21 @@ def _offsets(partition: Partition) -> list[str]:
     return [f"expected committed offsets {expected}, as in the journal's last step; got {committed}"]
 
 
+def _requests(partition: Partition, task: Task) -> list[str]:
+    """Check that a task has applied or refused all requests, each of them once, in the order of the control topic."""
+    requests = read_requests(partition.world.broker, TOPICS)
+    if not partition.steps:
+        return []
+    expected, last = requests.after(partition.task, 0), partition.steps[-1]
+    refused = [one for step in partition.steps for one in step.refused]
+    partition.world.trace.fired[REFUSED] += len(refused)
+    partition.world.trace.fired[APPLIED] += sum(step.settings is not None for step in partition.steps[1:])
+    found = Changed(task.settings, last.control, tuple(refused))
+    if found == expected._replace(settings=expected.settings.resolved()):
+        return []
+    return [f"expected {expected}, from the control topic; got {found}"]
+
+
 def _recovered_is_the_same(partition: Partition, task: Task) -> list[str]:
     """Check that a task's final state, apart from a shared model, equals the state restored from its topics."""
     wrong: list[str] = []
@@ -220,7 +238,7 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
     topics = (*OUTPUTS, TOPICS.feedback)
     tps = [TopicPartition(topic, partition) for topic in topics for partition in range(world.schedule.partitions)]
     for tp in [*tps, LOG] if world.schedule.task.model == "shared" else tps:
-        records = [record for record in read_partition(world.broker, tp) if codec.promotion_of(record) is None]
+        records = read_partition(world.broker, tp)
         visible = [record.offset for record in records if (*tp, record.offset) not in world.outside.sent]
         expected = sorted(offset for at, offset in committed if at == tp)
         if visible != expected:

@@ -78,7 +78,6 @@ class FaultyBroker:
     poll_max: int = 1_000_000  # limit on the records that a poll returns
     dry_every: int = 0  # N if every Nth poll returns nothing; 0 if there are no such polls
     old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka clients
-    polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
     member: EmbeddedMember | None = None  # the process's member in the group
@@ -245,6 +244,7 @@ class FaultyConsumer:
         self.pause = inner.pause
         self.resume = inner.resume
         self.assignment = inner.assignment
+        self._polls = 0
         self._fetched: dict[TopicPartition, int] = {}  # the partitions' ends at the last fetch
 
     def lag(self, tp: TopicPartition) -> int:
@@ -256,9 +256,9 @@ class FaultyConsumer:
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer."""
         self._broker.consult(self._call)
-        self._broker.polls += 1
+        self._polls += 1
         every = self._broker.dry_every
-        is_dry = every > 0 and self._broker.may_be_dry and self._broker.polls % every == 0
+        is_dry = every > 0 and self._broker.may_be_dry and self._polls % every == 0
         records_max = 0 if is_dry else min(records_max, self._broker.poll_max)
         if self._call == "read":
             return self.inner.poll(timeout_ms, records_max)

@@ -10,7 +10,11 @@ from onebit.simulation.schedule import N_CLASSES, N_FEATURES, SHOWN, Item, ItemK
 from onebit.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
-from stream.wire.codec import HEADERS, promotion_headers
+from stream.recovery.control import read_requests
+from stream.task.settings import TaskSettings
+from stream.task.stored_settings import stored_settings
+from stream.wire.codec import HEADERS
+from stream.wire.control import Replaced, Request, encode_request
 from stream.wire.records import Headers, TopicPartition
 from stream.wire.topics import Topics, partition_for
 
@@ -70,14 +74,14 @@ def label_of(event_id: str) -> int:
 class Outside:
     """All clients except the learners."""
 
-    def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace, *, open_classes: bool) -> None:
+    def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace, task: TaskSettings) -> None:
         # Each input record's item, by topic, partition and offset, so that the checks need not decode the record.
         self.sent: dict[tuple[str, int, int], Item] = {}
         self.foreign_outputs: set[Place] = set()  # committed records from other clients in the learners' topics
         self._broker = broker
         self._partitions = partitions
         self._trace = trace
-        self._open_classes = open_classes
+        self._task = task
         self._producer: Producer = broker.producer()
         # Other clients' open transactions by number, each with its records in the learners' topics.
         self._foreign: dict[int, tuple[TransactionalProducer, list[Place]]] = {}
@@ -101,9 +105,8 @@ class Outside:
             self._end_foreign(item.number, commits=kind is ItemKind.FOREIGN_COMMIT)
         elif kind in SHOWN:
             self._send_event(item, TOPICS.feedback, {"shown": True})
-        elif kind is ItemKind.PROMOTION:
-            for partition in range(self._partitions):
-                self._producer.send(TOPICS.feedback, partition, None, None, promotion_headers(item.call))
+        elif kind is ItemKind.CHANGE:
+            self._send_request(item)
         elif kind not in (ItemKind.FEEDBACK_LOST, ItemKind.SHOWN_NEVER, ItemKind.TIME):
             self._send_feedback(item)
         self._trace.fired[kind] += 1
@@ -118,7 +121,7 @@ class Outside:
         if item.logged is not None:
             fields["logged"] = asdict(item.logged)
         if item.eligible is not None:
-            fields["eligible"] = [name_of(k) if self._open_classes else k for k in item.eligible]
+            fields["eligible"] = [name_of(k) if self._task.open_classes else k for k in item.eligible]
         if item.deferred:
             fields["deferred"] = True
         self._send_event(item, TOPICS.contexts, fields)
@@ -134,6 +137,13 @@ class Outside:
     def _send_event(self, item: Item, topic: str, fields: dict[str, Any]) -> None:
         key, value = item.id.encode(), orjson.dumps({"id": item.id, **fields})
         self._send(item, TopicPartition(topic, partition_for(key, self._partitions)), key, (value, HEADERS))
+
+    def _send_request(self, item: Item) -> None:
+        requests = read_requests(self._broker, TOPICS)
+        now = stored_settings(requests.after(self._task, 0).settings)
+        changes = {name: Replaced("stale" if item.is_stale else now.get(name), value) for name, value in item.changes}
+        request = Request(f"r{requests.end // 2}", "outside", changes)  # every second id is repeated
+        self._producer.send(TOPICS.control, 0, None, encode_request(request), HEADERS)
 
     def _send_poison(self, item: Item) -> None:
         contexts = item.kind is ItemKind.CONTEXT_POISON

@@ -10,9 +10,8 @@ from stream.kafka.reading import read_partition
 from stream.recovery.steps import JournalStep
 from stream.verifying.audit import audit_partition
 from stream.verifying.oracle import AuditedEvent, Decided, Oracle
-from stream.wire import codec
 from stream.wire.records import Record, TopicPartition
-from stream.wire.updates import NAMED
+from stream.wire.updates import CHANGED, NAMED
 
 
 class Partition:
@@ -28,8 +27,7 @@ class Partition:
         self.events: list[AuditedEvent] = []
         self.oracle: Oracle | None = None
         self.wrong: list[str] = []
-        self.contexts, feedback = (list(read_partition(world.broker, self.tp(topic))) for topic in INPUTS)
-        self.feedback = [record for record in feedback if codec.promotion_of(record) is None]
+        self.contexts, self.feedback = (list(read_partition(world.broker, self.tp(topic))) for topic in INPUTS)
         self.ticks = {
             int(dict(record.headers)["onebit-tick"]): record for record in filter(self.is_tick, self.feedback)
         }
@@ -65,6 +63,8 @@ class Partition:
                 self.wrong.append(f"step {step.number}: the reference learner's decision differs from {event}")
         for name in () if step.log is None else step.log.adds:
             self.reference.add_alone(NAMED, name=name)
+        if step.log is not None and step.log.change is not None:
+            self.reference.add_alone(CHANGED, label=step.log.change.decides, name=str(step.log.change.control))
         if not self.is_shared and self.reference.differs(step):
             self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
 

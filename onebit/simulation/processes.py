@@ -253,6 +253,7 @@ class Processes:
                 host_ms=lambda: self._clock.now_ms,
                 announce=partial(self._trace.announced, name),
                 crash_point=lambda number: self.consult(process, f"{COMMIT_STEP}{number}"),
+                given=(),
                 parked=parked,
             )
             return 1

@@ -16,11 +16,11 @@ from stream.task.settings import TaskSettings
 from stream.verifying.oracle import AuditedEvent, Corrected, Decided, Promoted
 from stream.wire.records import Decision, Example, Features, Logged, Outcome, Target
 from stream.wire.updates import (
+    CHANGED,
     CORRECTED,
     DECIDED,
     NO_BIT,
     NO_LABEL,
-    PROMOTED,
     SETTLED,
     Entry,
     entry_without_decision,
@@ -56,16 +56,22 @@ class Reference:
                 self._add(Entry(DECIDED, x, decision))
             return is_same
         if isinstance(event, Promoted):
-            self.add_alone(PROMOTED, label=event.number)
+            self.promote(event.number)
         if isinstance(event, Example | Corrected):
             x, decision = self._open[event.id]
             v = uniform(self.task.seed, Purpose.UPDATE, event.id) if self.learner.randomised_update else 0.0
             if isinstance(event, Example) and event.reward is not None:
                 label = label_of(event.id) if event.outcome is Outcome.MATCHED else NO_LABEL
                 self._add(Entry(SETTLED, x, decision, event.reward, NO_BIT, v, label))
-            elif isinstance(event, Corrected) and self.task.late == "correct":
+            elif isinstance(event, Corrected):
                 self._add(Entry(CORRECTED, x, decision, event.reward, 0, v))
         return True
+
+    def promote(self, number: int) -> None:
+        """Change the learner that decides. If the model is shared, `partitions` adds the entry for the log."""
+        if self.task.model == "own":
+            self.learner.promote(number)
+            self.updates += 1
 
     def add_alone(self, kind: int, **fields: Any) -> None:
         """Add an entry without a decision."""
@@ -106,9 +112,8 @@ def apply_entry(learner: Learner, entry: Entry) -> int:
         return learner.update(x, decision, reward, v, None if label == NO_LABEL else label)
     elif kind == CORRECTED:
         return learner.retract(x, decision, assumed, reward, v)
-    elif kind == PROMOTED:
+    elif kind == CHANGED:
         learner.promote(label)
-        return 1
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from consumers.learner.program import LearnerOptions
 from stream.randomness.draws import Luck
@@ -45,7 +45,7 @@ class ItemKind(StrEnum):
     SHOWN_EARLY = "shown before its context"
     SHOWN_AGAIN = "duplicate shown"
     SHOWN_NEVER = "never shown"
-    PROMOTION = "promotion"
+    CHANGE = "requested change"
     TIME = "time passes"
     # Faults.
     CRASH = "crash between steps"
@@ -135,13 +135,15 @@ class Item(NamedTuple):
     bit: int = 0
     member: int = 0
     number: int = 0  # number of a commit step, poison record, transaction, call or partition; or ms per operation
-    call: str = ""  # broker operation, topic to write to or to stop replicating, or learner to promote
+    call: str = ""  # broker operation, or topic to write to or to stop replicating
     for_ms: int = 0  # duration of the fault, or time until a restart
     polls: bool = True  # True if the learners poll before the next item
     action: int | None = None  # the class to which the feedback applies; None if not given
     logged: Logged | None = None  # a context's logged decision
     eligible: tuple[int, ...] | None = None  # a context's eligible classes; None means all
     deferred: bool = False  # True if a context defers its decision until it is shown
+    changes: tuple[tuple[str, Any], ...] = ()  # requested settings with their new values
+    is_stale: bool = False  # True if a request starts from settings that are not the pipeline's
 
     def text(self) -> str:
         """Return a description for traces and reports."""
@@ -154,6 +156,7 @@ class Item(NamedTuple):
             self.deferred and "deferred",
             self.action is not None and f"for action {self.action}",
             self.call,
+            " ".join(f"{name}={value}" for name, value in self.changes),
             self.for_ms and f"for {self.for_ms} ms",
         )
         return " ".join(str(part) for part in parts if part)
@@ -226,6 +229,7 @@ _DICE = {
     "deferrals": 0x9E3779B97F4A7C15,
     "shared models": 0x2545F4914,
     "repeated commits": 0x7F4A7C159E3779B9,
+    "changes": 0xD6E8FEB86659FD93,
 }
 """Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
 
@@ -263,6 +267,8 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         end_ms = max(item.at_ms for item in items)
         items.append(_draw_fault(repeated, ItemKind.COMMIT_REPEATED, end_ms, timeless=timeless))
         items.sort(key=lambda item: item.at_ms)
+    if not timeless:
+        items = _with_changes(Luck(seed ^ _DICE["changes"]), task, items)
     if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         activation_window_ms = limits.activation_window_ms and 2 * limits.activation_window_ms
@@ -430,24 +436,43 @@ def _with_deferrals(
 
 
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """To half of the runs without wrappers, add challengers, and promotions of known and unknown learners."""
+    """To half of the runs without wrappers, add challengers."""
     names = CHALLENGERS.get(task.learner, ())
     is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
     if not luck.chance(50) or not (names and is_plain):
         return task, items
-    task = replace(task, challengers={name: PARAMETERS[name] for name in names})
-    end_ms = max(item.at_ms for item in items)
-    promotions = [
-        Item(
-            luck.between(START_MS, end_ms),
-            ItemKind.PROMOTION,
-            call=luck.choice((*task.members, *names, "nobody")),
-            polls=luck.chance(80),
-        )
-        for _ in range(luck.below(4))
-    ]
-    return task, sorted(items + promotions, key=lambda item: item.at_ms)
+    return replace(task, challengers={name: PARAMETERS[name] for name in names}), items
 
+
+def _with_changes(luck: Luck, task: TaskSettings, items: list[Item]) -> list[Item]:
+    """To half of the runs, add requests to change settings. The tasks must refuse some of them."""
+    if not luck.chance(50):
+        return items
+    values = _NEW_VALUES | {"champion": (*task.members, "nobody")}
+    end_ms, requests = max(item.at_ms for item in items), []
+    for _ in range(1 + luck.below(4)):
+        of_champion = bool(task.challengers) and luck.chance(60)
+        names = ["champion"] if of_champion else {luck.choice(tuple(values)) for _ in range(1 + luck.below(2))}
+        changes = tuple((name, luck.choice(values[name])) for name in sorted(names))
+        at_ms, is_stale, polls = luck.between(START_MS, end_ms), luck.chance(20), luck.chance(80)
+        requests.append(Item(at_ms, ItemKind.CHANGE, changes=changes, is_stale=is_stale, polls=polls))
+    return sorted(items + requests, key=lambda item: item.at_ms)
+
+
+_NEW_VALUES: dict[str, tuple[Any, ...]] = {
+    "window_ms": (10, 30, 100),
+    "activation_window_ms": (None, 10, 150),
+    "orphan_window_ms": (10, 150),
+    "retain_ms": (20, 200),
+    "pending_max": (1, 2, 1_000),
+    "orphans_max": (1, 1_000),
+    "retained_max": (1, 8, 1_000),
+    "on_expiry": ("drop", "negative"),
+    "late": ("ignore", "correct"),
+    "seed": (5,),  # cannot change
+    "unknown": (1,),
+}
+"""Values to request, by setting."""
 
 CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
 """Each champion's challengers. There are only a few pairs, because compiling one pair takes longer than many runs."""

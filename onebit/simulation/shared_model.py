@@ -22,7 +22,7 @@ from stream.recovery.state import fresh_replica, state_digest
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
-from stream.wire.updates import DECIDED, NAMED, Entry, decode_update, entry_at
+from stream.wire.updates import CHANGED, DECIDED, NAMED, Entry, decode_update, entry_at
 
 
 class _Logged(NamedTuple):
@@ -68,7 +68,7 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
         names = iter(update.names)
         for place, end in enumerate(accumulate(update.entries.sizes.tolist())):
             entry = entry_at(update.entries, place, end, n_classes)
-            if entry.kind == NAMED:
+            if entry.kind >= CHANGED:
                 entry = entry._replace(name=next(names))
             log.append(_Logged(update.partition, update.step, record.offset, entry))
     return log

@@ -25,6 +25,8 @@ BEHIND_ITS_LOG = "task waits until its log can be read"
 FOREIGN_IN_LOG = "foreign record in the log"
 OPEN_IN_LOG = "pauses with an open transaction in the log"
 NAMED_TWICE = "class added to the log by two tasks"
+APPLIED = "request applied"
+REFUSED = "request refused"
 
 _COUNTED = {
     "waits for a transaction": "blocked by a transaction",

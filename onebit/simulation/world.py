@@ -23,7 +23,7 @@ class World:
         self.broker = EmbeddedBroker(self.clock)
         self.broker.create_topics(TOPICS.specs(schedule.partitions, shares_model=schedule.task.model == "shared"))
         self.trace = Trace(self.clock)
-        self.outside = Outside(self.broker, schedule.partitions, self.trace, open_classes=schedule.task.open_classes)
+        self.outside = Outside(self.broker, schedule.partitions, self.trace, schedule.task)
         self._timers = scheduler(lambda: self.clock.now_ms, lambda ms: None)
         self.processes = Processes(schedule, self.broker, self._timers, self.trace)
         self._faults = Faults(schedule, self.processes, self.broker, self._timers, self.trace, self._run_until)

@@ -95,7 +95,7 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
     Raises:
         SettingsError: the pipeline replays a log, or does not have the fallback class.
     """
-    found = pipeline_settings(broker, settings.topics, partitions)
+    found = pipeline_settings(broker, settings.topics, partitions).settings
     if "seed" not in found:  # there are no settings yet, or only the settings of an imported model
         return None
     task = restored_settings(found)

@@ -52,7 +52,6 @@ def settings_for(
     model: Sharing = "own",
     *,
     sizes_of: SizesOf,
-    change: bool = False,
 ) -> Chosen:
     """Return a learner's settings in a new or existing pipeline.
 
@@ -62,7 +61,6 @@ def settings_for(
         place: The journal's name, for messages.
         model: Kind of model for a new pipeline if the user did not set it; see `Settings.model_of`.
         sizes_of: Called only if neither the user nor the pipeline determines the sizes.
-        change: Whether the user's settings replace the pipeline's settings from the next step on, where possible.
 
     Raises:
         SettingsDifferError: the user's settings differ from the pipeline's settings; see `resolve`.
@@ -83,7 +81,7 @@ def settings_for(
     if _is_without_data(settings, stored):
         task = replace(task, scale=settings.scale)
         _check_scaled_once(task, settings)
-    return Chosen(resolve(stored, task, given, change=change, place=place), int(mean_nnz), given)
+    return Chosen(resolve(stored, task, given, place=place), int(mean_nnz), given)
 
 
 def _is_without_data(settings: Settings, stored: Mapping[str, Any]) -> bool:
@@ -120,10 +118,11 @@ def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> 
     return DataSizes(n_classes, n_features, n_features)
 
 
-def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:
-    """Suggest --change-settings in the error if this flag would resolve the differences."""
-    if change or not error.can_change:
-        return SettingsError(str(error))
+def with_hint(error: SettingsDifferError) -> SettingsError:
+    """Suggest `onebit change` in the error if this command would resolve the differences."""
+    if not error.can_change:
+        moves = "" if error.prevents_import else ", and move the model to it (onebit model export, import)"
+        return SettingsError(f"{error}, or start a new pipeline with a different --topic-prefix{moves}")
     flags = {name: one.flag for one in described() for name in determined_by(one)}
-    named = ", ".join(flags[difference.name] for difference in error.differences)
-    return SettingsError(f"{error}; or use --change-settings to change {named} from the next step on")
+    named = " ".join(f"{flags[difference.name]} VALUE" for difference in error.differences)
+    return SettingsError(f"{error}, or change them for the whole pipeline: onebit change {named}")

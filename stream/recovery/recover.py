@@ -11,6 +11,7 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import Portions, offset_of_number, read_partition
 from stream.recovery.chunks import MODEL_PARTITION, Stored, reading_snapshots
 from stream.recovery.commit import predictions_digest
+from stream.recovery.control import read_requests
 from stream.recovery.inputs import check_kept, check_unchanged
 from stream.recovery.slices import Parts, at_once
 from stream.recovery.state import decode_model, decoding, restoring
@@ -25,8 +26,9 @@ from stream.recovery.steps import (
 )
 from stream.recovery.torn import REMEDY, check_whole
 from stream.shared.view import Recall, RecallError
+from stream.task.changes import Changed, ChangeRefusedError, check_change
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import Given, SettingsDifferError, resolve, restored_settings, stored_settings
+from stream.task.stored_settings import Given, resolve, restored_settings, stored_settings
 from stream.task.task import Effects, Task, merge
 from stream.wire.classes import NewClassesError
 from stream.wire.codec import MalformedError, decode_prediction, step_of
@@ -40,7 +42,6 @@ class Recovered(NamedTuple):
 
     task: Task
     step: JournalStep  # the last step applied; its number is 0 before the first step
-    settings: TaskSettings  # settings for the next step; `task.settings` still contains those for the last step
     stored: Stored  # the task's snapshots
     imported: str | None = None  # digest of the imported model with which the task started
     foreign: Foreign = Foreign()  # records from other programs found in the predictions topic
@@ -90,7 +91,7 @@ def recovery(
     progress: Report = lambda progress: None,
     *,
     given: Given = None,
-    change_settings: bool = False,
+    begin: Changed | None = None,
 ) -> Recovery:
     """Restore a task to its last commit, step by step, without writing anything.
 
@@ -98,32 +99,36 @@ def recovery(
         broker: the broker.
         topics: the topics.
         partition: the task's partition.
-        settings: the user's settings; see `resolve`.
+        settings: the user's settings; see `resolve`. They are compared with the task's settings after all requests to
+            change them, including those that the task has not applied yet.
         progress: called with the recovery's progress, before the first step and after each step.
         given: names of the settings that the user set; None means all settings. A task that has already started keeps
             its own values for all other settings.
-        change_settings: whether the user's settings replace the task's settings from the next step on.
+        begin: settings with which a task begins, and the requests that they include; None means `settings`, and none.
 
     Raises:
         SettingsDifferError: the user's settings differ from the task's settings.
         JournalError: required records were deleted.
         ParameterError: the learner does not support the policies.
     """
+    start = Changed(settings, 0) if begin is None else begin
 
-    def begin(stored: Mapping[str, Any], place: str) -> TaskSettings:
-        return resolve(stored, settings, given, change=change_settings, place=place)
+    def begun(stored: Mapping[str, Any], place: str) -> TaskSettings:
+        return resolve(stored, start.settings, given, place=place)
 
     if (last := last_step(broker, TopicPartition(topics.journal, partition))) is not None:
         check_unchanged(broker, topics, {partition: last})
-    recovered = yield from rebuilding(broker, topics, partition, begin, callbacks=Callbacks(progress))
-    step = recovered.step
-    if step.number > 0:
-        task_settings = begin(stored_settings(recovered.task.settings), f"{topics.journal}/{partition}")
-        recovered = recovered._replace(settings=task_settings)
+    recovered = yield from rebuilding(broker, topics, partition, begun, callbacks=Callbacks(progress))
+    step, task = recovered.step, recovered.task
+    if step.number == 0:
+        recovered = recovered._replace(step=step._replace(control=start.control))
+    else:
+        latest = read_requests(broker, topics).after(task.settings, step.control).settings
+        resolve(stored_settings(latest), settings, given, place=f"{topics.journal}/{partition}")
         for topic, (_, offset) in ((topics.contexts, step.contexts), (topics.feedback, step.feedback)):
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
     check_whole(broker, topics, partition, step if step.number > 0 else None)
-    recovered.settings.check_policies(recovered.task.learner)
+    task.settings.check_policies(task.learner)
     return recovered
 
 
@@ -199,7 +204,8 @@ def _reapply(
             batch = inputs.of(step)
             try:
                 adds = () if step.log is None else step.log.adds
-                effects = task.step(batch, step.number, step.partitions, adds, step.clock_shift_ms)
+                change = None if step.log is None else step.log.change
+                effects = task.step(batch, step.number, step.partitions, adds, step.clock_shift_ms, change)
             except (RecallError, NewClassesError) as error:
                 raise _inputs_changed(step, journal, str(error)) from error
             observe(step.number, effects)
@@ -209,18 +215,17 @@ def _reapply(
             progress(ReplayProgress(step.number, first, final, records))
             yield True
     foreign = Foreign() if published is None else published.foreign
-    return recovered._replace(settings=task.settings, foreign=foreign)
+    return recovered._replace(foreign=foreign)
 
 
 def _prepare(task: Task, step: JournalStep, journal: TopicPartition) -> None:
     """Apply what a step's record says about the time before the step: changed settings, and other tasks' classes."""
     if step.settings is not None and step.settings != task.settings:
-        place = f"{journal}, before step {step.number},"
         try:
-            changed = resolve(stored_settings(task.settings), step.settings, change=True, place=place)
-        except SettingsDifferError as error:
-            raise JournalError(str(error)) from error
-        task.change_settings(changed)
+            check_change(task.settings, step.settings)
+        except ChangeRefusedError as error:
+            raise JournalError(f"step {step.number}: {error}", str(journal)) from error
+        task.change_settings(step.settings)
     if step.log is not None and step.log.names:
         task.classes.add(step.log.names)
 
@@ -229,8 +234,15 @@ recover = at_once(recovery)
 rebuild = at_once(rebuilding)
 
 
-def reading_settings(broker: Broker, topics: Topics, partition: int) -> Parts[dict[str, Any]]:
-    """Return a task's settings after its last step, keyed by name.
+class InForce(NamedTuple):
+    """Stored settings, and the requests that they include."""
+
+    settings: dict[str, Any]  # by name; see `stream.task.stored_settings`
+    control: int = 0  # offset in the control topic after the last request
+
+
+def reading_settings(broker: Broker, topics: Topics, partition: int) -> Parts[InForce]:
+    """Return a task's settings after its last step.
 
     If the task has not taken a step, the result contains the imported model's settings. The result is empty if the
     task has not started. It is also empty if the record with the settings was deleted; recovery then reports the
@@ -244,18 +256,19 @@ def reading_settings(broker: Broker, topics: Topics, partition: int) -> Parts[di
     if last is not None:
         _, step = next(read_from_step(broker, journal, last.settings_from, last))
         if step.settings is not None and step.number == last.settings_from:
-            return stored_settings(step.settings)
+            return InForce(stored_settings(step.settings), last.control)
     stored = yield from reading_snapshots(broker, topics, partition)
     generation = stored.imported if last is None else stored.newest
     if generation is None:
-        return {}
+        return InForce({})
     snapshot = yield from decoding(generation)
     is_older = last is not None and snapshot.step.settings_from != last.settings_from
-    return {} if is_older else {"model": "own", **snapshot.settings}
+    settings = {} if is_older else {"model": "own", **snapshot.settings}
+    return InForce(settings, 0 if last is None else last.control)
 
 
-def reading_pipeline_settings(broker: Broker, topics: Topics, partitions: int) -> Parts[dict[str, Any]]:
-    """Return the settings of the first task that has started, keyed by name. Other tasks start with these settings.
+def reading_pipeline_settings(broker: Broker, topics: Topics, partitions: int) -> Parts[InForce]:
+    """Return the settings of the first task that has started. Other tasks start with these settings.
 
     If no task has started, the result contains the first imported model's settings. The result is empty for a new
     pipeline. See `reading_settings`.
@@ -263,10 +276,10 @@ def reading_pipeline_settings(broker: Broker, topics: Topics, partitions: int) -
     for topic in (topics.journal, topics.snapshots):
         ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
         for tp, end in ends.items():
-            if end.high_watermark and (found := (yield from reading_settings(broker, topics, tp.partition))):
+            if end.high_watermark and (found := (yield from reading_settings(broker, topics, tp.partition))).settings:
                 return found
     imported = (yield from reading_snapshots(broker, topics, None)).imported
-    return {} if imported is None else {**decode_model(imported).settings, "model": "shared"}
+    return InForce({} if imported is None else {**decode_model(imported).settings, "model": "shared"})
 
 
 settings_in_force = at_once(reading_settings)
@@ -280,7 +293,7 @@ def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
     settings = restored_settings(snapshot.settings)
     stored.taken_ms, stored.taken_of = snapshot.stream_ms, snapshot.step.ledger
     task = yield from restoring(snapshot, settings, topics.contexts, stored.newest.place)
-    return Recovered(task, snapshot.step, settings, stored)
+    return Recovered(task, snapshot.step, stored)
 
 
 def _from_beginning(
@@ -327,10 +340,10 @@ def _from_beginning(
     stored.taken_of = Ledger()
     step = JournalStep(0, (contexts, contexts), (feedback, feedback), 0, Ledger())
     if shared or imported is None or own is None or stored.imported is None:
-        return Recovered(Task(settings, topics.contexts), step, settings, stored, imported)
+        return Recovered(Task(settings, topics.contexts), step, stored, imported)
     resolve(of_model, settings, place=place)
     task = yield from restoring(own, settings, topics.contexts, stored.imported.place)
-    return Recovered(task, step, settings, stored, imported)
+    return Recovered(task, step, stored, imported)
 
 
 def _named(imported: str | None) -> str:

@@ -16,6 +16,7 @@ A *block* contains up to BLOCK_ENTRIES join entries, encoded as MessagePack in t
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from typing import Any, NamedTuple
@@ -70,6 +71,7 @@ class ModelSnapshot(NamedTuple):
     version: int
     updates: int
     offset: int
+    control: int
     places: Mapping[int, Place]
     classes: list[str]  # names of open classes, in index order
     learner: State
@@ -102,8 +104,9 @@ def take_model(replica: Replica, settings: TaskSettings, spare: State | None = N
     """Copy a shared model's state; see `take`."""
     assert not replica.is_overlaid
     return ModelSnapshot(
-        model_settings(settings), replica.version, replica.updates, replica.offset, dict(replica.places),
-        list(replica.names), replica.learner.state() if spare is None else replica.learner.state_into(spare),
+        model_settings(settings), replica.version, replica.updates, replica.offset, replica.control,
+        dict(replica.places), list(replica.names),
+        replica.learner.state() if spare is None else replica.learner.state_into(spare),
     )  # fmt: skip
 
 
@@ -153,7 +156,8 @@ def fresh_replica(settings: TaskSettings, stored: Generation | None = None) -> R
     Raises:
         JournalError: the stored model cannot be read, or belongs to a different pipeline or learner.
     """
-    replica = Replica(settings.make_shareable_learner())
+    learner = replace(settings, champion=None).make_shareable_learner()  # the log says which other member decides
+    replica = Replica(learner)
     if stored is not None:
         restore_model(decode_model(stored), replica, settings)
     return replica
@@ -171,7 +175,8 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
             f"{snapshot.settings}. Another pipeline wrote it"
         )
     replica.learner.load(snapshot.learner)
-    replica.version, replica.updates, replica.offset = snapshot.version, snapshot.updates, snapshot.offset
+    replica.version, replica.updates = snapshot.version, snapshot.updates
+    replica.offset, replica.control = snapshot.offset, snapshot.control
     replica.places.update(snapshot.places)
     replica.names[:] = snapshot.classes
 
@@ -197,7 +202,9 @@ def _task_sections(snapshot: Snapshot) -> Iterator[Section]:
 
 def _model_sections(snapshot: ModelSnapshot) -> Iterator[Section]:
     places = [[partition, *place] for partition, place in sorted(snapshot.places.items())]
-    values = {name: getattr(snapshot, name) for name in ("settings", "version", "updates", "offset", "classes")}
+    values = {
+        name: getattr(snapshot, name) for name in ("settings", "version", "updates", "offset", "control", "classes")
+    }
     yield Section("model", values | {"places": places})
     yield from _learner_sections(snapshot.learner)
 
@@ -235,7 +242,8 @@ def decode_model(generation: Generation) -> ModelSnapshot:
         values, _, learner, _ = finish(_reading(generation))
         places = {partition: Place(*place) for partition, *place in values["places"]}
         return ModelSnapshot(
-            check_settings(values["settings"]), values["version"], values["updates"], values["offset"], places,
+            check_settings(values["settings"]), values["version"], values["updates"], values["offset"],
+            values["control"], places,
             values["classes"], learner,
         )  # fmt: skip
 

@@ -8,8 +8,8 @@ Records are JSON objects with the fields of `JournalStep`. Fields that are 0 or 
      "partitions": 1, "settings": {"learner": ...}}
     {"number": 2, "contexts": [20, 50], "feedback": [5, 95], "updates": 31, "ledger": {...}, "settings_from": 1, ...}
 
-The task's first step contains the task's settings (see `stream.task.stored_settings`), and so does the first step after
-each change.
+The task's first step contains the task's settings (see `stream.task.stored_settings`), and so does each step that
+applies a request to change them.
 
 The header `onebit-version` contains the format version, 1.
 """
@@ -31,6 +31,7 @@ from stream.wire.codec import VERSION_HEADER
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Headers, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
+from stream.wire.updates import LogChange
 
 FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
@@ -79,6 +80,7 @@ class LogStep(Struct, frozen=True, omit_defaults=True):
     sha256: str  # digest of the predictions' concatenated values
     names: tuple[str, ...] = ()  # open classes added to the log since the task's previous step
     adds: tuple[str, ...] = ()  # open classes that this step writes to the log
+    change: LogChange | None = None  # changed settings that this step writes to the log
 
 
 class ReplicaDigest(Struct, frozen=True):
@@ -106,6 +108,8 @@ class JournalStep(NamedTuple):
     last_feedback: str = ""  # digest of the last applied record of the feedback topic
     imported: str | None = None  # digest of the imported model, in the first step; see `Generation.whole`
     clock_shift_ms: int = 0  # time subtracted from append times of feedback, from this step on; 0 until a clock is set
+    control: int = 0  # offset after the last request in the control topic that the task has applied or refused
+    refused: tuple[tuple[int, str], ...] = ()  # offsets of the requests that this step refused, with the reasons
 
     @property
     def wrote(self) -> int:
@@ -120,6 +124,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "log": (to_builtins, partial(convert, type=LogStep)),
     "replica": (to_builtins, partial(convert, type=ReplicaDigest)),
     "settings": (stored_settings, restored_settings),
+    "refused": (list, lambda pairs: tuple((offset, reason) for offset, reason in pairs)),
 }
 """Conversions to and from plain values, for the `JournalStep` fields whose types JSON does not support."""
 

@@ -42,6 +42,7 @@ class Program(StrEnum):
     SHOW = "data show"
     ESTIMATE = "estimate"
     LEARNERS = "learners"
+    CHANGE = "change"
     CONNECT = "every other command that connects to Kafka"
     LOCAL = "every command that does not connect to Kafka"
 
@@ -78,7 +79,7 @@ class Stored(NamedTuple):
     """How a task stores a setting."""
 
     shapes_model: bool = False  # whether a learner's state depends on it, so that it is stored with an exported model
-    can_change: bool = False  # whether it can change in a running pipeline
+    can_change: bool = False  # whether it can change in a running pipeline; `onebit change` then accepts it
 
 
 class Group(BaseModel, frozen=True):

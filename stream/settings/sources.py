@@ -22,7 +22,7 @@ from stream.kafka.client_config import (
 from stream.kafka.port import AccessError
 from stream.parsing import close_matches, format_duration
 from stream.settings.definitions import AccessSettings, Settings, SettingsError
-from stream.settings.model import Group, Panel, Setting
+from stream.settings.model import Group, Panel, Program, Setting, Stored
 from stream.settings.values import (
     CONFIG_VARIABLE,
     FOR_EVER,
@@ -114,6 +114,9 @@ def _own_fields(group: type[Group]) -> list[str]:
 def _described(field: str, panel: Panel) -> Described:
     info = Settings.model_fields[field]
     metadata = info.metadata
+    setting = next(item for item in metadata if isinstance(item, Setting))
+    if any(isinstance(item, Stored) and item.can_change for item in metadata):
+        setting = setting._replace(programs=setting.programs | {Program.CHANGE})
     return Described(
         name=setting_name(field),
         field=field,
@@ -122,7 +125,7 @@ def _described(field: str, panel: Panel) -> Described:
         is_probability=any(isinstance(item, BeforeValidator) and item.func is of_percent for item in metadata),
         default=info.get_default(call_default_factory=False),
         panel=panel,
-        setting=next(item for item in metadata if isinstance(item, Setting)),
+        setting=setting,
         low=next((_number(item.ge) for item in metadata if isinstance(item, Ge)), None),
         high=next((_number(item.le) for item in metadata if isinstance(item, Le)), None),
         above=next((_number(item.gt) for item in metadata if isinstance(item, Gt)), None),

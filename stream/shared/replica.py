@@ -17,11 +17,11 @@ from stream.learners.base import KernelLearner
 from stream.learners.entries import compile_with
 from stream.wire.records import FloatArray, Foreign, Record, place_of
 from stream.wire.updates import (
+    CHANGED,
     CORRECTED,
     DECIDED,
     NAMED,
     NO_LABEL,
-    PROMOTED,
     SETTLED,
     Entries,
     Update,
@@ -50,6 +50,7 @@ class Replica:
         self.version = 0  # number of entries applied
         self.updates = 0  # number of applied bits and corrections that changed the model
         self.offset = 0  # next offset to read
+        self.control = 0  # offset in the control topic up to which requests are in force
         self.places: dict[int, Place] = {}  # the tasks' positions, by partition
         self.foreign = Foreign()  # records from other programs, which are skipped
         self.is_overlaid = False  # whether the model includes a task's own decisions; see `stream.shared.view`
@@ -90,7 +91,8 @@ class Replica:
             self._name_misfit(taken)
             raise
         self.updates += apply_entries(self.learner, entries)
-        for name in chain.from_iterable(update.names for _, update in taken):
+        self.control = max(self.control, *(update.control for _, update in taken))
+        for name in chain.from_iterable(update.classes for _, update in taken):
             if name not in self.names and len(self.names) < self.learner.n_classes:
                 self.names.append(name)
         self.version += entries.kinds.size
@@ -147,7 +149,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
         ("reward", bits, 2),
         ("assumed reward", replaced, 2),
         ("label", labels, K),
-        ("promoted learner", entries.labels[entries.kinds == PROMOTED], learner.members),
+        ("learner that decides", entries.labels[entries.kinds == CHANGED], learner.members),
         ("feature", entries.indices, d),
     ):
         if column.size and not 0 <= column.min() <= column.max() < stop:
@@ -173,7 +175,7 @@ def apply_entries(learner: KernelLearner, entries: Entries) -> int:
         if done == entries.kinds.size:
             return updates
         kind, x, decision, reward, assumed, v, number, _ = entry_at(entries, done, int(ends[done]), learner.n_classes)
-        if kind == PROMOTED:
+        if kind == CHANGED:
             learner.promote(number)
         elif kind == CORRECTED:
             updates += learner.retract(x, decision, assumed, reward, v)

@@ -20,16 +20,17 @@ from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
 from stream.wire.records import Decision, Drift, Features, IndexArray
 from stream.wire.updates import (
+    CHANGED,
     CORRECTED,
     DECIDED,
     FEATURE_BYTES,
     NAMED,
     NO_BIT,
     NO_LABEL,
-    PROMOTED,
     RECORD_BYTES_MAX,
     SETTLED,
     Entry,
+    LogChange,
     entry_bytes,
     entry_without_decision,
 )
@@ -145,8 +146,11 @@ class View:
         self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
 
     def promote(self, number: int) -> None:
-        """Add a promotion to the entries for the log."""
-        self._add_without_decision(PROMOTED, label=number)
+        """Do nothing: the log has changed the replica before its tasks change their settings."""
+
+    def add_change(self, change: LogChange) -> None:
+        """Add changed settings to the entries for the log."""
+        self._add_without_decision(CHANGED, label=change.decides, name=str(change.control))
 
     def add_class(self, name: str) -> None:
         """Add a class name to the entries for the log."""
@@ -226,7 +230,7 @@ class Recall:
     def _ignore(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing, because the log already contains all effects of the step."""
 
-    observe = settle = correct = promote = add_class = _ignore
+    observe = settle = correct = promote = add_change = add_class = _ignore
 
 
 class RecallError(Exception):

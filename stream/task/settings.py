@@ -81,6 +81,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     holdout_policy: str = UNIFORM  # the holdout's fixed policy; see `make_holdout_policy`
     challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
     open_classes: Annotated[bool, Stored(shapes_model=True)] = False  # contexts name their classes, up to n_classes
+    champion: Annotated[str | None, Stored(can_change=True)] = None  # the member that decides; None means `learner`
 
     def resolved(self) -> "TaskSettings":
         """Return these settings with all of the learners' parameters. Unset parameters get their default values.
@@ -102,6 +103,11 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     def members(self) -> tuple[str, ...]:
         """The name of the champion, then the sorted names of the challengers; empty if there are none."""
         return (self.learner, *sorted(self.challengers)) if self.challengers else ()
+
+    @property
+    def decides(self) -> int:
+        """The number of the member that decides; see `Learner.promote`."""
+        return 0 if self.champion is None else self.members.index(self.champion)
 
     def make_shareable_learner(self) -> KernelLearner:
         """Create a learner for a model shared by tasks.
@@ -125,6 +131,8 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         for name in self.members[1:]:
             challenger = self._make_wrapped(learner_of(name), whole.challengers[name], fixed)
             learner = Challenge(with_kernels(learner, "challenger"), with_kernels(challenger, "challenger"))
+        if self.champion is not None:
+            learner.promote(self.decides)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
             raise ParameterError(f"model shared: expected play own; got {self.play}")
@@ -162,6 +170,11 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         return learner
 
     def _check_challengers(self) -> None:
+        if self.champion not in (None, *self.members):
+            raise ParameterError(
+                f"champion: expected one of {', '.join(self.members) or 'no name, because there are no challengers'}; "
+                f"got {self.champion}"
+            )
         if len(self.challengers) > CHALLENGERS_MAX:
             raise ParameterError(f"challenger: expected at most {CHALLENGERS_MAX}; got {len(self.challengers)}")
         if self.learner in self.challengers:

@@ -87,13 +87,10 @@ def restored_settings(stored: Mapping[str, Any]) -> TaskSettings:
 
 
 Given = Collection[str] | None
-"""Names of the settings that the user set. Learner parameters are named `parameters.NAME`. None means all settings."""
+"""Names of the settings that the user set. Learner parameters are named `parameters.NAME`. None means all settings
+except the champion, which only requests name."""
 
-_REMEDY = "use the earlier settings, or start a new pipeline with a different topic prefix"
-_REMEDY_OF_FIXED = (
-    "this cannot be changed while the pipeline is running; use the earlier settings, or move the model to a new "
-    "pipeline with `onebit model export` and `onebit model import`"
-)
+_REMEDY = "use the pipeline's settings"
 
 
 class SettingDifference(NamedTuple):
@@ -105,12 +102,8 @@ class SettingDifference(NamedTuple):
 
     @property
     def can_change(self) -> bool:
-        """Whether the setting can change in a running pipeline.
-
-        Corrections can be disabled but not enabled, because a task without corrections does not store expired
-        decisions.
-        """
-        return self.name in CHANGEABLE and (self.name, self.requested) != ("late", "correct")
+        """Whether the setting can change in a running pipeline."""
+        return self.name in CHANGEABLE
 
     @property
     def prevents_import(self) -> bool:
@@ -134,11 +127,14 @@ class SettingsDifferError(OnebitError):
         """Whether all of the settings can change in a running pipeline."""
         return all(difference.can_change for difference in self.differences)
 
+    @property
+    def prevents_import(self) -> bool:
+        """Whether a new pipeline with the user's values would reject this pipeline's model."""
+        return any(difference.prevents_import for difference in self.differences)
 
-def resolve(
-    stored: Mapping[str, Any], requested: TaskSettings, given: Given = None, *, change: bool = False, place: str
-) -> TaskSettings:
-    """Return the settings for the next step.
+
+def resolve(stored: Mapping[str, Any], requested: TaskSettings, given: Given = None, *, place: str) -> TaskSettings:
+    """Return the pipeline's settings, completed with the user's if the pipeline has not stored all of them.
 
     Args:
         stored: the pipeline's settings, keyed by name. These are all settings, only an imported model's settings, or
@@ -146,17 +142,15 @@ def resolve(
         requested: the user's settings and the current defaults. A default applies only to a setting missing from
             `stored`.
         given: names of the settings that the user set.
-        change: whether the user's values replace the pipeline's values for settings that can change.
         place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:
-        SettingsDifferError: one of the user's settings differs from the pipeline's, and either this setting cannot
-            change or `change` is False.
+        SettingsDifferError: one of the user's settings differs from the pipeline's.
     """
     values = stored_settings(requested)
     parameters = {name for name in values if name.startswith(PARAMETER)}
     if given is None:
-        given = values.keys() - parameters | {PARAMETER + name for name in requested.parameters}
+        given = values.keys() - parameters - {"champion"} | {PARAMETER + name for name in requested.parameters}
     elif stored and "learner" not in given:  # keep the pipeline's learner and drop other learners' parameters
         for name in parameters - {*given, *stored}:
             del values[name]
@@ -168,11 +162,8 @@ def resolve(
     )
     if learner := tuple(difference for difference in differences if difference.name == "learner"):
         differences = learner  # the parameters differ only because they belong to a different learner
-    if differences and not change:
+    if differences:
         raise SettingsDifferError(place, differences, _REMEDY)
-    if fixed := tuple(difference for difference in differences if not difference.can_change):
-        needs_new_model = any(difference.prevents_import for difference in fixed)
-        raise SettingsDifferError(place, fixed, _REMEDY if needs_new_model else _REMEDY_OF_FIXED)
     return restored_settings({**values, **stored, **chosen})
 
 

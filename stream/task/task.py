@@ -26,7 +26,6 @@ from stream.wire.codec import (
     decode_context,
     decode_feedback,
     is_tick,
-    promotion_of,
     tick_step,
     trace_of,
 )
@@ -50,7 +49,7 @@ from stream.wire.records import (
     Target,
     make,
 )
-from stream.wire.updates import Entry
+from stream.wire.updates import Entry, LogChange
 
 
 class DeadLetter(NamedTuple):
@@ -68,7 +67,6 @@ class Effects(NamedTuple):
     examples: list[tuple[Example, Headers]]  # examples with their contexts' trace headers
     dead_letters: list[DeadLetter]
     unknown: list[str]  # feature names, one for each category or word without an entry
-    promotions: list[str]  # names of promoted learners, including unknown names
     updates: Sequence[Entry] = ()  # entries for the shared model's log
 
 
@@ -128,6 +126,9 @@ class Model(Protocol):
     def promote(self, number: int) -> None:
         """Make a different learner the champion, which decides from now on; see `Learner.promote`."""
 
+    def add_change(self, change: LogChange) -> None:
+        """Add changed settings to a shared model's log."""
+
     def add_class(self, name: str) -> None:
         """Add the name of an open class to a shared model's log."""
 
@@ -170,6 +171,9 @@ class OwnModel:
         """See Model."""
         self.learner.promote(number)
         self.version += 1
+
+    def add_change(self, change: LogChange) -> None:
+        """Do nothing. If the model is not shared, the task's settings change at once."""
 
     def add_class(self, name: str) -> None:
         """Do nothing. If the model is not shared, a name is added when a context that contains it is applied."""
@@ -227,9 +231,13 @@ class Task:
         """Change the settings. The next step first settles entries that are overdue or exceed the limits.
 
         Args:
-            settings: the new settings, which can differ only in windows, limits and policies.
+            settings: the new settings, which `stream.task.changes.check_change` has checked. A new champion decides
+                from the next step on.
         """
-        self.settings = settings = settings.resolved()
+        before, self.settings = self.settings, settings.resolved()
+        settings = self.settings
+        if settings.decides != before.decides:
+            self.model.promote(settings.decides)
         self.join.change_settings(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
@@ -256,6 +264,7 @@ class Task:
         partitions: int = 1,
         adds: Iterable[str] = (),
         clock_shift_ms: int = 0,
+        change: LogChange | None = None,
     ) -> Effects:
         """Apply records in the given order.
 
@@ -268,6 +277,7 @@ class Task:
             partitions: the number of partitions in each input topic, used to detect misplaced records.
             adds: names of open classes to add to the shared model's log.
             clock_shift_ms: time to subtract from the append times of feedback, because the broker's clock was set.
+            change: changed settings to add to the shared model's log.
 
         Raises:
             StepFailedError: an earlier step raised an error.
@@ -281,6 +291,8 @@ class Task:
             effects = self._step(records, number, partitions)
             for name in adds:
                 self.model.add_class(name)
+            if change is not None:
+                self.model.add_change(change)
         self._is_broken = False
         return effects._replace(updates=entries) if entries else effects
 
@@ -289,7 +301,7 @@ class Task:
         return record if is_context else record._replace(append_ms=record.append_ms - shift_ms)
 
     def _step(self, records: Sequence[Record], number: int, partitions: int) -> Effects:
-        effects = Effects([], [], [], [], [])
+        effects = Effects([], [], [], [])
         self._time = DecisionTime(number)
         self._act_on(self.join.settle_changed(), effects)
         keys: tuple[list[bytes], list[bytes]] = [], []  # the contexts' keys, and the feedback's keys
@@ -299,10 +311,7 @@ class Task:
                 if record.append_ms > self.join.stream_ms:
                     self._act_on(self.join.pass_time(record.append_ms), effects)
                 if record.value is None and is_tick(record):
-                    if (name := promotion_of(record)) is not None:
-                        self._promote(name, effects)
-                    else:
-                        self._apply_tick(record)
+                    self._apply_tick(record)
                     continue
             key = record.key
             try:
@@ -319,12 +328,6 @@ class Task:
             for name, its_keys in zip(("contexts_misplaced", "feedback_misplaced"), keys, strict=True):
                 self.join.count(name, by=count_misplaced(its_keys, records[0].partition, partitions))
         return effects
-
-    def _promote(self, name: str, effects: Effects) -> None:
-        """Make a different learner the champion, which decides from now on. An unknown name has no effect."""
-        effects.promotions.append(name)
-        if name in self._members:
-            self.model.promote(self._members.index(name))
 
     def _apply_tick(self, record: Record) -> None:
         """Set the decision time of the step that wrote a tick."""

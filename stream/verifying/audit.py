@@ -28,17 +28,18 @@ from stream.measures.latencies import quantiles
 from stream.randomness.draws import Purpose, uniform
 from stream.recovery.chunks import read_snapshots
 from stream.recovery.commit import predictions_digest
+from stream.recovery.control import Requests, read_requests
 from stream.recovery.state import decode
 from stream.recovery.steps import JournalError, JournalStep, last_step, read_journal
 from stream.recovery.torn import IN_PART, outputs_of
 from stream.shared.view import features_max
+from stream.task.changes import differences
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import SettingsDifferError, resolve, stored_settings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import AuditedEvent, Decided, Letter, Oracle, differing
 from stream.wire import codec
 from stream.wire.classes import NewClassesError
-from stream.wire.codec import MalformedError, is_tick, promotion_of, tick_step
+from stream.wire.codec import MalformedError, is_tick, tick_step
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
 from stream.wire.records import (
@@ -162,6 +163,7 @@ class _Audit:
         self._journal = TopicPartition(topics.journal, partition)
         self._last = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
         self._end = 0  # the last audited step; the learner can commit further steps during the audit
+        self._requests = Requests()
         self._published_by = 0  # the last step with published records
         self._settings_from = 1
         self._oracle: Oracle | None = None  # None if the task has not started
@@ -197,6 +199,7 @@ class _Audit:
         """Audit all steps that are in the journal when the audit starts."""
         if (end := last_step(self._broker, self._journal)) is not None:
             self._end = end.number
+        self._requests = read_requests(self._broker, self._topics)
         for record, step in read_journal(self._broker, self._journal):
             place = place_of(record)
             if self._oracle is None:
@@ -207,8 +210,8 @@ class _Audit:
                         place,
                     )
                 self._oracle = self._begin(step.settings)
-            elif step.number <= self._end and step.settings is not None:
-                self._change_settings(self._oracle, step, step.settings, place)
+            elif step.number <= self._end:
+                self._change_settings(self._oracle, step, place)
             if step.number <= self._end:
                 self._apply(self._oracle, step, place)
         for topic, output in self._outputs.items():
@@ -239,13 +242,19 @@ class _Audit:
         self._needs_label = registered()[settings.learner].needs_label
         return Oracle(settings)
 
-    def _change_settings(self, oracle: Oracle, step: JournalStep, settings: TaskSettings, place: str) -> None:
-        try:
-            resolve(stored_settings(oracle.settings), settings, change=True, place="the journal before this step")
-        except SettingsDifferError as error:
-            self._fault(f"{place}: {error}")
-        self._settings_from = step.number
-        oracle.change_settings(settings)
+    def _change_settings(self, oracle: Oracle, step: JournalStep, place: str) -> None:
+        """Compare a step's settings with the requests in the control topic, and apply them."""
+        expected = self._requests.after(oracle.settings, self._last.control, step.control)
+        if step.control < self._last.control or expected.control != step.control:
+            self._fault(f"{place}: expected requests up to offset {expected.control}; got {step.control}")
+        if step.refused != expected.refused:
+            self._fault(f"{place}: expected refused requests {expected.refused}; got {step.refused}")
+        settings = oracle.settings if step.settings is None else step.settings
+        if differs := differences(expected.settings, settings):
+            self._fault(f"{place}: expected the settings that the control topic requests; got {differs}")
+        if step.settings is not None:
+            self._settings_from = step.number
+            oracle.change_settings(settings)
 
     def _apply(self, oracle: Oracle, step: JournalStep, place: str) -> None:
         """Apply a step's records and compare its outputs with the expected ones."""
@@ -355,21 +364,18 @@ class _Audit:
             self._fault(f"{place}: expected the arm {expected}; got {arm}")
 
     def _check_challenged(self, oracle: Oracle, prediction: Prediction, place: str) -> None:
-        """Check that a decision names all learners and, if each task has its own model, the current champion."""
+        """Check that a decision names all learners and the current champion."""
         members, found = oracle.settings.members, prediction.challenged
         names = () if found is None else (found.champion, *found.choices)
         if sorted(names) != sorted(members):
             self._fault(
                 f"{place}: expected learners: {', '.join(members) or 'none'}; got: {', '.join(names) or 'none'}"
             )
-        elif found is not None and oracle.settings.model == "own" and found.champion != oracle.champion:
-            self._fault(f"{place}: expected the champion {oracle.champion}; got {found.champion}")
+        elif found is not None and found.champion != (champion := members[oracle.settings.decides]):
+            self._fault(f"{place}: expected the champion {champion}; got {found.champion}")
 
     def _apply_feedback(self, oracle: Oracle, record: Record) -> None:
         oracle.pass_time(record.append_ms)
-        if (promoted := promotion_of(record)) is not None:
-            oracle.promote(promoted)
-            return
         if is_tick(record):
             oracle.tick(tick_step(record) or 0, record.append_ms)
             return

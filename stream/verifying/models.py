@@ -142,7 +142,7 @@ def _shared_model(
         if step.number != number:
             raise ModelError(f"{journal} has no step {number}")
         version = step.updates
-    settings = restored_settings(settings_in_force(broker, topics, partition))
+    settings = restored_settings(settings_in_force(broker, topics, partition).settings)
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
     position = {"version": replica.version, "offset": replica.offset}
     counts = {"updates": replica.updates}
@@ -174,7 +174,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
     """
     settings = _model_settings(model)
     partitions = broker.describe_topics([topics.contexts])[topics.contexts].partitions
-    if pipeline_settings(broker, topics, partitions).get("model") == "shared":
+    if pipeline_settings(broker, topics, partitions).settings.get("model") == "shared":
         raise ModelError(
             f"the tasks of {topics.contexts} share a model, so no task can have its own model; "
             "use a different topic prefix"
@@ -192,7 +192,7 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
         ModelError: a task has started, another model was imported, or the state does not fit its learner.
     """
     classes = model.meta["classes"] or []
-    snapshot = ModelSnapshot(_model_settings(model), 0, model.meta["updates"], 0, {}, classes, model.state)
+    snapshot = ModelSnapshot(_model_settings(model), 0, model.meta["updates"], 0, 0, {}, classes, model.state)
     writer = ChunkWriter(0, encode(snapshot), MODEL_KEYS, IMPORT_SLOT)
     _import(broker, topics, range(partitions), writer, transactional_id)
 

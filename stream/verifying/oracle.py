@@ -32,7 +32,7 @@ class Corrected(NamedTuple):
 
 
 class Promoted(NamedTuple):
-    """A promotion of the champion or a challenger."""
+    """A change of the learner that decides."""
 
     number: int  # index of the new champion in `TaskSettings.members`
 
@@ -73,7 +73,7 @@ class _Known(NamedTuple):
     reward: int | None
     action: int
     settled_ms: int
-    is_corrected: bool = False
+    is_final: bool  # whether later feedback cannot correct the decision any more
 
 
 class Oracle:
@@ -81,7 +81,6 @@ class Oracle:
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
-        self.champion = settings.learner  # name of the current champion, if each task has its own model
         self.events: list[AuditedEvent] = []
         self.counts: Counter[str] = Counter()  # counts by ledger field
         self.rows: Counter[tuple[str, str]] = Counter()  # number of times that each input occurred in each state
@@ -97,6 +96,8 @@ class Oracle:
 
     def change_settings(self, settings: TaskSettings) -> None:
         """Change limits and policies, and settle the entries that are due under the new limits."""
+        if settings.decides != self.settings.decides:
+            self.events.append(Promoted(settings.decides))
         self.settings = settings
         self._settle_due()
         self._enforce_limits()
@@ -188,9 +189,9 @@ class Oracle:
             self.counts["late"] += 1
         elif known is not None and state == "expired":
             self.counts["late"] += 1
-            if not known.is_corrected:
+            if self.settings.late == "correct" and not known.is_final:
                 self.events.append(Corrected(event_id, feedback.reward))
-                self._known[event_id] = known._replace(is_corrected=True)
+            self._known[event_id] = known._replace(is_final=True)
         elif state in ("unseen", "shown_orphan"):
             self.counts["shown"] += self._orphans.pop(event_id, None) is not None
             self._keep(event_id, feedback, record)
@@ -226,12 +227,6 @@ class Oracle:
             self._dated_ms = max(self._dated_ms, append_ms)
             date.append(self._dated_ms)
             self.dated_step = max(self.dated_step, step)
-
-    def promote(self, name: str) -> None:
-        """Apply a promotion. An unknown name has no effect."""
-        if name in self.settings.members:
-            self.champion = name
-            self.events.append(Promoted(self.settings.members.index(name)))
 
     def pass_time(self, stream_ms: int) -> None:
         """Advance stream time and settle entries that are due. An earlier time has no effect."""
@@ -300,7 +295,8 @@ class Oracle:
         event_id, action, propensity, _ = pending
         self.counts[outcome] += 1
         self.events.append(Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset))
-        self._known[event_id] = _Known(outcome, reward, action, self._stream_ms)
+        is_final = self.settings.late != "correct"  # late feedback corrects only decisions that expire from then on
+        self._known[event_id] = _Known(outcome, reward, action, self._stream_ms, is_final)
         if len(self._known) > self.settings.join.retained_max:
             self.counts["retained_evicted"] += 1
             self._known.popitem(last=False)

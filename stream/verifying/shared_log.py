@@ -76,7 +76,7 @@ def shares_model(broker: Broker, topics: Topics, partitions: int) -> bool:
     Raises:
         JournalError: the journal or the snapshots cannot be read.
     """
-    return pipeline_settings(broker, topics, partitions).get("model") == "shared"
+    return pipeline_settings(broker, topics, partitions).settings.get("model") == "shared"
 
 
 def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
@@ -231,7 +231,7 @@ class _LogAudit:
                 self._behind.append(max(behind, 0))
             steps.found[index] += update.entries.kinds.size
         steps.parts = update.part + 1
-        self._names.update(dict.fromkeys(update.names))
+        self._names.update(dict.fromkeys(update.classes))
         self.version += update.entries.kinds.size
 
     def compare_reports(self) -> None:

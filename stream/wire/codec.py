@@ -6,9 +6,6 @@ without this header is read as version 1, so that any producer can write context
 A *tick* is a record that the learner appends to the feedback topic to advance stream time and to timestamp decisions. A
 tick has no key and no value. Its `onebit-tick` header contains the number of the step that wrote the tick. Readers of
 the topic recognise ticks by this header and skip them, and the ledger does not count them.
-
-A *promotion* is a tick for step 0 with a second header, `onebit-promote`, which contains the name of the learner that
-makes all later decisions. `onebit promote` writes a promotion to each partition.
 """
 
 import math
@@ -77,7 +74,6 @@ TRACE_BYTES_MAX = 4_096
 pending decision."""
 
 TICK_HEADER = "onebit-tick"
-PROMOTION_HEADER = "onebit-promote"
 _STEP_HEADER = "onebit-step"
 _HEADER_DIGITS_MAX = 18  # every 18-digit number fits in 64 bits
 
@@ -440,26 +436,10 @@ def tick_headers(step: int) -> Headers:
 
 
 def is_tick(record: Record) -> bool:
-    """Return whether a record in the feedback topic is a tick. A promotion is also a tick."""
+    """Return whether a record in the feedback topic is a tick."""
     return record.value is None and record.key is None and any(name == TICK_HEADER for name, _ in record.headers)
 
 
 def tick_step(record: Record) -> int | None:
     """Return the number of the step that wrote a tick, or None if the record is not a valid tick."""
     return header_number(dict(record.headers)[TICK_HEADER]) if is_tick(record) else None
-
-
-def promotion_headers(name: str) -> Headers:
-    """Return the headers for a promotion: the tick headers for step 0, and the name of the learner to promote.
-
-    Readers of feedback therefore skip a promotion like any other tick.
-    """
-    return (*tick_headers(0), (PROMOTION_HEADER, name.encode()))
-
-
-def promotion_of(record: Record) -> str | None:
-    """Return the name of the learner to promote, or None if the record is not a promotion."""
-    if not is_tick(record):
-        return None
-    name = dict(record.headers).get(PROMOTION_HEADER)
-    return None if name is None else name.decode(errors="replace")

@@ -58,9 +58,14 @@ class Topics(NamedTuple):
         """A shared model's log. The topic exists only if the model is shared."""
         return self.journal.removesuffix("journal") + "updates"
 
+    @property
+    def control(self) -> str:
+        """The requests to change the pipeline's settings. The topic has one partition."""
+        return self.journal.removesuffix("journal") + "control"
+
     def all_of(self, *, shares_model: bool) -> list[str]:
         """Return all topics, including the shared model's log if there is one."""
-        return [*self, self.updates] if shares_model else [*self]
+        return [*self, self.control, self.updates] if shares_model else [*self, self.control]
 
     def of_events(self) -> tuple[str, ...]:
         """Return the event topics. All other topics are for recovery."""
@@ -69,13 +74,13 @@ class Topics(NamedTuple):
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """Return the specifications for all topics. All except the log have the same number of partitions.
+        """Return the specifications for all topics. All except the log and control have the same number of partitions.
 
         The retention applies to the event topics. The journal and a shared model's log have unlimited retention,
         because an idle task cannot be recovered without the step at which its newest snapshot was taken.
         """
-        log = [TopicSpec(self.updates, 1, replication=replication)] if shares_model else []
-        return log + [
+        single = [self.control, self.updates] if shares_model else [self.control]
+        return [TopicSpec(name, 1, replication=replication) for name in single] + [
             TopicSpec(
                 name,
                 partitions,

@@ -5,7 +5,7 @@ value is a section (see `stream.wire.sections`). Its arrays contain the step's e
 
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": []}, "arrays": [...]}
 
-    kind         |i1 [n]        0 decided, 1 settled, 2 corrected, 3 promoted, 4 named
+    kind         |i1 [n]        0 decided, 1 settled, 2 corrected, 3 changed, 4 named
     action       <i4 [n]        the decision's action
     greedy       <i4 [n]        the decision's greedy class
     propensity   <f8 [n]        the decision's propensity
@@ -16,12 +16,13 @@ value is a section (see `stream.wire.sections`). Its arrays contain the step's e
     x.values     <f8            the values of all x, concatenated; omitted if all are 1
     assumed      |i1 [n]        the bit that a correction replaces, or -1; omitted if all are -1
     v            <f8 [n]        the draw for a randomised update; omitted if all are 0
-    label        <i4 [n]        the true class, the number of the promoted learner, or -1; omitted if all are -1
+    label        <i4 [n]        the true class, the number of the learner that decides, or -1; omitted if all are -1
 
 An entry contains all the data that a reader needs to apply it, so readers of the log do not store pending decisions.
 `follows` is the number of the task's previous step that wrote to the log, or 0. Readers use this number to detect
-missing and repeated steps. `names` contains a class name for each entry of kind 4, in order. A name that is not in the
-log yet gets the next index.
+missing and repeated steps. `names` contains a text for each entry of kind 3 or 4, in order. For kind 4, it is a class
+name; a name that is not in the log yet gets the next index. For kind 3, it is the offset in the control topic up to
+which all requests are in force from this entry on.
 
 A record's `onebit-version` header contains the format version. A record without this header, or without a section named
 `updates`, was written by another program.
@@ -31,6 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
@@ -46,9 +48,9 @@ RECORD_BYTES_MAX = 900_000
 head.
 """
 
-DECIDED, SETTLED, CORRECTED, PROMOTED, NAMED = 0, 1, 2, 3, 4
-"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed bit, a promotion, and
-a class name. The last two kinds have an empty x and an all-zero decision."""
+DECIDED, SETTLED, CORRECTED, CHANGED, NAMED = 0, 1, 2, 3, 4
+"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed bit, changed settings,
+and a class name. The last two kinds have an empty x and an all-zero decision, and a text instead."""
 
 NO_BIT, NO_LABEL = -1, -1
 
@@ -79,10 +81,17 @@ class Entry(NamedTuple):
     name: str = ""
 
 
+class LogChange(Struct, frozen=True):
+    """Changed settings, as an entry of the log."""
+
+    control: int  # offset in the control topic up to which requests are in force from this entry on
+    decides: int  # number of the member that decides
+
+
 def entry_without_decision(
     kind: int, n_classes: int, logged_size: int, *, label: int = NO_LABEL, name: str = ""
 ) -> Entry:
-    """Create an entry for a promotion or a class name. Its decision has K scores and L logged numbers, all 0."""
+    """Create an entry for changed settings or a class name. Its decision has K scores and L logged numbers, all 0."""
     decision = Decision(0, 0, 0.0, np.zeros(n_classes), np.zeros(logged_size))
     return Entry(kind, Features(np.zeros(0, np.int32), np.zeros(0)), decision, label=label, name=name)
 
@@ -135,8 +144,18 @@ class Update(NamedTuple):
     step: int  # the task's step
     part: int  # part number, starting at 0
     follows: int  # the task's previous step in the log; 0 if there is none
-    names: tuple[str, ...]  # class names, one for each entry of kind NAMED
+    names: tuple[str, ...]  # texts, one for each entry of kind CHANGED or NAMED
     entries: Entries
+
+    @property
+    def classes(self) -> list[str]:
+        """The class names."""
+        return _texts(self.entries, self.names, NAMED)
+
+    @property
+    def control(self) -> int:
+        """The offset in the control topic up to which requests are in force after this record; 0 if it changes none."""
+        return max(map(int, _texts(self.entries, self.names, CHANGED)), default=0)
 
 
 def columns_of(entries: Sequence[Entry]) -> Entries:
@@ -153,7 +172,7 @@ def columns_of(entries: Sequence[Entry]) -> Entries:
 
 
 def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
-    """Return the entry at an index, without a class name. `end` is the index after the entry's last feature."""
+    """Return the entry at an index, without a text. `end` is the index after the entry's last feature."""
     part = slice(end - int(entries.sizes[place]), end)
     row = entries.scores[place].copy()  # a decision's scores and logged numbers share an array
     decision = Decision(
@@ -185,7 +204,7 @@ def encode_updates(
     """
     records = []
     for part, portion in enumerate(_portions(entries, bytes_max)):
-        names = [entry.name for entry in portion if entry.kind == NAMED]
+        names = [entry.name for entry in portion if entry.kind >= CHANGED]
         values = {"partition": partition, "step": step, "part": part, "follows": follows, "names": names}
         records.append(b"".join(encode_section(Section(_NAME, values, _arrays(columns_of(portion))))))
     return records
@@ -259,7 +278,14 @@ def _update(section: Section) -> Update:
     partition, step, part, follows = numbers = [section.values[name] for name in Update._fields[:4]]
     if not all(type(number) is int for number in numbers):
         raise ValueError(f"partition, step, part, follows: expected whole numbers; got {numbers}")
-    names, count = tuple(section.values["names"]), int(np.count_nonzero(entries.kinds == NAMED))
+    names, count = tuple(section.values["names"]), int(np.count_nonzero(entries.kinds >= CHANGED))
     if len(names) != count or not all(type(name) is str for name in names):
         raise ValueError(f"names: expected {count} strings; got {names}")
+    for text in _texts(entries, names, CHANGED):
+        int(text)
     return Update(partition, step, part, follows, names, entries)
+
+
+def _texts(entries: Entries, names: Sequence[str], kind: int) -> list[str]:
+    """Return the texts of the entries of one kind."""
+    return [text for text, one in zip(names, entries.kinds[entries.kinds >= CHANGED], strict=True) if one == kind]

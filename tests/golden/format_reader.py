@@ -29,7 +29,7 @@ MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes")
 SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
-    "challengers",
+    "challengers", "champion",
     "window_ms", "activation_window_ms", "orphan_window_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip
@@ -87,6 +87,8 @@ class Step(NamedTuple):
     replica: dict[str, Any] | None  # None without a shared model, and in steps that do not report the replica
     last_context: str | None  # None if no context has been applied
     last_feedback: str | None
+    control: int
+    refused: list[tuple[int, str]]
 
 
 class Journal(NamedTuple):
@@ -127,6 +129,8 @@ def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
         fields.get("replica"),
         fields.get("last_context"),
         fields.get("last_feedback"),
+        fields.get("control", 0),
+        [(offset, reason) for offset, reason in fields.get("refused", [])],
     )
 
 

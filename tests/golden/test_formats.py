@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import stored_settings
 from stream.verifying.models import export_model
+from stream.wire.control import encode_request
 from stream.wire.updates import encode_updates
 from tests.golden import format_reader
 from tests.golden.format_reader import (
@@ -41,6 +41,7 @@ from tests.recovery.test_model_snapshot import SNAPSHOT as MODEL_SNAPSHOT
 from tests.recovery.test_model_snapshot import model_writer
 from tests.recovery.test_snapshot import chunks, golden_snapshot
 from tests.wire.test_codec import GOLDEN_VALUES
+from tests.wire.test_control import REQUEST
 from tests.wire.test_dead_letters import GOLDEN_HEADERS, lines_of
 from tests.wire.test_updates import GOLDEN_STEPS
 
@@ -57,6 +58,7 @@ def write_golden_files() -> None:
     """
     files = {f"{name}.json": value + b"\n" for name, value in GOLDEN_VALUES.items()}
     files |= {name: lines_of(headers).encode() for name, headers in GOLDEN_HEADERS.items()}
+    files["control.json"] = encode_request(REQUEST) + b"\n"
     files["journal.format1"] = b"".join(encode_step(step) + b"\n" for step in STEPS)
     (files["snapshot.format1"],) = chunks(golden_snapshot())
     (message,) = model_writer(MODEL_SNAPSHOT, "b").portion(10**9)
@@ -89,6 +91,12 @@ def test_page_names_every_golden_file_and_no_missing_file() -> None:
     assert named - there == set()
     stored = {path.name for path in HERE.iterdir() if path.is_file() and path.suffix != ".py"}
     assert stored - named == set(), "expected the page to name every golden file"
+
+
+def test_request_contains_values_before_and_after() -> None:
+    assert json.loads((HERE / "control.json").read_bytes()) == {
+        "id": "7f3a", "by": "ann@ops1", "changes": {"window_ms": {"from": 300_000, "to": 120_000}},
+    }  # fmt: skip
 
 
 def stored_journal() -> list[bytes]:
@@ -178,14 +186,9 @@ def test_tick_contains_its_step() -> None:
     assert tick(headers_of("feedback.tick.headers")) == 12
 
 
-def test_promotion_is_a_tick_with_step_0_and_the_name_of_a_learner() -> None:
-    headers = headers_of("feedback.promotion.headers")
-    assert (tick(headers), dict(headers)["onebit-promote"]) == (0, b"late-ucb:m=32")
-
-
 def test_update_records_contain_complete_entries() -> None:
     head, found = update((HERE / "updates.format1").read_bytes())
-    assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": ["news"]}
+    assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": ["7", "news"]}
     x, scores = {0: 1.0, 3: 0.5, 9: -1e300}, [0.0, 1.5, -0.1, 1 / 3, 0.5]
     without = {"scores": [0.0] * 5, "reward": -1, "assumed": -1, "v": 0.0, "nnz": 0, "x": {}}
     common = {"action": 2, "greedy": 1, "propensity": 0.25, "scores": scores}
@@ -272,9 +275,10 @@ def test_block_entry_without_a_required_field_is_rejected() -> None:
 def pipeline_of(settings: TaskSettings) -> Pipeline:
     """A pipeline that has decisions in every state, orphans, a settings change, and snapshots."""
     pipeline = Pipeline(settings)
-    changed = replace(settings, join=replace(settings.join, window_ms=settings.join.window_ms + 1))
-    for first, requested in enumerate((settings, changed)):
-        program = pipeline.learner(settings=requested, change_settings=True, snapshot_interval_ms=1)
+    for first in range(2):
+        if first:
+            pipeline.request(window_ms=settings.join.window_ms + 1)
+        program = pipeline.learner(given=(), snapshot_interval_ms=1)
         for number in range(20 * first, 20 * first + 20):
             pipeline.clock.advance_to(pipeline.now_ms() + 100)
             pipeline.context(f"event-{number}", number % 4)

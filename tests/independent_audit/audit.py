@@ -18,13 +18,14 @@ from tests.golden.format_reader import (
     settings,
     whole_generations,
 )
+from tests.independent_audit import events
 from tests.independent_audit.events import Context, header
 from tests.independent_audit.join import Decision, Entry, Join, merge
 from tests.independent_audit.log import NAMED, SETTLED, Log
 
 OUTPUTS = ("predictions", "examples", "dead-letter")
 CHANGEABLE = {"window_ms", "activation_window_ms", "orphan_window_ms", "retain_ms", "pending_max", "orphans_max",
-              "retained_max", "on_expiry", "late"}  # fmt: skip
+              "retained_max", "on_expiry", "late", "champion"}  # fmt: skip
 DEAD_LETTER_BYTES_MAX = 500_000
 INELIGIBLE_SCORE = -1e305
 USUAL = {"id", "action", "greedy", "propensity", "scores", "model_version", "context_offset"}
@@ -82,6 +83,7 @@ class _TaskAudit:
         self._partition = partition
         self._partitions = partitions
         self._journal = read("journal", partition)
+        self._requests = read("control", 0)
         self._inputs = {name: deque(read(name, partition)) for name in ("contexts", "feedback")}
         self._outputs = {name: _by_step(read(name, partition)) for name in OUTPUTS}
         chunks = [(record.key, record.value) for record in read("snapshots", partition)]
@@ -150,9 +152,30 @@ class _TaskAudit:
             changed = {name for name in in_force if in_force[name] != old[name]}
             self._check("changed settings", set(), changed - CHANGEABLE)
             self._check("settings that changed", is_new, bool(changed))
-            self._check("late is ignore after a change", True, "late" not in changed or in_force["late"] == "ignore")
+            self._check("requested settings", self._requested(old, fields), in_force)
         for name in ("contexts", "feedback"):
             self._check(f"begin of {name}", previous.get(name, (0, 0))[1], fields[name][0])
+
+    def _requested(self, old: Mapping[str, Any], fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings that the requests from the previous step's position on lead to.
+
+        Whether a learner supports a policy is not documented in detail, so a refusal is not checked further.
+        """
+        begin, end = self._previous.get("control", 0), fields.get("control", 0)
+        refused, ids, now = dict(fields.get("refused", [])), set(), dict(old)
+        for record in self._requests:
+            request = events.request(record)
+            is_new = request is not None and request["id"] not in ids
+            ids |= {request["id"]} if request is not None else set()
+            if not begin <= record.offset < end:
+                continue
+            changes = request["changes"] if request is not None and is_new else {}
+            starts_here = all(name in now and now[name] == change["from"] for name, change in changes.items())
+            is_possible = is_new and starts_here and changes.keys() <= CHANGEABLE
+            self._check("refused request", True, is_possible or record.offset in refused)
+            if is_possible and record.offset not in refused:
+                now |= {name: change["to"] for name, change in changes.items()}
+        return now
 
     def _applied(self, name: str, begin: int, end: int) -> list[Record]:
         """The records of a step from an input. The last one is before `end`."""
@@ -215,8 +238,7 @@ class _TaskAudit:
             challenged = value["challenged"]
             learners = {in_force["learner"], *in_force["challengers"]}
             yield "challenged", learners, {challenged["champion"], *challenged["choices"]}
-            if in_force["model"] == "own":
-                yield "champion", self._join.champion, challenged["champion"]
+            yield "champion", in_force["champion"] or in_force["learner"], challenged["champion"]
 
     def _is_unmatched(self, value: Mapping[str, Any], context: Context) -> bool:
         """Whether a replay with `play` = `match` has no bit. An undocumented draw rejects some decisions."""

@@ -40,8 +40,21 @@ def header(record: Record, name: str) -> bytes | None:
 
 
 def is_tick(record: Record) -> bool:
-    """Whether a record from the feedback topic is a tick or a promotion."""
+    """Whether a record from the feedback topic is a tick."""
     return record.key is None and record.value is None and header(record, "onebit-tick") is not None
+
+
+def request(record: Record) -> Mapping[str, Any] | None:
+    """Decode a request from the control topic. Returns None if it is not one."""
+    try:
+        value = json.loads(record.value or b"")
+        assert header(record, "onebit-version") == b"1"
+        assert 0 < len(value["id"].encode()) <= ID_BYTES_MAX
+        assert isinstance(value["by"], str)
+        assert all({"from", "to"} <= change.keys() for change in value["changes"].values())
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return dict(value)
 
 
 def context(record: Record, settings: Mapping[str, Any], names: Sequence[str]) -> Context:

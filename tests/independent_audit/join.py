@@ -62,7 +62,7 @@ class Output:
 
     examples: list[dict[str, Any]] = field(default_factory=list)
     dead_letters: list[tuple[Record, str]] = field(default_factory=list)
-    updates_max: int = 0  # number of bits, corrections and promotions that can have changed the model
+    updates_max: int = 0  # number of bits, corrections and changes of the champion that can have changed the model
 
 
 class Join:
@@ -75,7 +75,6 @@ class Join:
         self.stream_ms = 0
         self.dated_ms = 0
         self.names: list[str] = []  # of open classes
-        self.champion = ""  # without a shared model
         self.undated: dict[int, list[Entry]] = defaultdict(list)  # by step
         self.known: dict[str, Entry] = {}
         # Entries in the order in which their time ends; every entry is in `known` too.
@@ -92,7 +91,7 @@ class Join:
         """Begin a step. Apply changed settings before its first record."""
         self.step, self.output, self.partitions = number, Output(), partitions
         changed = bool(self.settings) and settings != self.settings
-        self.champion = self.champion or settings["learner"]
+        self.output.updates_max += changed and settings["champion"] != self.settings["champion"]
         self.settings = settings
         if changed:
             self.settle_overdue()
@@ -118,7 +117,6 @@ class Join:
             self.settle_overdue()
         if events.is_tick(record):
             self._date(record)
-            self._promote(header(record, "onebit-promote"))
             return
         feedback = self._decoded(record, "feedback", lambda: events.feedback(record, self.settings))
         if feedback is not None:
@@ -171,11 +169,6 @@ class Join:
         for entry in self.undated.pop(step):
             if entry.time_ms is None:
                 entry.time_ms = self.dated_ms
-
-    def _promote(self, name: bytes | None) -> None:
-        if name is not None and name.decode() in {self.settings["learner"], *self.settings["challengers"]}:
-            self.champion = name.decode()
-            self.output.updates_max += 1
 
     def _receive_context(self, record: Record, context: Context) -> None:
         self.counts["decided"] += 1

@@ -10,7 +10,7 @@ from stream.wire.records import Record
 from tests.golden.log_reader import update
 from tests.independent_audit.events import header
 
-DECIDED, SETTLED, CORRECTED, PROMOTED, NAMED = range(5)
+DECIDED, SETTLED, CORRECTED, CHANGED, NAMED = range(5)
 
 
 class Log:
@@ -40,7 +40,9 @@ class Log:
             self.follows[task, values["step"]] = values["follows"]
             self.of_step[task, values["step"]] += entries
             self._offsets += [record.offset] * len(entries)
-            self._names += [(record.offset, name) for name in values["names"]]
+            kinds = [entry["kind"] for entry in entries if entry["kind"] >= CHANGED]
+            texts = zip(kinds, values["names"], strict=True)
+            self._names += [(record.offset, name) for kind, name in texts if kind == NAMED]
 
     def version_at(self, offset: int) -> int:
         """The number of entries before an offset."""

@@ -4,7 +4,7 @@ import ast
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from stream.settings.task_fields import JoinSettings, Play
 from stream.task.join_table import TRANSITIONS, TableError, check_table
 from stream.task.settings import TaskSettings
-from stream.wire.codec import promotion_headers, tick_headers
+from stream.wire.codec import tick_headers
 from stream.wire.records import Record
 from stream.wire.topics import partition_for
 from tests.independent_audit import Difference, audit
@@ -37,7 +37,7 @@ CHANGED = JoinSettings(
 
 def random_traffic(pipeline: Pipeline, rng: Random, numbers: range, **options: Any) -> None:
     """Run a learner on contexts, feedback, shown records, ticks and malformed records in random order."""
-    learner = pipeline.learner(idle_ms=10, snapshot_interval_ms=20, change_settings=True, **options)
+    learner = pipeline.learner(idle_ms=10, snapshot_interval_ms=20, given=(), **options)
     for number in numbers:
         event = f"e{number}"
         for _ in range(rng.choice((0, 1, 2))):
@@ -54,7 +54,7 @@ def random_traffic(pipeline: Pipeline, rng: Random, numbers: range, **options: A
                 (b"{", None, b'{"id": "a"}', b'{"id": "a", "reward": 2}', b'{"id": "a", "shown": false}')
             )
             pipeline.send(rng.choice((TOPICS.contexts, TOPICS.feedback)), value)
-            headers = rng.choice((promotion_headers("late-ucb"), tick_headers(rng.randrange(number + 1))))
+            headers = tick_headers(rng.randrange(number + 1))
             pipeline.broker.producer().send(TOPICS.feedback, 0, None, None, headers)
         moves_back = pipeline.settings.dated_by == "tick" and rng.random() < 0.1
         pipeline.clock.now_ms += -rng.choice((1, 15, 60)) if moves_back else rng.choice((0, 0, 1, 8, 40))
@@ -81,7 +81,10 @@ def test_unaltered_topics_follow_the_documentation(kind: str, seed: int) -> None
     partitions, settings = KINDS[kind]
     pipeline, rng = Pipeline(settings, partitions), Random(seed)
     random_traffic(pipeline, rng, range(60))
-    random_traffic(pipeline, rng, range(60, 100), settings=replace(settings, join=CHANGED))
+    champion = {"champion": "late-ucb"} if settings.challengers else {}
+    pipeline.request(**asdict(CHANGED), **champion)
+    pipeline.request(champion="nobody")
+    random_traffic(pipeline, rng, range(60, 100))
     assert audit(pipeline.broker, PREFIX) == []
     assert len(pipeline.generations()) > 3  # each snapshot is compared with the simulation
     ledger = pipeline.ledger()
@@ -154,7 +157,7 @@ LOGGED_ONLY = ("UNMATCHED", "ASIDE")
 def test_learner_with_another_rule_does_not_follow_the_documentation(rule: str) -> None:
     play: Play = "match" if any(name in rule for name in LOGGED_ONLY) else "own"
     rng, found = Random(1), []
-    for _ in range(12):  # some rules are rarely used
+    for _ in range(20):  # some rules are rarely used
         pipeline = Pipeline(small_task(join=LIMITS, play=play, on_expiry="negative", late="correct"))
         with patch.dict(TRANSITIONS, RULES[rule].table):
             random_traffic(pipeline, rng, range(60))

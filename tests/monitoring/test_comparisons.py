@@ -32,7 +32,7 @@ def pipeline() -> Pipeline:
 
 
 def policies_of(pipeline: Pipeline) -> Policies:
-    return live_policies([], settings_in_force(pipeline.broker, TOPICS, 0), TOPICS)
+    return live_policies([], settings_in_force(pipeline.broker, TOPICS, 0).settings, TOPICS)
 
 
 def shown(dashboard: Dashboard) -> Mapping[str, Any]:

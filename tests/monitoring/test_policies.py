@@ -87,7 +87,7 @@ def model(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings_of(pipeline: Pipeline) -> dict[str, Any]:
-    return settings_in_force(pipeline.broker, TOPICS, 0)
+    return settings_in_force(pipeline.broker, TOPICS, 0).settings
 
 
 def estimates_of(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> dict[str, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Challengers and promotions in a complete pipeline."""
+"""Challengers and changes of the champion in a complete pipeline."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import onebit
+from stream.task.changes import ChangeRefusedError
 from stream.task.settings import PolicyError, Unsuitable
 from stream.task.stored_settings import SettingsDifferError, resolve, stored_settings
 from stream.verifying.reapply import replay_journal
@@ -22,7 +23,7 @@ NAMES = ("igw-logistic", "late-ucb:m=2,drift=off", "banditron")
 
 
 @pytest.mark.parametrize("shared", [{}, {"model": "shared", "partitions": 2}], ids=["own", "shared"])
-def test_promotion_applies_from_its_offset_across_restarts(shared: dict[str, Any]) -> None:
+def test_new_champion_decides_from_the_next_event_on_across_restarts(shared: dict[str, Any]) -> None:
     rng = np.random.default_rng(4)
     with onebit.embedded(**SETTINGS, **shared) as pipeline:
         for t in range(120):
@@ -31,8 +32,10 @@ def test_promotion_applies_from_its_offset_across_restarts(shared: dict[str, Any
             pipeline.advance("1s")
             if t in (30, 80):
                 pipeline.restart()
-            if t in (40, 41, 90):
-                pipeline.promote({40: NAMES[2], 41: "nobody", 90: NAMES[1]}[t])
+            if t in (40, 90):
+                pipeline.change(champion={40: NAMES[2], 90: NAMES[1]}[t])
+        with pytest.raises(ChangeRefusedError):
+            pipeline.change(champion="nobody")
         test = pipeline.test
         found: dict[str, Challenged] = {}
         for partition in range(test.partitions):
@@ -82,8 +85,8 @@ def test_confidit_with_projection_cannot_be_a_challenger_or_have_challengers() -
     small_task("confidit", challengers={"confidit:eta=2": {"eta": 2}}).make_learner()
 
 
-def test_challengers_of_a_running_pipeline_cannot_change() -> None:
+def test_challengers_of_the_user_must_be_those_of_the_pipeline() -> None:
     stored = small_task("banditron", challengers={"late-ucb": {}})
     other = small_task("banditron", challengers={"late-ucb": {"m": 2}})
     with pytest.raises(SettingsDifferError):
-        resolve(stored_settings(stored), other, {"challengers"}, change=True, place="the journal")
+        resolve(stored_settings(stored), other, {"challengers"}, place="the journal")

@@ -208,8 +208,8 @@ INITIAL = TaskSettings(
 CURRENT = TaskSettings("soba-diag", 10, 64)
 
 
-def resolved(requested: TaskSettings, given: Given, *, change: bool = False) -> TaskSettings:
-    return resolve(stored_settings(INITIAL), requested, given, change=change, place=PLACE)
+def resolved(requested: TaskSettings, given: Given) -> TaskSettings:
+    return resolve(stored_settings(INITIAL), requested, given, place=PLACE)
 
 
 def test_new_pipeline_uses_given_settings_and_defaults() -> None:
@@ -217,9 +217,8 @@ def test_new_pipeline_uses_given_settings_and_defaults() -> None:
     assert resolve({}, TaskSettings("banditron", 3, 4), None, place=PLACE).parameters.keys() == {"gamma", "margin"}
 
 
-@pytest.mark.parametrize("change", [False, True])
-def test_unset_settings_are_taken_from_the_pipeline(change: bool) -> None:
-    assert resolved(CURRENT, (), change=change) == INITIAL
+def test_unset_settings_are_taken_from_the_pipeline() -> None:
+    assert resolved(CURRENT, ()) == INITIAL
 
 
 def test_given_settings_may_equal_those_of_the_pipeline() -> None:
@@ -254,7 +253,7 @@ OTHERS: dict[str, Any] = {
 
 
 def test_the_tests_cover_every_setting() -> None:
-    assert {*OTHERS, "parameters.gamma"} == stored_settings(INITIAL).keys()
+    assert {*OTHERS, "parameters.gamma", "champion"} == stored_settings(INITIAL).keys()
 
 
 def with_other(name: str) -> TaskSettings:
@@ -271,34 +270,9 @@ def test_error_for_a_different_setting_names_the_setting(name: str, all_given: b
     with pytest.raises(SettingsDifferError) as raised:
         resolved(requested, None if all_given else (name,))
     assert raised.value.differences == (SettingDifference(name, stored[name], OTHERS.get(name, 0.5)),)
-    assert raised.value.can_change == (name in CHANGEABLE and name != "late")
+    assert raised.value.can_change == (name in CHANGEABLE)
     others = [other for other in OTHERS if other != name]
     assert resolved(requested, others if name != "learner" else ("seed",)) == INITIAL
-
-
-@pytest.mark.parametrize("name", sorted(CHANGEABLE - {"late"}))
-def test_changeable_setting_changes_on_request(name: str) -> None:
-    requested = with_other(name)
-    assert resolved(requested, (name,), change=True) == resolved(requested, None, change=True) == requested != INITIAL
-
-
-@pytest.mark.parametrize("name", [name for name in [*OTHERS, "parameters.gamma"] if name not in CHANGEABLE] + ["late"])
-def test_unchangeable_setting_is_rejected_with_a_remedy(name: str) -> None:
-    both = replace(with_other(name), join=replace(INITIAL.join, window_ms=5))
-    with pytest.raises(SettingsDifferError) as raised:
-        resolved(both, (name, "window_ms"), change=True)
-    is_of_model = name in model_settings(INITIAL)  # an imported model would have the same value
-    assert ("`onebit model import`" in str(raised.value)) == (not is_of_model)
-    assert [difference.name for difference in raised.value.differences] == [name]
-
-
-def test_corrections_can_be_disabled_but_not_enabled() -> None:
-    correcting = replace(INITIAL, learner="soba-diag", parameters={}, late="correct")
-    ending = replace(correcting, late="ignore")
-    assert resolve(stored_settings(correcting), ending, place=PLACE, change=True).late == "ignore"
-    with pytest.raises(SettingsDifferError) as raised:
-        resolve(stored_settings(ending), correcting, place=PLACE, change=True)
-    assert raised.value.differences == (SettingDifference("late", "ignore", "correct"),)
 
 
 def test_several_differences_are_listed_unless_the_learner_differs() -> None:

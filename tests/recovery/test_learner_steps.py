@@ -250,13 +250,11 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     run_until_idle(first)
     assert [step.number for step in pipeline.journal()] == [1]
     first.close()
-    shorter = small_task(join=JoinSettings(window_ms=900, orphan_window_ms=500, retain_ms=10_000))
+    pipeline.request(window_ms=900)
     messages: list[str] = []
-    again = pipeline.learner(
-        settings=shorter, given=("window_ms",), change_settings=True, announce=messages.append, snapshot_interval_ms=0
-    )
+    again = pipeline.learner(given=(), announce=messages.append, snapshot_interval_ms=0)
     again.step(0)
-    assert "partition 0: new settings from step 2 on: window_ms = 900 instead of 1000" in messages
+    assert "partition 0, step 2: window_ms is 900 from now on; it was 1000" in messages
     pipeline.clock.advance_to(1_001)
     run_until_idle(again)
     assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]

@@ -181,7 +181,7 @@ class SlowToRead:
 
         broker = FaultyBroker(pipeline.broker, "learner-1", consult, poll_max=1)
         self.learner = pipeline.learner(
-            broker=broker, announce=self.messages.append, stop=lambda: self.calls.count("read") == 4, **options
+            broker=broker, announce=self.messages.append, stop=lambda: self.calls.count("read") == 6, **options
         )
 
 
@@ -190,8 +190,9 @@ def test_learner_reading_a_long_log_polls_reports_progress_and_can_be_stopped() 
     assert slow.learner is not None
     with pytest.raises(RecoveryStoppedError):
         run_until_idle(slow.learner)
-    # In each step, the recovery and the step itself poll the log once, and the learner then polls its inputs.
-    assert [call for call in slow.calls if call != "ends"] == [*["read", "read", "poll"] * 2]
+    # In each step, the recovery and the step itself poll the log once, and the step polls the control topic. Then the
+    # learner polls its inputs.
+    assert [call for call in slow.calls if call != "ends"] == ["read", "read", "read", "poll"] * 2
     assert [line for line in slow.messages if "log" in line] == [
         "recovering partition 0: offset 3 of 4 in the model's log"
     ]

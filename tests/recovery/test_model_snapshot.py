@@ -26,6 +26,7 @@ SNAPSHOT = ModelSnapshot(
     version=41,
     updates=17,
     offset=12,
+    control=3,
     places={0: Place(7, 1, 20), 2: Place(5, 2, 0)},
     classes=["news", "offers"],
     learner={"W": np.array([[0.0, 1.5, -0.1], [1 / 3, 0.0, -1e300]]), "note": "text", "rate": 0.5},
@@ -70,6 +71,7 @@ def test_documented_reader_distinguishes_model_and_task_snapshots() -> None:
         "version": 41,
         "updates": 17,
         "offset": 12,
+        "control": 3,
         "places": [[0, 7, 1, 20], [2, 5, 2, 0]],
         "classes": ["news", "offers"],
     }

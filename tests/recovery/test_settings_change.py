@@ -1,4 +1,4 @@
-"""Changed settings take effect at the same step in the learner and in every program that reads the journal."""
+"""Requested changes take effect at the same step in the learner and in every program that reads the journal."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,18 +8,28 @@ import pytest
 
 from consumers.learner.program import LearnerProgram
 from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.recover import pipeline_settings, reading_pipeline_settings, rebuild, recover, settings_in_force
+from stream.recovery.recover import (
+    InForce,
+    pipeline_settings,
+    reading_pipeline_settings,
+    rebuild,
+    recover,
+    settings_in_force,
+)
 from stream.recovery.slices import Parts, finish
 from stream.recovery.state import task_digest
 from stream.recovery.steps import JournalError, MissingRecordsError, decode_step, encode_step
 from stream.settings.task_fields import JoinSettings
-from stream.task.settings import PolicyError, TaskSettings
+from stream.task.changes import Changed, ChangeRefusedError, differences
+from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingDifference, SettingsDifferError, stored_settings
 from stream.task.task import Task
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
+from stream.wire.control import Replaced, Request, encode_request
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import partition_for
 from tests.pipeline import TOPICS, CrashError, Inputs, Pipeline, crash_at, run_until_idle, small_task
 
 JOURNAL = TopicPartition(TOPICS.journal, 0)
@@ -39,6 +49,11 @@ def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None
         if number % 5 == 0:
             pipeline.answer(f"event-{number + 12}", 1)
         run_until_idle(program)
+
+
+def wanted_by(settings: TaskSettings) -> dict[str, Any]:
+    """Return the stored settings that differ from the initial ones, with their new values."""
+    return {name: change.new for name, change in differences(INITIAL.resolved(), settings.resolved()).items()}
 
 
 CHANGES: dict[str, TaskSettings] = {
@@ -77,10 +92,9 @@ def test_recovery_replay_and_audit_follow_a_change_of_settings(claim: str) -> No
     pipeline, snapshot_interval_ms = Pipeline(INITIAL), 50
     program = pipeline.learner(snapshot_interval_ms=snapshot_interval_ms)
     traffic(pipeline, program, range(100))
-    program.close()
     before = pipeline.journal()[-1]
     wanted = CHANGES[claim]
-    program = pipeline.learner(settings=wanted, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
+    pipeline.request(**wanted_by(wanted))
     traffic(pipeline, program, range(100, 200))
     assert program.tasks[0].settings == replace(wanted, parameters=program.tasks[0].settings.parameters)
     assert changes(pipeline) == {before.number + 1: program.tasks[0].settings}
@@ -88,8 +102,7 @@ def test_recovery_replay_and_audit_follow_a_change_of_settings(claim: str) -> No
     assert {step.settings_from for step in pipeline.journal()[before.number :]} == {before.number + 1}
     assert_agree_everywhere(pipeline, program)
     # Change the settings back, then restart without any settings.
-    program.close()
-    program = pipeline.learner(settings=INITIAL, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
+    pipeline.request(**{name: stored_settings(INITIAL)[name] for name in wanted_by(wanted)})
     traffic(pipeline, program, range(200, 260))
     program.close()
     program = pipeline.learner(settings=wanted, given=(), snapshot_interval_ms=snapshot_interval_ms)
@@ -130,32 +143,88 @@ def test_unset_settings_do_not_change_and_require_no_step() -> None:
     pipeline, program = started()
     state = task_digest(program.tasks[0])
     others = small_task("banditron", seed=9, join=JoinSettings(), on_expiry="negative")
-    for change in (True, False):
-        again = pipeline.learner(settings=others, given=(), change_settings=change)
-        run_until_idle(again)
-        assert task_digest(again.tasks[0]) == state
-        again.close()
+    again = pipeline.learner(settings=others, given=())
+    run_until_idle(again)
+    assert task_digest(again.tasks[0]) == state
     assert changes(pipeline) == {}
 
 
-def test_change_without_effect_is_not_written() -> None:
+def test_change_without_effect_stores_no_settings() -> None:
     pipeline, _ = started()
-    again = pipeline.learner(settings=INITIAL, change_settings=True)
+    pipeline.request(window_ms=1_000)
+    again = pipeline.learner()
     traffic(pipeline, again, range(60, 70))
     assert changes(pipeline) == {}
+    assert pipeline.journal()[-1].control == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"window_ms": Replaced(1, 2)},  # other settings than the pipeline's
+        {"window_ms": Replaced(1_000, -1)},
+        {"window_ms": Replaced(1_000, "5m")},
+        {"late": Replaced("ignore", "correct")},  # without --on-expiry negative
+        {"champion": Replaced(None, "banditron")},  # no challengers
+        {"seed": Replaced(0, 1)},
+        {"speed": Replaced(None, 1)},
+    ],
+    ids=str,
+)
+def test_impossible_request_is_refused_with_a_reason(damage: dict[str, Replaced]) -> None:
+    pipeline, _ = started()
+    pipeline.send(TOPICS.control, encode_request(Request("a", "tests", damage)))
+    program = pipeline.learner()
+    traffic(pipeline, program, range(60, 70))
+    ((offset, reason),) = (refused for step in pipeline.journal() for refused in step.refused)
+    assert (offset, changes(pipeline)) == (0, {})
+    assert any(name in reason for name in (*damage, "late"))
+    assert_agree_everywhere(pipeline, program)
+
+
+def test_request_is_applied_once_although_it_is_sent_twice() -> None:
+    pipeline, _ = started()
+    request = pipeline.request(window_ms=300)
+    program = pipeline.learner(given=())
+    traffic(pipeline, program, range(60, 70))
+    pipeline.request(window_ms=1_000)
+    pipeline.send(TOPICS.control, encode_request(request))
+    traffic(pipeline, program, range(70, 80))
+    assert program.tasks[0].settings.join.window_ms == 1_000
+    assert [offset for step in pipeline.journal() for offset, _ in step.refused] == [2]
+
+
+def test_record_that_is_not_a_request_is_refused() -> None:
+    pipeline, _ = started()
+    pipeline.send(TOPICS.control, b"{}")
+    program = pipeline.learner()
+    run_until_idle(program)
+    assert [offset for offset, _ in pipeline.journal()[-1].refused] == [0]
+    assert_agree_everywhere(pipeline, program)
+
+
+def test_restart_with_the_requested_settings_is_accepted_and_with_the_earlier_ones_rejected() -> None:
+    pipeline, _ = started()
+    pipeline.request(window_ms=300)  # no learner is running
+    with pytest.raises(SettingsDifferError):
+        run_until_idle(pipeline.learner(settings=INITIAL))
+    program = pipeline.learner(settings=SHORTER)
+    run_until_idle(program)
+    assert program.tasks[0].settings.join.window_ms == 300
 
 
 def test_idle_task_applies_a_change_immediately_in_its_own_step() -> None:
     pipeline, _ = started()
     last = pipeline.journal()[-1]
-    again = pipeline.learner(settings=SHORTER, change_settings=True)
+    pipeline.request(window_ms=300)
+    again = pipeline.learner(settings=SHORTER)
     assert again.step(0) == 2  # one recovery and one step
     step = pipeline.journal()[-1]
     assert (step.number, step.settings_from) == (last.number + 1, last.number + 1)
     assert (step.contexts, step.feedback) == ((last.contexts[1],) * 2, (last.feedback[1],) * 2)
     again.close()
     found = recover(pipeline.broker, TOPICS, 0, INITIAL, given=())
-    assert found.settings.join.window_ms == found.task.settings.join.window_ms == 300
+    assert found.task.settings.join.window_ms == 300
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
@@ -164,8 +233,9 @@ def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, sna
     pipeline, _ = started()
     steps = len(pipeline.journal())
     pipeline.context("next")
+    pipeline.request(window_ms=300)
     options: dict[str, Any] = {"settings": SHORTER, "snapshot_interval_ms": snapshot_interval_ms}
-    program = pipeline.learner(crash_point=crash_at(number), change_settings=True, **options)
+    program = pipeline.learner(crash_point=crash_at(number), **options)
     with pytest.raises(CrashError):
         run_until_idle(program)
     pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, like a broker timeout
@@ -173,7 +243,7 @@ def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, sna
     is_committed = number == COMMIT_STEPS[-1]
     assert found.task.settings.join.window_ms == (300 if is_committed else 1_000)
     assert found.step.number == steps + is_committed
-    again = pipeline.learner(change_settings=True, **options)
+    again = pipeline.learner(**options)
     traffic(pipeline, again, range(60, 100))
     assert [*changes(pipeline)] == [steps + 1]
     assert_agree_everywhere(pipeline, again)
@@ -181,7 +251,8 @@ def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, sna
 
 def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snapshots() -> None:
     pipeline, _ = started(snapshot_interval_ms=100)
-    program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=100)
+    pipeline.request(window_ms=300)
+    program = pipeline.learner(settings=SHORTER, snapshot_interval_ms=100)
     traffic(pipeline, program, range(60, 80))
     first = pipeline.journal()[-1].settings_from
     newest = [rebuild(pipeline.broker, TOPICS, 0, until=n).stored.newest for n in (first - 1, first + 15)]
@@ -200,7 +271,8 @@ def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snap
 
 def test_settings_are_known_after_retention_deleted_their_record() -> None:
     pipeline, _ = started(snapshot_interval_ms=50)
-    program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=50)
+    pipeline.request(window_ms=300)
+    program = pipeline.learner(settings=SHORTER, snapshot_interval_ms=50)
     traffic(pipeline, program, range(60, 80))
     newest = rebuild(pipeline.broker, TOPICS, 0).stored.newest
     assert newest is not None
@@ -209,7 +281,8 @@ def test_settings_are_known_after_retention_deleted_their_record() -> None:
     pipeline.broker.delete_records(JOURNAL, offset)
     pulses: list[int] = []
     reading = reading_pipeline_settings(pipeline.broker, TOPICS, 1)
-    assert finish(reading, lambda: pulses.append(1))["window_ms"] == 300
+    found = finish(reading, lambda: pulses.append(1))
+    assert (found.settings["window_ms"], found.control) == (300, 1)
     assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # the callback runs for each record and section
     program.close()
     again = pipeline.learner(settings=INITIAL, given=(), snapshot_interval_ms=50)
@@ -220,12 +293,13 @@ def test_settings_are_known_after_retention_deleted_their_record() -> None:
 
 def test_settings_are_unknown_if_a_change_outside_snapshots_was_deleted() -> None:
     pipeline, _ = started(snapshot_interval_ms=50)
-    program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=0)
+    pipeline.request(window_ms=300)
+    program = pipeline.learner(settings=SHORTER, snapshot_interval_ms=0)
     traffic(pipeline, program, range(60, 80))
     change = next(record.offset for record in pipeline.records(TOPICS.journal)[1:] if is_change(record))
-    assert settings_in_force(pipeline.broker, TOPICS, 0)["window_ms"] == 300
+    assert settings_in_force(pipeline.broker, TOPICS, 0).settings["window_ms"] == 300
     pipeline.broker.delete_records(JOURNAL, change + 1)
-    assert settings_in_force(pipeline.broker, TOPICS, 0) == {}
+    assert settings_in_force(pipeline.broker, TOPICS, 0).settings == {}
     with pytest.raises(MissingRecordsError):
         recover(pipeline.broker, TOPICS, 0, INITIAL, given=())
 
@@ -233,13 +307,13 @@ def test_settings_are_unknown_if_a_change_outside_snapshots_was_deleted() -> Non
 def test_recovery_uses_the_recovered_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, _ = started()
 
-    def unknown(*_: Any) -> Parts[dict[str, Any]]:
+    def unknown(*_: Any) -> Parts[InForce]:
         """Return no settings, as if the task had not started."""
         yield True
-        return {}
+        return InForce({})
 
     monkeypatch.setattr("stream.recovery.recover.reading_settings", unknown)
-    assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
+    assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).task.settings.join == LIMITS
     with pytest.raises(SettingsDifferError):
         recover(pipeline.broker, TOPICS, 0, SHORTER)
 
@@ -278,11 +352,9 @@ def test_recovery_and_audit_detect_a_damaged_change_record(damage: str) -> None:
     # The change has no other effect, because no decision stays pending for as long as the shorter window.
     pipeline = Pipeline(INITIAL)
     program = pipeline.learner()
-    wanted = replace(INITIAL, join=replace(LIMITS, window_ms=900))
     for number in range(20):
         if number == 10:
-            program.close()
-            program = pipeline.learner(settings=wanted, change_settings=True)
+            pipeline.request(window_ms=900)
         pipeline.clock.advance_to(pipeline.now_ms() + 20)
         pipeline.context(f"event-{number}")
         run_until_idle(program)
@@ -295,8 +367,7 @@ def test_recovery_and_audit_detect_a_damaged_change_record(damage: str) -> None:
     with pytest.raises(JournalError) as raised:
         rebuild(pipeline.broker, TOPICS, 0)
     if damage == "the step has other settings":
-        assert isinstance(raised.value.__cause__, SettingsDifferError)
-        assert raised.value.__cause__.differences == (SettingDifference("seed", 0, 77),)
+        assert isinstance(raised.value.__cause__, ChangeRefusedError)
     else:
         assert isinstance(raised.value, MissingRecordsError)
         assert raised.value.needed == (number if damage == "the step is missing" else 1)
@@ -309,31 +380,33 @@ def test_recovery_and_audit_detect_a_damaged_change_record(damage: str) -> None:
 
 def test_new_task_uses_the_settings_of_the_pipeline() -> None:
     pipeline = Pipeline(INITIAL, partitions=2)
-    assert pipeline_settings(pipeline.broker, TOPICS, 2) == {}
+    assert pipeline_settings(pipeline.broker, TOPICS, 2).settings == {}
     pipeline.context("a")
     program = pipeline.learner()
     run_until_idle(program)
     program.close()
-    assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(INITIAL)
-    program = pipeline.learner(settings=SHORTER, change_settings=True)
+    assert pipeline_settings(pipeline.broker, TOPICS, 2) == (stored_settings(INITIAL), 0)
+    pipeline.request(window_ms=300)
+    program = pipeline.learner(settings=SHORTER, begin=Changed(INITIAL, 0))
     run_until_idle(program)
-    assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(SHORTER)
+    known, other = (partition_for(b"a", 2), 1 - partition_for(b"a", 2))
+    pipeline.context(next(name for name in "bcdef" if partition_for(name.encode(), 2) == other))
+    run_until_idle(program)
+    assert [program.tasks[one].settings.join.window_ms for one in (known, other)] == [300, 300]
+    first = pipeline.journal(other)[0]
+    assert (first.number, first.control, first.settings) == (1, 1, SHORTER.resolved())
+    assert all(finding.ok for finding in pipeline.audits())
 
 
-def test_unsupported_policy_is_rejected_before_any_write() -> None:
+def test_policy_that_the_learner_does_not_support_is_refused() -> None:
     pipeline = Pipeline(small_task("perceptron"))
     program = pipeline.learner()
     pipeline.context("a")
     run_until_idle(program)
-    ends = pipeline.ends()
-    negative = small_task("perceptron", on_expiry="negative")
-    with pytest.raises(PolicyError):
-        pipeline.learner(settings=negative, change_settings=True)
-    # The learner in these settings supports the policy, but the pipeline's learner does not.
-    given = small_task("banditron", on_expiry="negative")
-    with pytest.raises(PolicyError):
-        recover(pipeline.broker, TOPICS, 0, given, given=("on_expiry",), change_settings=True)
-    assert pipeline.ends() == ends
+    pipeline.request(on_expiry="negative")
+    run_until_idle(program)
+    assert [offset for offset, _ in pipeline.journal()[-1].refused] == [0]
+    assert program.tasks[0].settings.on_expiry == "drop"
 
 
 # The following tests apply changes to existing decisions, orphans and settled IDs, without a broker.
@@ -408,6 +481,18 @@ def test_new_expiry_policy_applies_only_to_later_expiries() -> None:
     task.change_settings(by_context(on_expiry="negative"))
     second = task.step([inputs.tick(0, 9_000)], 3)
     assert [(e.id, e.reward) for e, _ in first.examples + second.examples] == [("a", None), ("b", 0)]
+
+
+def test_corrections_can_be_switched_on_for_decisions_that_expire_later() -> None:
+    ignoring = by_context("soba-diag", on_expiry="negative")
+    task, inputs = task_with(ignoring, "a", "b", stream_ms=2_005)  # a has expired
+    task.change_settings(replace(ignoring, late="correct"))
+    task.step([inputs.tick(0, 2_500)], 2)
+    before = task.version
+    task.step([inputs.feedback("a", 1, 2_600)], 3)
+    assert task.version == before
+    task.step([inputs.feedback("b", 1, 2_600)], 4)
+    assert (task.version - before, task.join.ledger().late) == (1, 2)
 
 
 @pytest.mark.parametrize(("late", "updates"), [("correct", 1), ("ignore", 0)])

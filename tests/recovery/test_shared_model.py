@@ -293,7 +293,7 @@ def test_pipeline_keeps_its_kind_of_model(stored: Any, given: Any) -> None:
     with pytest.raises(SettingsDifferError) as raised:
         recover(pipeline.broker, TOPICS, 0, other)
     assert raised.value.differences == (SettingDifference("model", stored, given),)
-    assert recover(pipeline.broker, TOPICS, 0, other, given=("seed",)).settings.model == stored
+    assert recover(pipeline.broker, TOPICS, 0, other, given=("seed",)).task.settings.model == stored
 
 
 def test_shared_model_rejects_play_logged() -> None:

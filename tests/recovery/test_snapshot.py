@@ -110,6 +110,7 @@ steps = st.builds(
     JournalStep, times, st.tuples(times, times), st.just((0, 2**53)), times, ledgers, st.just(5), st.just(3), times,
     st.none() | st.just(LogStep(0, 1, 2, 3, "c0ffee")), st.none() | st.just(ReplicaDigest("learner-1", "c0ffee")),
     st.none() | st.just(small_task().resolved()), ids, ids, st.none() | ids, st.integers(-(2**53), 2**53),
+    times, st.lists(st.tuples(times, ids), max_size=2).map(tuple),
 )  # fmt: skip
 snapshots = st.builds(
     Snapshot, st.just(stored_settings(small_task())), steps, times,

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -18,6 +19,7 @@ from consumers.learner import partition as partition_module
 from consumers.learner import program as learner_module
 from consumers.learner import recovery as recovery_module
 from consumers.learner.partition import Partition
+from consumers.learner.program import LearnerProgram
 from consumers.learner.recovery import Recoveries
 from consumers.learner.shared_model import SharedModel
 from onebit.simulation.campaign import run_seed
@@ -41,7 +43,7 @@ from stream.task.task import OwnModel, Task
 from stream.wire import codec
 from stream.wire.codec import tick_headers
 from stream.wire.records import Decision, DecisionTime, Feedback, Logged, Record, TopicPartition
-from stream.wire.updates import DECIDED, Entry, decode_update, joined
+from stream.wire.updates import CHANGED, DECIDED, NAMED, Entry, decode_update, joined
 
 pytestmark = pytest.mark.slow
 
@@ -329,6 +331,31 @@ def journal_without_version(*arguments: Any) -> JournalStep:
     return JournalStep(*arguments)._replace(updates=0)
 
 
+def journal_without_requests(*arguments: Any) -> JournalStep:
+    return JournalStep(*arguments)._replace(control=0)
+
+
+def journal_without_settings(*arguments: Any) -> JournalStep:
+    step = JournalStep(*arguments)
+    return step if step.number == 1 else step._replace(settings=None, settings_from=1)
+
+
+def ignores_the_log(self: LearnerProgram, running: Partition, shared: Any) -> Any:
+    """Apply requests although the shared model's log does not contain them yet."""
+    control, requests = running.newest_step.control, self._control.requests
+    return requests.after(running.task.settings, control) if control < requests.end else None
+
+
+REPLICAS = count()
+
+
+def ignores_changes_of_every_other(learner: Any, entries: Any, original: Any = replica_module.apply_entries) -> int:
+    """Ignore changed settings in every other replica."""
+    if learner.__dict__.setdefault("number", next(REPLICAS)) % 2:
+        entries = entries._replace(kinds=np.where(entries.kinds == CHANGED, NAMED, entries.kinds))
+    return int(original(learner, entries))
+
+
 def journal_without_offset(*arguments: Any, original: Any = Partition._log_step) -> Any:
     step = original(*arguments)
     return None if step is None else structs.replace(step, offset=0)
@@ -387,7 +414,9 @@ MUTATIONS = [
     replaced("feedback applied twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
     replaced("epoch kept after a repeated commit", TransactionProducer, "_renew", lambda self: None),
-    replaced("promotions not applied", OwnModel, "promote", lambda self, number: None),
+    replaced("new champion does not decide", OwnModel, "promote", lambda self, number: None),
+    replaced("applied requests not journaled", partition_module, "JournalStep", journal_without_requests),
+    replaced("changed settings not journaled", partition_module, "JournalStep", journal_without_settings),
     replaced("recovery does not wait for open transactions", Recoveries, "_held_up", lambda self, partitions: set()),
     replaced("expiry by the contexts' clock", Task, "_apply_context", advances_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
@@ -425,6 +454,8 @@ MUTATIONS = [
     shared("classes not journaled", Partition, "_log_step", journal_without_names),
     shared("version not journaled", partition_module, "JournalStep", journal_without_version),
     shared("log offset not journaled", Partition, "_log_step", journal_without_offset),
+    shared("requests applied before the log has them", LearnerProgram, "_change_of", ignores_the_log),
+    shared("one replica does not change", replica_module, "apply_entries", ignores_changes_of_every_other),
     shared("task continues before its log is read", SharedModel, "has_all_of", lambda self, *rest: True),
 ]  # fmt: skip
 
@@ -439,7 +470,11 @@ FIRST_SEEDS = {
     "unshown decisions expire": 19,
     "fences dropped": 3,
     "epoch kept after a repeated commit": 26,
-    "promotions not applied": 111,
+    "new champion does not decide": 140,
+    "applied requests not journaled": 12,
+    "changed settings not journaled": 12,
+    "requests applied before the log has them": 140,
+    "one replica does not change": 140,
     "recovery does not wait for open transactions": 9,
     "inputs merged in order of arrival": 13,
     "input with buffered records treated as read": 13,

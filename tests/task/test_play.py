@@ -122,7 +122,7 @@ def test_play_match_settles_a_decision_without_a_logged_bit_immediately() -> Non
     assert (example.outcome, example.reward, example.delay_ms) == (Outcome.UNMATCHED, None, None)
     assert example.feedback_offset is None
     effects = play(task, inputs.feedback("a", 1, 2), inputs.feedback("a", 0, 3, action=2))
-    assert effects == Effects([], [], [], [], [])
+    assert effects == Effects([], [], [], [])
     assert state_digest([task.learner.state()]) == untouched
     assert task.join.ledger() == Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2)
 

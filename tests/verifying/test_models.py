@@ -273,7 +273,7 @@ def test_pipeline_with_an_imported_model_has_its_names_of_classes_and_features(m
     pipeline = Pipeline(small_task("late-ucb", model=model))
     import_into = {"own": import_model, "shared": import_shared_model}[model]
     import_into(pipeline.broker, TOPICS, 0 if model == "own" else 1, read_model(tmp_path / "model.npz"), "import")
-    stored = pipeline_settings(pipeline.broker, TOPICS, 1)
+    stored = pipeline_settings(pipeline.broker, TOPICS, 1).settings
     flags = {"learner": ["late-ucb"], "n_classes": 3, "n_features": 4}
     holdout = {"holdout": 0.5, "holdout_policy": f"model:{tmp_path / 'model.npz'}"}
     task = settings_for(load_settings({**flags, **holdout}), stored, "journal", sizes_of=data_sizes).task

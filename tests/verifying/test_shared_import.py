@@ -74,7 +74,7 @@ def test_all_tasks_begin_with_the_imported_model_and_record_its_name(model: Mode
 
 
 def test_imported_shared_model_determines_settings(model: Model) -> None:
-    stored = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS)
+    stored = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS).settings
     assert (stored["learner"], stored["model"], stored["parameters.project"]) == ("late-ucb", "shared", 8)
     other = imported(model)
     with pytest.raises(JournalError):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.wire.codec import HEADERS, MalformedError, promotion_headers, tick_headers
+from stream.wire.codec import HEADERS, MalformedError, tick_headers
 from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, dead_letter_headers, decode_dead_letter, encode_dead_letter
 from stream.wire.records import Headers, Record
 
@@ -124,7 +124,6 @@ GOLDEN_HEADERS = {
     "dead-letter.headers": dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1"),
     "dead-letter.own.headers": cut_letter().headers,
     "feedback.tick.headers": tick_headers(12),
-    "feedback.promotion.headers": promotion_headers("late-ucb:m=32"),
 }
 
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from stream.wire.records import Decision, Features, Record
 from stream.wire.sections import Section, encode_section, headed
 from stream.wire.updates import (
+    CHANGED,
     CORRECTED,
     DECIDED,
     HEADERS,
     NAMED,
-    PROMOTED,
     SETTLED,
     Entries,
     Entry,
@@ -54,7 +54,7 @@ xs = st.lists(st.tuples(st.integers(0, 2**31 - 1), floats), max_size=4).map(
 )
 entries = st.builds(
     entry,
-    st.sampled_from((DECIDED, SETTLED, CORRECTED, PROMOTED, NAMED)),
+    st.sampled_from((DECIDED, SETTLED, CORRECTED, CHANGED, NAMED)),
     xs,
     arrays.arrays(np.float64, 5, elements=floats),
     st.integers(-1, 1),
@@ -62,7 +62,7 @@ entries = st.builds(
     st.floats(0.0, 1.0, exclude_max=True),
     st.integers(-1, 9),
     st.text(max_size=3),
-)
+).map(lambda made: made._replace(name=str(made.label + 1)) if made.kind == CHANGED else made)
 
 
 @settings(max_examples=30)
@@ -71,7 +71,7 @@ def test_updates_are_encoded_in_parts_of_limited_size_and_decoded(made: list[Ent
     updates = [decoded(value) for value in encode_updates(3, 41, 39, made, bytes_max)]
     assert [update[:4] for update in updates] == [(3, 41, part, 39) for part in range(len(updates))]
     assert_same(joined([update.entries for update in updates]), columns_of(made))
-    assert [name for update in updates for name in update.names] == [e.name for e in made if e.kind == NAMED]
+    assert [name for update in updates for name in update.names] == [e.name for e in made if e.kind >= CHANGED]
     for update in updates:
         sizes = [entry_bytes(int(nnz), 5) for nnz in update.entries.sizes]
         assert len(sizes) == 1 or sum(sizes) <= bytes_max
@@ -93,7 +93,7 @@ GOLDEN_STEPS = {
         entry(DECIDED, X, SCORES, -1, -1, 0.0, -1),
         entry(SETTLED, EMPTY, SCORES, 1, -1, 0.75, 3),
         entry(CORRECTED, X, SCORES, 1, 0, 0.125, -1),
-        entry(PROMOTED, EMPTY, np.zeros(5), -1, -1, 0.0, 1),
+        entry(CHANGED, EMPTY, np.zeros(5), -1, -1, 0.0, 1, "7"),
         entry(NAMED, EMPTY, np.zeros(5), -1, -1, 0.0, -1, "news"),
     ]),
     "updates.format1.bare": (0, 1, 0, [entry(SETTLED, X._replace(values=np.ones(3)), SCORES, 0, -1, 0.0, -1)]),
@@ -107,7 +107,7 @@ def test_log_records_equal_the_golden_files_of_format_1(name: str) -> None:
     assert encode_updates(partition, step, follows, made) == [(GOLDEN / name).read_bytes()]
     update = decoded((GOLDEN / name).read_bytes())
     assert update[:4] == (partition, step, 0, follows)
-    assert update.names == tuple(each.name for each in made if each.kind == NAMED)
+    assert update.names == tuple(each.name for each in made if each.kind >= CHANGED)
     assert_same(update.entries, columns_of(made))
 
 

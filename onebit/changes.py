@@ -1,0 +1,196 @@
+"""Changes of a running pipeline's settings: requests, and what the tasks did with them."""
+
+import getpass
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from consumers.live_estimates import TopicReader, challenger_estimator
+from stream.errors import ExitCode, OnebitError
+from stream.kafka.port import Broker
+from stream.kafka.reading import offset_of_number, read_partition
+from stream.programs.connection import Connected
+from stream.programs.process import announce, every
+from stream.recovery.control import read_requests
+from stream.recovery.recover import pipeline_settings
+from stream.recovery.steps import JournalFollower, JournalStep, decode_step, last_steps
+from stream.reporting.live_results import challenger_lines
+from stream.settings.definitions import SettingsError
+from stream.task.changes import Changed, ChangeRefusedError, changed
+from stream.task.stored_settings import restored_settings, stored_settings
+from stream.wire.codec import HEADERS
+from stream.wire.control import Replaced, Request, encode_request
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+READ_INTERVAL_S = 5.0
+"""Interval between reads of the topics while waiting for a better challenger."""
+
+POLL_MS = 200
+STATUS_INTERVAL_MS = 10_000
+
+
+class ChangeStoppedError(OnebitError):
+    """The command was stopped while it waited."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def settings_now(connection: Connected) -> Changed:
+    """Return a pipeline's settings after all requests, including those that no task has applied yet.
+
+    Raises:
+        SettingsError: the pipeline has not taken a step.
+    """
+    broker, topics, partitions = connection
+    stored, control = pipeline_settings(broker, topics, partitions)
+    if "seed" not in stored:  # an imported model has only some of the settings
+        raise SettingsError(f"{topics.journal}: expected a pipeline that has made a decision; found no decisions")
+    return read_requests(broker, topics).after(restored_settings(stored), control)
+
+
+def request_for(now: Changed, wanted: Mapping[str, Any]) -> Request:
+    """Return the request that changes these settings. It has no changes if all settings already have these values.
+
+    The id is a digest of the request and of the requests before it: a request that is sent twice is applied once.
+
+    Args:
+        now: the pipeline's settings.
+        wanted: new values by name; see `stream.task.stored_settings`.
+
+    Raises:
+        ChangeRefusedError: the pipeline cannot make this change.
+    """
+    stored = stored_settings(now.settings)
+    if unknown := wanted.keys() - stored.keys():
+        raise ChangeRefusedError(f"{min(unknown)}: expected one of the settings {', '.join(sorted(stored))}")
+    changes = {name: Replaced(stored[name], value) for name, value in wanted.items() if value != stored[name]}
+    digest = sha256(encode_request(Request(str(now.control), "", changes))).hexdigest()
+    request = Request(digest[:16], _user(), changes)
+    changed(now.settings, request)
+    return request
+
+
+def _user() -> str:
+    """Return this process's user and host, for the audit trail."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container's user id without a name
+        return socket.gethostname()
+
+
+def send(broker: Broker, topics: Topics, request: Request) -> int:
+    """Write a request. Return the offset of the first request with its id in the control topic."""
+    with closing(broker.producer()) as producer:
+        producer.send(topics.control, 0, request.id.encode(), encode_request(request), HEADERS)
+        producer.flush()
+    requests = read_requests(broker, topics).all
+    return next(each.offset for each in requests if each.request is not None and each.request.id == request.id)
+
+
+def wait_until_applied(connection: Connected, control: int, stop: Callable[[], bool] = lambda: False) -> None:
+    """Wait until all tasks that have started have applied the requests before an offset in the control topic.
+
+    Raises:
+        ChangeStoppedError: the command was stopped.
+    """
+    follower = JournalFollower(*connection)
+
+    def behind() -> list[int]:
+        return sorted(partition for partition, step in follower.steps.items() if step.control < control)
+
+    show_if_due = every(
+        STATUS_INTERVAL_MS,
+        lambda: announce(
+            f"waiting for partitions {', '.join(map(str, behind()))}: a learner applies the request with its next "
+            "step, or when it is started. Ctrl-C ends this command, not the request"
+        ),
+    )
+    try:
+        while behind():
+            if stop():
+                raise ChangeStoppedError(
+                    f"stopped before partitions {', '.join(map(str, behind()))} applied the request; `onebit changes` "
+                    "shows when they have"
+                )
+            follower.read(POLL_MS)
+            show_if_due()
+    finally:
+        follower.close()
+
+
+class Outcome(NamedTuple):
+    """What the tasks have done with a request."""
+
+    steps: dict[int, int]  # number of the step from which on the request is in force, by partition
+    waiting: tuple[int, ...]  # partitions whose tasks have not read the request yet
+    refusal: str  # why the tasks refused it; empty if they did not
+
+
+class Recorded(NamedTuple):
+    """A request with its outcome."""
+
+    offset: int
+    append_ms: int
+    request: Request | None  # None if the record is not a request
+    outcome: Outcome
+
+
+def outcome_of(connection: Connected, offset: int) -> Outcome:
+    """Return what the tasks have done with the request at an offset in the control topic."""
+    broker, topics, partitions = connection
+    journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
+    steps, waiting, refusal = {}, [], ""
+    for journal, last in sorted(last_steps(broker, journals).items()):
+        if last.control <= offset:
+            waiting.append(journal.partition)
+        elif (step := _step_after(broker, journal, offset)) is not None:
+            steps[journal.partition] = step.number
+            refusal = refusal or dict(step.refused).get(offset, "")
+    return Outcome(steps, tuple(waiting), refusal)
+
+
+def _step_after(broker: Broker, journal: TopicPartition, offset: int) -> JournalStep | None:
+    """Return the first step in a journal with the request at `offset`."""
+    start = offset_of_number(broker, journal, offset + 1, lambda record: decode_step(record).control)
+    return next(map(decode_step, read_partition(broker, journal, start=start)), None)
+
+
+def recorded(connection: Connected) -> Iterator[Recorded]:
+    """Yield all requests in the control topic, oldest first, with their outcomes."""
+    for offset, append_ms, request, refusal in read_requests(connection.broker, connection.topics).all:
+        outcome = outcome_of(connection, offset)
+        yield Recorded(offset, append_ms, request, outcome._replace(refusal=refusal or outcome.refusal))
+
+
+def first_better(connection: Connected, stop: Callable[[], bool]) -> str:
+    """Read the topics until a challenger is better than the champion, and return its name.
+
+    A challenger is better if the confidence interval for its reward minus the champion's is above 0. The estimates use
+    all of the current champion's decisions in the topics.
+
+    Raises:
+        SettingsError: the pipeline has no challengers.
+        ChangeStoppedError: the command was stopped.
+    """
+    if not settings_now(connection).settings.members:
+        raise SettingsError(f"{connection.topics.journal}: expected a pipeline with challengers")
+    estimator = challenger_estimator()
+    reader = TopicReader(*connection, estimator)
+
+    def show() -> None:
+        for line in challenger_lines(estimator.now()):
+            announce(line)
+
+    show_if_due = every(STATUS_INTERVAL_MS, show)
+    while not stop():
+        reader.read()
+        if (better := estimator.now().better) is not None:
+            show()
+            return better
+        show_if_due()
+        time.sleep(READ_INTERVAL_S)
+    raise ChangeStoppedError("stopped before a challenger was better than the champion")

@@ -1,0 +1,101 @@
+"""`onebit change`: change the settings of a running pipeline."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from onebit.changes import first_better, outcome_of, request_for, send, settings_now, wait_until_applied
+from onebit.cli.changes import plain_steps, shown_changes, shown_steps
+from onebit.cli.console import StopRequest, examples, fail, out, print_json
+from onebit.cli.flags import Json, with_settings
+from stream.errors import ExitCode
+from stream.programs.connection import Connected, connected
+from stream.programs.process import quantity
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.model import Program
+from stream.settings.sources import described
+from stream.task.changes import ChangeRefusedError
+from stream.task.stored_settings import CHANGEABLE
+from stream.wire.control import Request
+
+app = typer.Typer()
+
+NAMES = tuple(one.field for one in described() if one.field in CHANGEABLE)
+"""The settings with a flag that changes them."""
+
+
+@app.command(
+    epilog=examples(
+        "onebit change --window 2m --on-expiry negative",
+        "onebit change --champion late-ucb --yes",
+        "onebit change --champion-when-better",
+    )
+)
+@with_settings(Program.CHANGE)
+def change(
+    settings: Settings,
+    context: typer.Context,
+    champion: Annotated[
+        str | None,
+        typer.Option(help="Learner that makes the decisions: the first champion, or a challenger", show_default=False),
+    ] = None,
+    champion_when_better: Annotated[
+        bool,
+        typer.Option(
+            "--champion-when-better",
+            help="Wait until the confidence interval for a challenger's reward minus the champion's is above 0, and "
+            "let this challenger decide",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until all tasks have applied the change")] = True,
+    json: Json = False,
+) -> None:
+    """Change the settings of a running pipeline, such as its window or its champion.
+
+    Writes a request to the control topic. Each task applies it at the beginning of a step; no program needs a restart.
+    Only flags count: variables and the settings file do not change a pipeline. `onebit changes` lists all requests.
+    """
+    wanted: dict[str, Any] = {
+        name: getattr(settings, name)
+        for name in NAMES
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    }
+    if champion is not None:
+        wanted["champion"] = champion
+    if not wanted and not champion_when_better:
+        raise fail("expected a setting to change, such as --window 2m", ExitCode.USAGE)
+    if champion is not None and champion_when_better:
+        raise fail("expected --champion or --champion-when-better, not both", ExitCode.USAGE)
+    stop = StopRequest()
+    with connected(settings) as connection:
+        if champion_when_better:
+            wanted["champion"] = first_better(connection, stop)
+        now = settings_now(connection)
+        request = request_for(now, wanted)
+        if request.changes and not champion_when_better and not yes:
+            _confirm(request, connection)
+        offset = send(connection.broker, connection.topics, request) if request.changes else now.control - 1
+        if wait:
+            wait_until_applied(connection, offset + 1, stop)
+        outcome = outcome_of(connection, offset) if request.changes else None
+    if outcome is not None and outcome.refusal:
+        raise ChangeRefusedError(f"request {request.id}: the tasks refused it: {outcome.refusal}")
+    steps = {} if outcome is None else outcome.steps
+    if json:
+        changes = {name: {"from": one.old, "to": one.new} for name, one in request.changes.items()}
+        print_json({"id": request.id if changes else None, "changes": changes, "steps": plain_steps(steps)})
+    elif not request.changes:
+        out.print("the pipeline already has these settings", highlight=False)
+    else:
+        out.print(f"{shown_changes(request)}\n{shown_steps(steps) or 'requested'}", highlight=False)
+
+
+def _confirm(request: Request, connection: Connected) -> None:
+    out.print(shown_changes(request), highlight=False)
+    tasks = quantity(connection.partitions, "partition")
+    if not sys.stdin.isatty():
+        raise SettingsError("to change a pipeline without a terminal, add --yes")
+    if not typer.confirm(f"Change this in {tasks} of {connection.topics.contexts}?", err=True):
+        raise typer.Exit(ExitCode.DIFFERS)

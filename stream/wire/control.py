@@ -1,0 +1,70 @@
+"""Encodes and decodes requests in the control topic, which change a running pipeline's settings.
+
+A request's key is its id, and its value is JSON:
+
+    {"id": "7f3a", "by": "ann@ops1", "changes": {"window_ms": {"from": 300000, "to": 120000}}}
+
+Settings have the names and values of `stream.task.stored_settings`. A task applies the request only if each setting has
+the value in `from`, so that of two simultaneous requests for one setting, all tasks apply the same one.
+"""
+
+from typing import Any, NamedTuple
+
+import orjson
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.json import Decoder
+
+from stream.parsing import shown
+from stream.wire.codec import ID_BYTES_MAX, VERSION, VERSION_HEADER, MalformedError
+from stream.wire.records import Record
+
+
+class Replaced(Struct, frozen=True, rename={"old": "from", "new": "to"}):
+    """A setting's value before and after a change."""
+
+    old: Any
+    new: Any
+
+
+class Request(Struct, frozen=True):
+    """A request to change settings."""
+
+    id: str
+    by: str  # the user who sent it
+    changes: dict[str, Replaced]  # by name
+
+
+class Requested(NamedTuple):
+    """A record in the control topic."""
+
+    offset: int
+    append_ms: int
+    request: Request | None  # None if the record cannot be read
+    refusal: str = ""  # why tasks ignore the record, whatever their settings are
+
+
+_decoder = Decoder(Request)
+
+
+def encode_request(request: Request) -> bytes:
+    """Encode a request as a record's value."""
+    changes = {name: {"from": change.old, "to": change.new} for name, change in request.changes.items()}
+    return orjson.dumps({"id": request.id, "by": request.by, "changes": changes})
+
+
+def decode_request(record: Record) -> Request:
+    """Decode a record of the control topic.
+
+    Raises:
+        MalformedError: the record is not a request of this version.
+    """
+    version = dict(record.headers).get(VERSION_HEADER[0])
+    if version != VERSION_HEADER[1]:
+        raise MalformedError(f"version: expected {VERSION}; got {shown(version)}")
+    try:
+        request = _decoder.decode(record.value or b"")
+    except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"value: expected a request; {error}") from error
+    if not 0 < len(request.id.encode()) <= ID_BYTES_MAX:
+        raise MalformedError(f"id: expected 1 to {ID_BYTES_MAX} bytes; got {shown(request.id)}")
+    return request

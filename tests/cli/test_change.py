@@ -1,0 +1,126 @@
+"""`onebit change` and `onebit changes` on an embedded pipeline's topics."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from stream.errors import ExitCode
+from stream.kafka.port import Broker
+from stream.recovery.control import read_requests
+from stream.wire.codec import decode_prediction_fields
+from stream.wire.control import Replaced
+from tests.cli.conftest import Onebit
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
+
+
+def pipeline_of(on_broker: Callable[[Broker], None], **task: Any) -> Pipeline:
+    """Run a pipeline in which class 2 is always the right class."""
+    made = Pipeline(small_task("banditron", **task))
+    learner = made.learner()
+    for t in range(300):
+        made.context(f"event-{t}", 1)
+        run_until_idle(learner)
+        action = decode_prediction_fields(made.records(TOPICS.predictions)[-1]).action
+        made.answer(f"event-{t}", int(action == 2))
+    run_until_idle(learner)
+    learner.close()
+    on_broker(made.broker)
+    return made
+
+
+def requested(pipeline: Pipeline) -> list[dict[str, Replaced]]:
+    found = [each.request for each in read_requests(pipeline.broker, TOPICS).all]
+    return [request.changes for request in found if request is not None]
+
+
+CHALLENGED: dict[str, Any] = {"parameters": {"gamma": 0.9}, "challengers": {"late-ucb": {"m": 2}}}
+NOW = ("--yes", "--no-wait")
+
+
+def test_change_requests_the_given_settings(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
+    pipeline = pipeline_of(on_broker, **CHALLENGED)
+    assert onebit("change", "--window", "2m", "--champion", "late-ucb", *NOW).code == ExitCode.OK
+    assert requested(pipeline) == [
+        {"window_ms": Replaced(1_000, 120_000), "champion": Replaced(None, "late-ucb")},
+    ]
+
+
+def test_only_flags_change_a_pipeline(
+    on_broker: Callable[[Broker], None], onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = pipeline_of(on_broker)
+    monkeypatch.setenv("ONEBIT_RETAIN", "3h")
+    assert onebit("change", *NOW).code == ExitCode.USAGE
+    assert onebit("change", "--window", "2m", *NOW).code == ExitCode.OK
+    assert [*requested(pipeline)[0]] == ["window_ms"]
+
+
+def test_change_is_reported_with_the_step_that_applies_it(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
+    pipeline = pipeline_of(on_broker)
+    assert onebit("change", "--window", "2m", *NOW).code == ExitCode.OK
+    assert [(one["steps"], one["waiting"]) for one in listed(onebit)] == [({}, [0])]
+    last = pipeline.journal()[-1].number
+    run_until_idle(pipeline.learner(given=()))
+    (found,) = listed(onebit)
+    assert (found["steps"], found["waiting"], found["refusal"]) == ({"0": last + 1}, [], None)
+    assert found["changes"] == {"window_ms": {"from": 1_000, "to": 120_000}}
+    unchanged = orjson.loads(onebit("change", "--window", "2m", "--yes", "--json").out)  # waits for the tasks
+    assert unchanged == {"id": None, "changes": {}, "steps": {}}
+    assert len(listed(onebit)) == 1
+
+
+def listed(onebit: Onebit) -> list[dict[str, Any]]:
+    result = onebit("changes", "--json")
+    assert result.code == ExitCode.OK, result.err
+    found: list[dict[str, Any]] = orjson.loads(result.out)
+    return found
+
+
+def test_refused_request_is_listed_with_its_reason(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
+    pipeline = pipeline_of(on_broker)
+    pipeline.send(TOPICS.control, b"{")
+    pipeline.request(seed=5)
+    run_until_idle(pipeline.learner(given=()))
+    assert [bool(one["refusal"]) for one in listed(onebit)] == [True, True]
+    assert onebit("changes").code == ExitCode.OK
+
+
+def test_change_that_is_sent_again_before_it_is_applied_has_no_further_effect(
+    on_broker: Callable[[Broker], None], onebit: Onebit
+) -> None:
+    pipeline = pipeline_of(on_broker)
+    for _ in range(2):
+        assert onebit("change", "--window", "2m", *NOW).code == ExitCode.OK
+    assert len(requested(pipeline)) == 1
+
+
+def test_better_challenger_becomes_the_champion(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
+    pipeline = pipeline_of(on_broker, **CHALLENGED)
+    assert onebit("change", "--champion-when-better", "--no-wait").code == ExitCode.OK
+    assert requested(pipeline) == [{"champion": Replaced(None, "late-ucb")}]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--champion", "soba"],
+        ["--late", "correct"],  # nothing is assumed when a decision expires
+        ["--champion", "late-ucb", "--champion-when-better"],
+        [],
+    ],
+    ids=str,
+)
+def test_impossible_change_is_rejected_before_it_is_requested(
+    on_broker: Callable[[Broker], None], onebit: Onebit, flags: list[str]
+) -> None:
+    pipeline = pipeline_of(on_broker, **CHALLENGED)
+    assert onebit("change", *flags, *NOW).code == ExitCode.USAGE
+    assert requested(pipeline) == []
+
+
+def test_change_without_a_terminal_requires_consent(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
+    pipeline = pipeline_of(on_broker)
+    assert onebit("change", "--window", "2m").code == ExitCode.USAGE
+    assert requested(pipeline) == []

@@ -1,0 +1,48 @@
+"""Requests in the control topic."""
+
+from pathlib import Path
+
+import pytest
+
+from stream.wire.codec import HEADERS, MalformedError
+from stream.wire.control import Replaced, Request, decode_request, encode_request
+from stream.wire.records import Headers, Record
+
+REQUEST = Request("7f3a", "ann@ops1", {"window_ms": Replaced(300_000, 120_000)})
+GOLDEN = Path(__file__).parents[1] / "golden" / "control.json"
+
+
+def record(value: bytes | None, headers: Headers = HEADERS) -> Record:
+    return Record("onebit.control", 0, 0, 0, b"7f3a", value, headers)
+
+
+def test_request_equals_the_golden_file() -> None:
+    assert encode_request(REQUEST) + b"\n" == GOLDEN.read_bytes()
+
+
+def test_request_round_trips() -> None:
+    assert decode_request(record(encode_request(REQUEST))) == REQUEST
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"{",
+        b"[]",
+        b'{"id": "a", "by": "b"}',
+        b'{"id": "a", "by": "b", "changes": {"window_ms": 1}}',
+        b'{"id": "a", "by": "b", "changes": {"window_ms": {"to": 1}}}',
+        b'{"id": "", "by": "b", "changes": {}}',
+        b'{"id": "' + b"a" * 257 + b'", "by": "b", "changes": {}}',
+    ],
+)
+def test_other_value_is_malformed(value: bytes | None) -> None:
+    with pytest.raises(MalformedError):
+        decode_request(record(value))
+
+
+@pytest.mark.parametrize("headers", [(), (("onebit-version", b"2"),)])
+def test_request_of_another_version_is_malformed(headers: Headers) -> None:
+    with pytest.raises(MalformedError):
+        decode_request(record(encode_request(REQUEST), headers))
