@@ -199,8 +199,8 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
         Texts,
         Setting(
             LEARN,
-            "Learner that learns from the champion's decisions, and makes decisions only after `onebit promote`; "
-            "can be given up to four times. Use this setting with --floor",
+            "Learner that learns from the champion's decisions, and makes decisions only after `onebit change "
+            "--champion`; can be given up to four times. Use this setting with --floor",
             "NAME[:PARAM=VALUE,...]",
             determines=("challengers",),
         ),
