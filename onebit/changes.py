@@ -3,7 +3,7 @@
 import getpass
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ READ_INTERVAL_S = 5.0
 """Interval between reads of the topics while waiting for a better challenger."""
 
 POLL_MS = 200
-STATUS_INTERVAL_MS = 10_000
+STATUS_INTERVAL_MS = 5_000
 
 
 class ChangeStoppedError(OnebitError):
@@ -48,7 +48,10 @@ def settings_now(connection: Connected) -> Changed:
     broker, topics, partitions = connection
     stored, control = pipeline_settings(broker, topics, partitions)
     if "seed" not in stored:  # an imported model has only some of the settings
-        raise SettingsError(f"{topics.journal}: expected a pipeline that has made a decision; found no decisions")
+        raise SettingsError(
+            f"{topics.journal}: expected a pipeline that has made a decision; found no decisions. Until then, the "
+            "settings are those of the learner's flags: start `onebit learn` with the new value"
+        )
     return read_requests(broker, topics).after(restored_settings(stored), control)
 
 
@@ -105,21 +108,26 @@ def wait_until_applied(connection: Connected, control: int, stop: Callable[[], b
     show_if_due = every(
         STATUS_INTERVAL_MS,
         lambda: announce(
-            f"waiting for partitions {', '.join(map(str, behind()))}: a learner applies the request with its next "
-            "step, or when it is started. Ctrl-C ends this command, not the request"
+            f"waiting for {named(behind())}: is a learner running? It applies the request with its next step. Ctrl-C "
+            "ends this command, but does not withdraw the request"
         ),
     )
     try:
         while behind():
             if stop():
                 raise ChangeStoppedError(
-                    f"stopped before partitions {', '.join(map(str, behind()))} applied the request; `onebit changes` "
-                    "shows when they have"
+                    f"stopped before {named(behind())} applied the request, which remains in the control topic. To see "
+                    "whether it is applied: onebit changes"
                 )
             follower.read(POLL_MS)
             show_if_due()
     finally:
         follower.close()
+
+
+def named(partitions: Sequence[int]) -> str:
+    """Return the partitions in a message, such as "partition 0" or "partitions 0, 1"."""
+    return f"partition{'' if len(partitions) == 1 else 's'} {', '.join(map(str, partitions))}"
 
 
 class Outcome(NamedTuple):

@@ -18,6 +18,7 @@ from stream.recovery.commit import Commit, CrashPoint, commit
 from stream.recovery.control import ControlFollower
 from stream.recovery.inputs import check_unchanged
 from stream.recovery.schedule import SnapshotSchedule
+from stream.settings.values import setting_name, shown_value
 from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.task.changes import Changed, differences
@@ -443,7 +444,10 @@ class LearnerProgram:
     def _announce_change(self, running: Partition, change: Changed) -> None:
         place = f"partition {running.partition}, step {running.newest_step.number + 1}"
         for name, one in differences(running.task.settings, change.settings).items():
-            self._announce(f"{place}: {name} is {one.new} from now on; it was {one.old}")
+            self._announce(
+                f"{place}: {setting_name(name)} is {shown_value(name, one.new)} from now on; it was "
+                f"{shown_value(name, one.old)}"
+            )
         for offset, reason in change.refused:
             self._announce(f"{place}: request at offset {offset} of {self._topics.control} refused: {reason}")
 

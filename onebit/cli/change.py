@@ -7,7 +7,7 @@ import typer
 
 from onebit.changes import first_better, outcome_of, request_for, send, settings_now, wait_until_applied
 from onebit.cli.changes import plain_steps, shown_changes, shown_steps
-from onebit.cli.console import StopRequest, examples, fail, out, print_json
+from onebit.cli.console import StopRequest, err, examples, fail, out, print_json
 from onebit.cli.flags import Json, with_settings
 from stream.errors import ExitCode
 from stream.programs.connection import Connected, connected
@@ -32,7 +32,7 @@ NAMES = tuple(one.field for one in described() if one.field in CHANGEABLE)
         "onebit change --champion-when-better",
     )
 )
-@with_settings(Program.CHANGE)
+@with_settings(Program.CHANGE, unset=dict.fromkeys(NAMES, "unchanged"))
 def change(
     settings: Settings,
     context: typer.Context,
@@ -68,14 +68,14 @@ def change(
         raise fail("expected a setting to change, such as --window 2m", ExitCode.USAGE)
     if champion is not None and champion_when_better:
         raise fail("expected --champion or --champion-when-better, not both", ExitCode.USAGE)
-    stop = StopRequest()
     with connected(settings) as connection:
         if champion_when_better:
-            wanted["champion"] = first_better(connection, stop)
+            wanted["champion"] = first_better(connection, StopRequest())
         now = settings_now(connection)
         request = request_for(now, wanted)
         if request.changes and not champion_when_better and not yes:
             _confirm(request, connection)
+        stop = StopRequest()
         offset = send(connection.broker, connection.topics, request) if request.changes else now.control - 1
         if wait:
             wait_until_applied(connection, offset + 1, stop)
@@ -89,13 +89,13 @@ def change(
     elif not request.changes:
         out.print("the pipeline already has these settings", highlight=False)
     else:
-        out.print(f"{shown_changes(request)}\n{shown_steps(steps) or 'requested'}", highlight=False)
+        out.print(f"{shown_changes(request)}\n{shown_steps(steps) or 'requested'}", highlight=False, markup=False)
 
 
 def _confirm(request: Request, connection: Connected) -> None:
-    out.print(shown_changes(request), highlight=False)
-    tasks = quantity(connection.partitions, "partition")
     if not sys.stdin.isatty():
         raise SettingsError("to change a pipeline without a terminal, add --yes")
+    err.print(shown_changes(request), highlight=False, markup=False)
+    tasks = quantity(connection.partitions, "partition")
     if not typer.confirm(f"Change this in {tasks} of {connection.topics.contexts}?", err=True):
         raise typer.Exit(ExitCode.DIFFERS)

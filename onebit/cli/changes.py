@@ -7,12 +7,13 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from onebit.changes import Outcome, Recorded, recorded
+from onebit.changes import Outcome, Recorded, named, recorded
 from onebit.cli.console import boxed_table, examples, out, print_json
 from onebit.cli.flags import Json, with_settings
 from stream.programs.connection import connected
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
+from stream.settings.values import setting_name, shown_value
 from stream.wire.control import Request
 
 app = typer.Typer()
@@ -30,17 +31,21 @@ def changes(settings: Settings, json: Json = False) -> None:
     if not found:
         out.print(f"no changes of {settings.topics.contexts}")
         return
-    table = boxed_table("time", "by", "id", "change", "outcome")
+    table = boxed_table("time", "by", "change", "outcome")
+    table.columns[0].no_wrap = True
     for one in found:
         request = one.request
-        shown = ("?", "?", "not a request") if request is None else (request.by, request.id, shown_changes(request))
+        shown = ("?", "not a request") if request is None else (request.by, shown_changes(request))
         table.add_row(_utc(one.append_ms), *map(escape, shown), escape(_shown_outcome(one.outcome)))
     out.print(table)
 
 
 def shown_changes(request: Request) -> str:
     """Return a request's changes, one per line."""
-    return "\n".join(f"{name}: {_value(one.old)} -> {_value(one.new)}" for name, one in request.changes.items())
+    return "\n".join(
+        f"{setting_name(name)}: {shown_value(name, one.old)} -> {shown_value(name, one.new)}"
+        for name, one in request.changes.items()
+    )
 
 
 def shown_steps(steps: Mapping[int, int]) -> str:
@@ -53,14 +58,10 @@ def plain_steps(steps: Mapping[int, int]) -> dict[str, int]:
     return {str(partition): step for partition, step in steps.items()}
 
 
-def _value(value: Any) -> str:
-    return "none" if value is None else str(value)
-
-
 def _shown_outcome(outcome: Outcome) -> str:
     if outcome.refusal:
         return f"refused: {outcome.refusal}"
-    waiting = f"waiting for partitions {', '.join(map(str, outcome.waiting))}" if outcome.waiting else ""
+    waiting = f"waiting for {named(outcome.waiting)}" if outcome.waiting else ""
     return "; ".join(filter(None, (shown_steps(outcome.steps), waiting)))
 
 

@@ -3,9 +3,10 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, get_args
 
 import typer
@@ -64,15 +65,19 @@ Config = Annotated[
 ]
 
 
-def with_settings(program: Program) -> Callable[[Command], Command]:
+def with_settings(program: Program, unset: Mapping[str, str] = MappingProxyType({})) -> Callable[[Command], Command]:
     """Add --config and the flags of a program's settings to a command whose first argument is a `Settings`.
 
     The command's other parameters become additional flags, which are listed after the settings.
+
+    Args:
+        program: The program.
+        unset: What the help shows instead of the default, by field.
     """
 
     def decorate(command: Command) -> Command:
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        return _with_flags(command, program, own, command)
+        return _with_flags(command, program, own, command, unset)
 
     return decorate
 
@@ -86,10 +91,16 @@ def with_log_flags(command: Command) -> Command:
     return _with_flags(command, Program.LOCAL, [*inspect.signature(command, eval_str=True).parameters.values()], run)
 
 
-def _with_flags(command: Command, program: Program, own: list[inspect.Parameter], run: Command) -> Command:
+def _with_flags(
+    command: Command,
+    program: Program,
+    own: list[inspect.Parameter],
+    run: Command,
+    unset: Mapping[str, str] = MappingProxyType({}),
+) -> Command:
     taken = [one for one in described() if program in one.setting.programs]
     shows_all = program is Program.LOCAL and run is command  # `onebit config show`
-    shared = [_parameter(one.field, _annotation(one)) for one in taken] + [_parameter("config", Config)]
+    shared = [_parameter(one.field, _annotation(one, unset)) for one in taken] + [_parameter("config", Config)]
 
     @functools.wraps(command)
     def command_with_flags(**values: Any) -> None:
@@ -156,7 +167,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _annotation(one: Described) -> Any:
+def _annotation(one: Described, unset: Mapping[str, str]) -> Any:
     """Return the annotation for a flag: its type or None, and its help."""
     kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
     is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
@@ -170,7 +181,7 @@ def _annotation(one: Described) -> Any:
             *ALIASES.get(one.name, ()),
             metavar=one.setting.metavar or ("DURATION" if one.is_duration else "N" if kind is int else None),
             rich_help_panel=one.panel,
-            show_default=one.shown_default,
+            show_default=unset.get(one.field, one.shown_default),
             help=one.setting.help,
             min=one.low if numeric else None,
             max=one.high if numeric else None,

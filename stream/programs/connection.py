@@ -142,10 +142,10 @@ def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapp
             f"expected the same number of partitions in all topics; got {counts}. Kafka cannot remove partitions; "
             f"{NEW_PIPELINE}"
         )
-    if shares_model and descriptions[topics.updates].partitions != 1:
+    if divided := [name for name in names if name not in topics and descriptions[name].partitions != 1]:
         raise SettingsError(
-            f"topic {topics.updates}: expected one partition; got {descriptions[topics.updates].partitions}. Delete "
-            "and create the topics again, or use a different prefix"
+            f"topic {divided[0]}: expected one partition; got {descriptions[divided[0]].partitions}. Delete and create "
+            "the topics again, or use a different prefix"
         )
     wrong = [name for name in names if not descriptions[name].append_time]
     if wrong:

@@ -8,6 +8,7 @@ from stream.programs.task_settings import n_features_of, task_settings, with_cho
 from stream.settings.data_sizes import DataSizes, SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.sources import Described, described
+from stream.settings.values import shown_value
 from stream.task.settings import Sharing, TaskSettings
 from stream.task.stored_settings import PARAMETER, STORED, SettingsDifferError, resolve
 
@@ -124,5 +125,5 @@ def with_hint(error: SettingsDifferError) -> SettingsError:
         moves = "" if error.prevents_import else ", and move the model to it (onebit model export, import)"
         return SettingsError(f"{error}, or start a new pipeline with a different --topic-prefix{moves}")
     flags = {name: one.flag for one in described() for name in determined_by(one)}
-    named = " ".join(f"{flags[difference.name]} VALUE" for difference in error.differences)
+    named = " ".join(f"{flags[name]} {shown_value(name, value)}" for name, _, value in error.differences)
     return SettingsError(f"{error}, or change them for the whole pipeline: onebit change {named}")

@@ -38,6 +38,17 @@ def setting_name(field: str) -> str:
     return field
 
 
+def shown_value(field: str, value: object) -> str:
+    """Return a value of a field as users write it.
+
+    >>> shown_value("window_ms", 120_000), shown_value("late", "ignore"), shown_value("activation_window_ms", None)
+    ('2m', 'ignore', 'none')
+    """
+    if value is None:
+        return "none"
+    return format_duration(value) if field.endswith("_ms") and type(value) is int and value >= 0 else str(value)
+
+
 def flag_of(name: str) -> str:
     """Return a setting's flag.
 

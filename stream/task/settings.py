@@ -84,7 +84,9 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     champion: Annotated[str | None, Stored(can_change=True)] = None  # the member that decides; None means `learner`
 
     def resolved(self) -> "TaskSettings":
-        """Return these settings with all of the learners' parameters. Unset parameters get their default values.
+        """Return these settings with all of the learners' parameters and, with challengers, with a champion.
+
+        Unset parameters get their default values.
 
         Raises:
             ParameterError: the learner or a parameter is unknown, or a value is out of range.
@@ -97,6 +99,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             self,
             parameters=whole(self.learner, self.parameters),
             challengers={name: whole(learner_of(name), given) for name, given in self.challengers.items()},
+            champion=self.champion or (self.learner if self.challengers else None),
         )
 
     @property

@@ -43,7 +43,7 @@ def test_change_requests_the_given_settings(on_broker: Callable[[Broker], None],
     pipeline = pipeline_of(on_broker, **CHALLENGED)
     assert onebit("change", "--window", "2m", "--champion", "late-ucb", *NOW).code == ExitCode.OK
     assert requested(pipeline) == [
-        {"window_ms": Replaced(1_000, 120_000), "champion": Replaced(None, "late-ucb")},
+        {"window_ms": Replaced(1_000, 120_000), "champion": Replaced("banditron", "late-ucb")},
     ]
 
 
@@ -99,7 +99,7 @@ def test_change_that_is_sent_again_before_it_is_applied_has_no_further_effect(
 def test_better_challenger_becomes_the_champion(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
     pipeline = pipeline_of(on_broker, **CHALLENGED)
     assert onebit("change", "--champion-when-better", "--no-wait").code == ExitCode.OK
-    assert requested(pipeline) == [{"champion": Replaced(None, "late-ucb")}]
+    assert requested(pipeline) == [{"champion": Replaced("banditron", "late-ucb")}]
 
 
 @pytest.mark.parametrize(

@@ -138,11 +138,19 @@ def test_shared_model_log_requires_one_partition_and_full_retention(
     changes: dict[str, Any] | None, message: str
 ) -> None:
     broker = EmbeddedBroker(VirtualClock(0))
-    log, *specs = Topics.with_prefix().specs(2, shares_model=True)
-    broker.create_topics(specs if changes is None else [log._replace(**changes), *specs])
+    control, log, *specs = Topics.with_prefix().specs(2, shares_model=True)
+    broker.create_topics([control, *specs] if changes is None else [control, log._replace(**changes), *specs])
     with pytest.raises(SettingsError, match=message):
         require_topics(broker, load_settings({}), shares_model=True)
     assert require_topics(broker, load_settings({})) == 2
+
+
+def test_control_topic_requires_one_partition() -> None:
+    broker = EmbeddedBroker(VirtualClock(0))
+    control, *specs = Topics.with_prefix().specs(2)
+    broker.create_topics([control._replace(partitions=2), *specs])
+    with pytest.raises(SettingsError, match=r"topic onebit\.control: expected one partition; got 2"):
+        require_topics(broker, load_settings({}))
 
 
 def test_topics_without_a_model_log_default_to_own_models() -> None:

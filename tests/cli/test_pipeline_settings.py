@@ -152,7 +152,7 @@ def test_parameters_are_checked_against_the_learner_of_the_pipeline() -> None:
 def test_hint_contains_the_flags_to_change() -> None:
     with pytest.raises(SettingsDifferError) as raised:
         requested(INITIAL, window="5s", orphan_window="1s")
-    assert str(with_hint(raised.value)).endswith("onebit change --window VALUE --orphan-window VALUE")
+    assert str(with_hint(raised.value)).endswith("onebit change --window 5s --orphan-window 1s")
 
 
 @pytest.mark.parametrize(
