@@ -38,6 +38,7 @@ COMMANDS = {
     Program.SHOW: ("data", "show"),
     Program.ESTIMATE: ("estimate",),
     Program.LEARNERS: ("learners",),
+    Program.CHANGE: ("change",),
     Program.CONNECT: ("topics", "delete"),
     Program.LOCAL: ("config", "show"),
 }
@@ -78,7 +79,8 @@ def test_command_has_the_flags_of_its_program_with_their_help(
         assert len(shown) == (program in one.setting.programs), one.flag
         if shown:
             assert one.setting.help in shown[0]
-            assert f"[default: ({one.shown_default})]" in shown[0]
+            is_unchanged = program is Program.CHANGE and one.panel is Panel.JOIN
+            assert f"[default: ({'unchanged' if is_unchanged else one.shown_default})]" in shown[0]
 
 
 def test_settings_follow_the_conventions_for_flags_units_and_help() -> None:
