@@ -207,12 +207,28 @@ def outcomes(oracle: Oracle) -> list[Any]:
         ),
         (
             (*DECIDED, ("feedback", "a", 2_001), ("feedback", "a", 2_002, 0)),
-            [example(Outcome.EXPIRED, None, None, 2_001, None), Corrected("a", 1)],
+            [example(Outcome.EXPIRED, None, None, 2_001, None)],
         ),
     ],
 )
 def test_outcome_has_the_expected_times_and_offsets(lines: tuple[Line, ...], expected: list[Any]) -> None:
     assert outcomes(played(*lines)) == expected
+
+
+CORRECT = {"on_expiry": "negative", "late": "correct"}
+LATE: tuple[Line, ...] = (("feedback", "a", 2_001), ("feedback", "a", 2_002, 0))
+
+
+def test_only_the_first_late_feedback_corrects_a_decision() -> None:
+    oracle = played(*DECIDED, *LATE, **CORRECT)
+    assert outcomes(oracle) == [example(Outcome.EXPIRED, 0, None, 2_001, None), Corrected("a", 1)]
+
+
+def test_decision_that_expired_before_corrections_were_enabled_is_not_corrected() -> None:
+    oracle = played(*DECIDED, ("tick", 0, 2_001), on_expiry="negative")
+    oracle.change_settings(small_task(join=LIMITS, **CORRECT))
+    oracle.feedback(Feedback("a", 1), Record(TOPICS.feedback, 0, 3, 2_001, None, b"", ()))
+    assert outcomes(oracle) == [example(Outcome.EXPIRED, 0, None, 2_001, None)]
 
 
 def test_expired_decision_has_reward_0_under_the_negative_policy() -> None:
