@@ -252,6 +252,29 @@ def test_feedback_program_reports_its_missing_acl(
     assert_names(answered, outputs, missing, client)
 
 
+CHANGE = ("change", "--retain", "2h", "--yes", "--no-wait")
+NEEDED_TO_WAIT = {"onebit.predictions", "onebit.examples"}  # read with --champion-when-better
+
+
+@pytest.mark.parametrize("missing", [one for one in needed_by("operator") if one.name not in NEEDED_TO_WAIT], ids=str)
+def test_change_reports_its_missing_acl(answered: Secured, outputs: list[str], missing: Allowed, client: str) -> None:
+    assert_names(answered, outputs, missing, client, CHANGE)
+
+
+@pytest.mark.parametrize("user", ["replay", "feedback", "gateway", "learner"])
+def test_right_to_send_events_gives_no_right_to_change_settings(
+    answered: Secured, outputs: list[str], user: str, client: str
+) -> None:
+    listed = ("changes", "--json")
+    before = run(answered.file_of("auditor"), *listed, client=client)
+    assert before.code == ExitCode.OK, before.output
+    ended = run(answered.file_of(user), *CHANGE, client=client)
+    outputs.append(ended.output)
+    assert ended.code == ExitCode.USAGE
+    assert f"kafka-acls --add --allow-principal User:{user} --operation" in ended.output
+    assert run(answered.file_of("auditor"), *listed, client=client) == before
+
+
 def pipeline_of(user: str, users: Secured, folder: Path, client: str = CLIENTS[0]) -> Pipeline:
     """Return a pipeline whose programs run as a user."""
     return Pipeline(
@@ -375,6 +398,10 @@ def test_documented_acls_suffice_and_no_secret_is_printed(
             lambda: http_status(http, "decide", {"id": "own", "x": {"i": [0]}}) == HTTPStatus.OK, "the gateway decides"
         )
         assert http_status(http, "feedback", {"id": "own", "reward": 1}) == HTTPStatus.ACCEPTED
+        retain = f"{2 + CLIENTS.index(client)}h"  # each client needs a change
+        changed = run(started.file_of("operator"), "change", "--retain", retain, "--yes", "--json", client=client)
+        outputs.append(changed.output)
+        assert changed.code == ExitCode.OK, changed.output
         found = pipelines["auditor"].verify("--wait-events", str(events + 1), "--timeout", "60s")
         wait_for(lambda: decided_in_windows(reported(port)) == events + 1, "the monitor has read all decisions")
         command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
