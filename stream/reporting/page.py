@@ -502,7 +502,7 @@ _GLOSSARY = (
     ("shown", "The record that reports that a deferred decision was shown. It starts the decision's window."),
     ("unshown", "A deferred decision that was not shown in time. The learner does not learn from it."),
     ("champion", "The learner that decides, in a pipeline with challengers."),
-    ("challenger", "A learner that learns from the champion's decisions, and does not decide until it becomes the champion."),
+    ("challenger", "A learner that learns from the champion's decisions, and decides only as the champion."),
     ("holdout", "A random subset of the events, for which a fixed policy decides instead of the learner."),
     ("late", "Feedback that arrived after its decision had expired."),
     ("duplicate", "A repeated context or feedback record. Only the first one is used."),
