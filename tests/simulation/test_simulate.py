@@ -33,8 +33,8 @@ from stream.task.join import Join
 from stream.task.join_table import State
 from stream.task.settings import Sharing
 
-SEEDS = {"own": 250, "shared": 120}
-"""Number of seeds per kind of model. Every type of event occurs within the first 200 (own) or 80 (shared) seeds."""
+SEEDS = {"own": 250, "shared": 240}
+"""Number of seeds per kind of model. Every type of event occurs within the first 200 (own) or 180 (shared) seeds."""
 
 
 @pytest.mark.slow
