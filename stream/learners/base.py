@@ -65,6 +65,9 @@ class Parameter:
     """A parameter that a learner declares.
 
     The default determines the type. The value can be limited to a range or to a list of choices.
+
+    A parameter can change in a running pipeline if a new model and the logged values do not depend on it, and if every
+    update and retraction may use the current value, even for decisions that were made with a different value.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Parameter:
     correctable: float | int | str | None = None  # default if updates must be retractable; None means `default`
     any_right: float | int | str | None = None  # only value accepted if several classes may be right; None means any
     sparse: float | int | str | None = None  # default if the data are known to be sparse; None means `default`
+    can_change: bool = False  # whether it can change in a running pipeline; see `stream.task.carry`
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -145,6 +149,7 @@ class Learner(ABC):
     one_right_class: bool = True  # assumes that all other classes are wrong if the action is right
     members: int = 1  # number of learners that choose a class, including challengers
     instead: ClassVar[str] = ""  # alternative that an error message suggests if the state would be too large
+    grows: bool = False  # a trained model can be extended to more features and, with `supports_eligible`, more classes
     greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None means all
     observed: Mapping[str, Extent] = {}  # which part of a state array `observe` may change, by array name
 
@@ -475,6 +480,53 @@ class KernelLearner(Learner):
         """Return the learner's arrays by name, limited to the parts that a state uses."""
         return self.arrays
 
+    def load_smaller(self, smaller: Self) -> None:
+        """Restore the state of a learner with fewer classes or features, which has the same parameters.
+
+        The entries for the added classes and features are those of a new model. Call this method on a new learner whose
+        `grows` is True.
+        """
+        if smaller.n_classes < self.n_classes and smaller.n_features < self.n_features:
+            between = type(self)(self.n_classes, smaller.n_features, **self._parameters)
+            between.load_smaller(smaller)
+            smaller = between
+        state = smaller.state()
+        by_class = smaller.n_classes < self.n_classes
+        grown = {name: self._grown(array, state[name], smaller, by_class) for name, array in self.in_use(state).items()}
+        self.load({**self.state(), **grown})
+
+    def _grown(self, array: NDArray[Any], old: Any, smaller: "KernelLearner", by_class: bool) -> NDArray[Any]:
+        """Return a copy of an array with the entries of a smaller learner's array.
+
+        On an axis for the classes (if `by_class`) or the features, entries after those of the last class or feature
+        stay at the end. An axis of K·d entries contains d entries for each class. On all other axes, indices stay the
+        same.
+        """
+        K, d = smaller.n_classes, smaller.n_features
+        if by_class:
+            leading, added, flat = np.arange(K), self.n_classes - K, (0, 0)
+        else:
+            leading, added = smaller.feature_places(self.n_features)
+            flat = K * d, K * self.n_features
+        places = []
+        for size, larger in zip(np.shape(old), array.shape, strict=True):
+            at = np.arange(size)
+            if larger - size == added and size >= leading.size:
+                at = np.concatenate((leading, at[leading.size :] + added))
+            elif larger > size and (size, larger) == flat:
+                at = at // d * self.n_features + at % d
+            places.append(at)
+        grown = array.copy()
+        grown[np.ix_(*places)] = old
+        return grown
+
+    def feature_places(self, n_features: int) -> tuple[NDArray[np.int64], int]:
+        """Return where the entries of an axis for the features are in a learner with `n_features` features.
+
+        The second result is the number of entries that are added to such an axis.
+        """
+        return np.arange(self.n_features), n_features - self.n_features
+
     def weights(self) -> FloatArray:
         """See `Learner.weights`. If the learner appends a constant to x, the constant's weight is omitted."""
         if not self.is_linear:
@@ -488,6 +540,7 @@ MARGIN = Parameter(
     "feedback",
     "scores used for an update with a late bit: those of the current model, or those from the time of the decision",
     choices=("feedback", "decision"),
+    can_change=True,
 )
 """If bits arrive without delay, both values give identical results. Kernels receive `at_feedback`, which is True for
 `feedback`."""
@@ -501,9 +554,17 @@ DRIFT = Parameter(
 )
 
 INVERSE_GAP = (
-    Parameter("scale", 300.0, "rate at which exploration decreases: γ = scale √n", low=0.0, high=1e9),
-    Parameter("step", 2.0, "AdaGrad step size", low=0.0, high=1e6),
-    Parameter("others", 0.3, "weight of a bit's evidence about the other classes", low=0.0, high=1.0, any_right=0.0),
+    Parameter("scale", 300.0, "rate at which exploration decreases: γ = scale √n", low=0.0, high=1e9, can_change=True),
+    Parameter("step", 2.0, "AdaGrad step size", low=0.0, high=1e6, can_change=True),
+    Parameter(
+        "others",
+        0.3,
+        "weight of a bit's evidence about the other classes",
+        low=0.0,
+        high=1.0,
+        any_right=0.0,
+        can_change=True,
+    ),
     Parameter("bias", 0.1, "constant entry appended to x after x is scaled to unit norm", low=0.0, high=1e9),
 )
 """Parameters for learners that use inverse-gap weighting. n is defined in each learner's docstring."""

@@ -5,7 +5,7 @@ variables, names in the TOML file and in the journal, checks of compatibility an
 field.
 """
 
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -75,11 +75,22 @@ class Setting(NamedTuple):
     )
 
 
+class Change(Enum):
+    """How a setting's change carries over in a running pipeline; see `stream.task.carry`."""
+
+    REFUSED = auto()  # cannot change, for the reason in `Stored`
+    FREE = auto()  # neither the model nor a pending decision depends on it
+    MIXED = auto()  # the model is kept, and each pending decision keeps its propensity
+    GROWN = auto()  # the model grows; new classes and features are as in a new model
+    MEMBERS = auto()  # learners are kept by name; new learners are untrained
+
+
 class Stored(NamedTuple):
     """How a task stores a setting."""
 
     shapes_model: bool = False  # whether a learner's state depends on it, so that it is stored with an exported model
-    can_change: bool = False  # whether it can change in a running pipeline; `onebit change` then accepts it
+    change: Change = Change.REFUSED
+    reason: str = ""  # why it cannot change
 
 
 class Group(BaseModel, frozen=True):

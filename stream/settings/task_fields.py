@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stream.settings.model import LEARN, PIPELINE, Program, Setting, Stored
+from stream.settings.model import LEARN, PIPELINE, Change, Program, Setting, Stored
 from stream.settings.values import Duration, OptionalDuration, Probability
 from stream.wire.named_features import Scaling
 
@@ -26,7 +26,10 @@ class DataFields:
     """The seed, and the scale of features."""
 
     seed: Annotated[
-        int, Field(ge=0, lt=2**63), Setting(PIPELINE, "Seed for all random draws and for synthetic data"), Stored()
+        int,
+        Field(ge=0, lt=2**63),
+        Setting(PIPELINE, "Seed for all random draws and for synthetic data"),
+        Stored(reason="all random draws depend on it, including the draws for pending decisions"),
     ] = 0
     scale: Annotated[
         Scaling,
@@ -35,7 +38,7 @@ class DataFields:
             "Scaling of numeric features: none, or standard (mean 0 and standard deviation 1 over the file or log, or "
             "over the contexts so far)",
         ),
-        Stored(shapes_model=True),
+        Stored(shapes_model=True, reason="the model has learned from features in the earlier scale"),
     ] = "none"
 
 
@@ -50,12 +53,12 @@ class LearnerFields:
             "Actions to play in a replay of a log: the learner's actions (own), the logged actions (logged), or the "
             "learner's actions, skipping events with a different logged action (match)",
         ),
-        Stored(),
+        Stored(reason="pending decisions were made in the earlier mode"),
     ] = "own"
     reward: Annotated[
         Reward,
         Setting(LEARN, "Number of correct classes per context: exactly one, or any number, as for clicks"),
-        Stored(),
+        Stored(reason="the model has learned from bits with the earlier meaning"),
     ] = "exclusive"
     propensity_min: Annotated[
         float,
@@ -66,7 +69,7 @@ class LearnerFields:
             "smallest propensity in the log, or 0 for a uniform log",
             "P",
         ),
-        Stored(),
+        Stored(reason="the model has learned with the earlier minimum"),
     ] = 0.0
     floor: Annotated[
         Probability,
@@ -75,14 +78,14 @@ class LearnerFields:
             "Probability of playing a uniformly random class, so that other policies can be evaluated",
             "P",
         ),
-        Stored(),
+        Stored(change=Change.MIXED),
     ] = 0.0
     holdout: Annotated[
         Probability,
         Setting(
             LEARN, "Fraction of the decisions that --holdout-policy makes instead of the learner, for comparison", "P"
         ),
-        Stored(),
+        Stored(change=Change.MIXED),
     ] = 0.0
 
 
@@ -93,12 +96,12 @@ class ExpiryFields:
     on_expiry: Annotated[
         OnExpiry,
         Setting(LEARN, "Ignore an expired decision, or learn from it with a reward of 0"),
-        Stored(can_change=True),
+        Stored(change=Change.FREE),
     ] = "drop"
     late: Annotated[
         LatePolicy,
         Setting(LEARN, "Ignore feedback after the window, or revert the reward of 0 assumed by --on-expiry negative"),
-        Stored(can_change=True),
+        Stored(change=Change.FREE),
     ] = "ignore"
 
 
@@ -109,38 +112,38 @@ class JoinSettings:
     window_ms: Annotated[
         Duration,
         Setting(LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires"),
-        Stored(can_change=True),
+        Stored(change=Change.FREE),
     ] = 300_000
     activation_window_ms: Annotated[
         OptionalDuration,
         Setting(LEARN, "Time to wait for a deferred decision to be shown", unset="the window"),
-        Stored(can_change=True),
+        Stored(change=Change.FREE),
     ] = None
     orphan_window_ms: Annotated[
-        Duration, Setting(LEARN, "Time to keep feedback that arrives before its context"), Stored(can_change=True)
+        Duration, Setting(LEARN, "Time to keep feedback that arrives before its context"), Stored(change=Change.FREE)
     ] = 300_000
     retain_ms: Annotated[
         Duration,
         Setting(LEARN, "Time to remember settled ids, to detect duplicates and late feedback"),
-        Stored(can_change=True),
+        Stored(change=Change.FREE),
     ] = 3_600_000
     pending_max: Annotated[
         int,
         Field(ge=1),
         Setting(LEARN, "Limit on pending and deferred decisions; the oldest is settled first"),
-        Stored(can_change=True),
+        Stored(change=Change.FREE),
     ] = 150_000
     orphans_max: Annotated[
         int,
         Field(ge=1),
         Setting(LEARN, "Limit on feedback without a context; the oldest is dropped first"),
-        Stored(can_change=True),
+        Stored(change=Change.FREE),
     ] = 50_000
     retained_max: Annotated[
         int,
         Field(ge=1),
         Setting(LEARN, "Limit on remembered settled ids; the oldest is removed first"),
-        Stored(can_change=True),
+        Stored(change=Change.FREE),
     ] = 1_000_000
 
     @property

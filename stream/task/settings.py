@@ -13,7 +13,7 @@ from stream.learners.wrappers.challenge import SOUND, Challenge
 from stream.learners.wrappers.mixture import Mixture
 from stream.learners.wrappers.running_scale import RunningScale
 from stream.parsing import shown
-from stream.settings.model import Stored
+from stream.settings.model import Change, Stored
 from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields
 from stream.task.frozen import MODEL, Frozen
 from stream.task.placement import count_misplaced
@@ -69,19 +69,35 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     The inherited fields are the settings that a user gives in the same form: see `stream.settings.task_fields`.
     """
 
-    learner: Annotated[str, Stored(shapes_model=True)]
-    n_classes: Annotated[int, Stored(shapes_model=True)]
-    n_features: Annotated[int, Stored(shapes_model=True)]
+    learner: Annotated[str, Stored(shapes_model=True, change=Change.MEMBERS)]
+    n_classes: Annotated[int, Stored(shapes_model=True, change=Change.GROWN)]
+    n_features: Annotated[int, Stored(shapes_model=True, change=Change.GROWN)]
     parameters: dict[str, Any] = field(default_factory=dict)  # the parameters that the user set, or all parameters
     join: JoinSettings = field(default_factory=JoinSettings)
-    features: Mapping[str, Any] | None = None  # the encoder for named features, as written by `to_plain`
-    class_names: tuple[str, ...] | None = None  # class names; None if the classes have no names
-    model: Sharing = "own"  # a model per task, or one shared by all tasks
-    dated_by: DatedBy = "tick"  # source of decision times; "context" is for virtual time
-    holdout_policy: str = UNIFORM  # the holdout's fixed policy; see `make_holdout_policy`
-    challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
-    open_classes: Annotated[bool, Stored(shapes_model=True)] = False  # contexts name their classes, up to n_classes
-    champion: Annotated[str | None, Stored(can_change=True)] = None  # the member that decides; None means `learner`
+    features: Annotated[  # the encoder for named features, as written by `to_plain`
+        Mapping[str, Any] | None, Stored(change=Change.GROWN)
+    ] = None
+    class_names: Annotated[  # class names; None if the classes have no names
+        tuple[str, ...] | None, Stored(change=Change.GROWN)
+    ] = None
+    model: Annotated[  # a model per task, or one shared by all tasks
+        Sharing, Stored(reason="the tasks' models are different, and a shared model is stored in a different topic")
+    ] = "own"
+    dated_by: Annotated[  # source of decision times; "context" is for virtual time
+        DatedBy, Stored(reason="pending decisions have times from the earlier source")
+    ] = "tick"
+    holdout_policy: Annotated[  # the holdout's fixed policy; see `make_holdout_policy`
+        str, Stored(change=Change.MIXED)
+    ] = UNIFORM
+    challengers: Annotated[  # parameters by name; see `learner_of`
+        Mapping[str, Mapping[str, Any]], Stored(change=Change.MEMBERS)
+    ] = field(default_factory=dict)
+    open_classes: Annotated[  # contexts name their classes, up to n_classes
+        bool, Stored(shapes_model=True, reason="the existing classes have indices in the earlier order")
+    ] = False
+    champion: Annotated[  # the learner that decides; None means `learner`
+        str | None, Stored(change=Change.MEMBERS)
+    ] = None
 
     def resolved(self) -> "TaskSettings":
         """Return these settings with all of the learners' parameters and, with challengers, with a champion.
@@ -127,12 +143,11 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             PolicyError: the learner does not support a policy.
             ParameterError: the learner or a parameter is unknown.
         """
-        whole = self.resolved()
         self._check_challengers()
         fixed = self.make_holdout_policy() if self.holdout else None
-        learner = self._make_wrapped(self.learner, whole.parameters, fixed)
+        learner = self._make_wrapped(self.learner, fixed)
         for name in self.members[1:]:
-            challenger = self._make_wrapped(learner_of(name), whole.challengers[name], fixed)
+            challenger = self._make_wrapped(name, fixed)
             learner = Challenge(with_kernels(learner, "challenger"), with_kernels(challenger, "challenger"))
         if self.champion is not None:
             learner.promote(self.decides)
@@ -161,9 +176,18 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
 
-    def _make_wrapped(self, name: str, parameters: Mapping[str, Any], fixed: int | KernelLearner | None) -> Learner:
+    def make_member(self, name: str) -> Learner:
+        """Create the champion or a challenger alone, by name. For the champion, the name is `learner`."""
+        return self._make_wrapped(name, self.make_holdout_policy() if self.holdout else None)
+
+    def parameters_of(self, name: str) -> Mapping[str, Any]:
+        """Return the parameters of the champion or a challenger, by name."""
+        return self.parameters if name == self.learner else self.challengers[name]
+
+    def _make_wrapped(self, name: str, fixed: int | KernelLearner | None) -> Learner:
         """Create a learner with the scale, floor and holdout settings, and check that it supports the policies."""
-        learner = create(name, self.n_classes, self.n_features, **parameters)
+        parameters = self.resolved().parameters_of(name)
+        learner = create(learner_of(name), self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
         if self.scale == "standard":
             learner = RunningScale(with_kernels(learner, "scale standard"))

@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from stream.errors import OnebitError
-from stream.settings.model import Stored
+from stream.settings.model import Change, Stored
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
 
@@ -39,11 +39,8 @@ MODEL_SETTINGS = tuple(name for name, stored in STORED.items() if stored.shapes_
 NAMES = ("class_names", "features")
 """The settings that name a model's classes and features. An imported model is stored with those that it has."""
 
-CHANGEABLE = frozenset(name for name, stored in STORED.items() if stored.can_change)
-"""The settings that can change in a running pipeline: windows, limits and policies.
-
-The model depends on all other settings. It could not be reproduced if one of those settings changed.
-"""
+CHANGEABLE = frozenset(name for name, stored in STORED.items() if stored.change is Change.FREE)
+"""The settings that can change without a change of the model or the pending decisions: windows, limits and policies."""
 
 
 def stored_settings(settings: TaskSettings) -> dict[str, Any]:

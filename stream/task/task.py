@@ -430,7 +430,7 @@ class Task:
             reward, label = feedback.reward, feedback.label
             decided_ms = pending.time.ms  # None if the feedback was appended before the step's tick
             delay_ms = 0 if decided_ms is None else max(0, record.append_ms - decided_ms)
-        if reward is not None:
+        if reward is not None and decision.can_teach:
             learned = decision if self._log is None else self._floored(decision)
             drift = self.model.settle(pending.x, learned, reward, self._update_draw(event_id), label)
         arm = self.settings.arm_of(self._draw_action(event_id)) if self.settings.holdout else None
@@ -443,7 +443,9 @@ class Task:
     def _correct(self, late: Late) -> None:
         """Replace a learned or assumed reward with a later reward, if the learner can reverse the first update."""
         feedback, (_, learned, _, pending) = late
-        if pending is not None and learned is not None and learned in self.learner.reversible_rewards:
+        if pending is None or not pending.decision.can_teach:
+            return
+        if learned is not None and learned in self.learner.reversible_rewards:
             v = self._update_draw(feedback.id)  # the same draw as in the first update
             self.model.correct(pending.x, self._floored(pending.decision), learned, feedback.reward, v)
 

@@ -113,14 +113,26 @@ NOT_ELIGIBLE = -1e305
 """The score of a class that was not eligible. All other scores are larger; see `stream.learners.kernels.SCORE_MAX`."""
 
 
+NO_CLASS = -1
+
+
 class Decision(NamedTuple):
     """A learner's decision for a context, with all values that a later update needs."""
 
     action: int  # the class that was played, drawn from p
-    greedy: int  # the class with the highest score
+    greedy: int  # the class with the highest score; NO_CLASS if no learner can learn from the decision
     propensity: float  # p[action], the probability with which it was played; NaN if the log has no propensities
     scores: FloatArray  # float64[K]; `NOT_ELIGIBLE` for classes that were not eligible
     logged: FloatArray = NOTHING_LOGGED  # float64[L], other numbers that the learner stores; empty for most learners
+
+    @property
+    def can_teach(self) -> bool:
+        """Whether a learner can learn from the decision's bit.
+
+        It cannot if the decision was made before the first of the pipeline's learners was added; see
+        `stream.task.carry`.
+        """
+        return self.greedy != NO_CLASS
 
     @property
     def known_propensity(self) -> float | None:

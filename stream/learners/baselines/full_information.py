@@ -101,6 +101,7 @@ class Perceptron(KernelLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
     from_logs: FromLogs = FromLogs.LABEL
+    grows: bool = True
     needs_label: ClassVar[bool] = True
     kernels = Kernels(predict_greedy, update_perceptron)
 
@@ -179,6 +180,7 @@ class SecondOrderPerceptron(KernelLearner):
         MARGIN,
     )
     from_logs: FromLogs = FromLogs.LABEL
+    grows: bool = True
     needs_label: ClassVar[bool] = True
     kernels = Kernels(predict_greedy, update_second_order)
 
@@ -263,8 +265,12 @@ class Arow(KernelLearner):
     best_for: ClassVar[str] = "comparing one-bit feedback with true labels, on data with label noise"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
     supports_eligible: ClassVar[bool] = True
-    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9, can_change=True),
+        MARGIN,
+    )
     from_logs: FromLogs = FromLogs.LABEL
+    grows: bool = True
     needs_label: ClassVar[bool] = True
     kernels = Kernels(predict_greedy, update_arow)
 

@@ -109,10 +109,12 @@ class Banditron(KernelLearner):
             "share of uniform exploration; use 0.005 to 0.015 for a stream of 10⁶ events",
             low=0.0,
             high=1.0,
+            can_change=True,
         ),
         MARGIN,
     )
     from_logs: FromLogs = FromLogs.PROPENSITY
+    grows: bool = True
     retractable: bool = True
     kernels = Kernels(predict, update, retract=retract)
 

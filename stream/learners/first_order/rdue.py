@@ -108,10 +108,11 @@ class Rdue(KernelLearner):
     summary: ClassVar[str] = "gradient steps on the logistic loss; randomized decoding chooses the class"
     paper: ClassVar[str] = "Shibukawa, Tsuchiya, Sakaue, Yamanishi 2025, Alg. 1, 2, 4"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("q", 0.1, "share of rounds with uniform exploration", low=0.0, high=1.0),
+        Parameter("q", 0.1, "share of rounds with uniform exploration", low=0.0, high=1.0, can_change=True),
         Parameter("diameter", 10.0, "diameter of the set of weights; steps are proportional to it", low=0.0, high=1e6),
     )
     from_logs: FromLogs = FromLogs.PROPENSITY
+    grows: bool = True
     kernels = Kernels(predict, update)
 
     def __init__(self, n_classes: int, n_features: int, q: float, diameter: float) -> None:

@@ -166,6 +166,7 @@ class IgwLogistic(KernelLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (*INVERSE_GAP, DRIFT)
     from_logs: FromLogs = FromLogs.NOTHING
+    grows: bool = True
     one_right_class: bool = False
     observed: Mapping[str, Extent] = {"rounds": Extent.WHOLE}
     instead: ClassVar[str] = "banditron, whose state is half as large, or fewer features"

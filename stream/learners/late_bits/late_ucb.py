@@ -226,8 +226,8 @@ class LateUcb(KernelLearner):
             low=0.0,
             high=1e9,
         ),
-        Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
-        Parameter("shortlist", 4, "number of classes whose bounds are computed", low=1, high=1e9),
+        Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9, can_change=True),
+        Parameter("shortlist", 4, "number of classes whose bounds are computed", low=1, high=1e9, can_change=True),
         Parameter("bias", 0.3, "constant entry appended to x after x is scaled to unit norm", low=0.0, high=1e9),
         Parameter(
             "expand",
@@ -251,7 +251,8 @@ class LateUcb(KernelLearner):
         "bandwidth": Extent.WHOLE,
     }  # W changes only if the model has changed since the decision
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
-    greedy_parts = ("W", "Y", "bandwidth")
+    grows: bool = True
+    greedy_parts = ("W", "Y", "bandwidth", "phases")
 
     def __init__(
         self,
@@ -298,7 +299,7 @@ class LateUcb(KernelLearner):
         inverses[:, :, np.arange(size), np.arange(size)] = 1.0 / lam
         self.fingerprint = 0
         if project or m:
-            random = model.G, model.waves.omega, model.waves.phases
+            random = model.G, model.waves.omega
             self.fingerprint = zlib.crc32(b"".join(part.tobytes() for part in random))
         arrays: dict[str, NDArray[Any]] = {
             "W": model.weights[:, :K].T,
@@ -317,13 +318,17 @@ class LateUcb(KernelLearner):
                 "pending_settled": model.pending[SETTLED],
                 "sample": model.waves.sample,
                 "bandwidth": model.waves.bandwidth,
+                "phases": model.waves.phases,
             }
         else:
             self.observed = {name: extent for name, extent in self.observed.items() if extent is not Extent.WHOLE}
         super().__init__(n_classes, n_features, arrays, model)
 
     def state(self) -> State:
-        """Return a copy of the state. A checksum replaces the random matrices, which depend only on the parameters."""
+        """Return a copy of the state. A checksum replaces the random matrices, which depend only on the parameters.
+
+        The state contains the random features' phases, because they also depend on the number of features at the start.
+        """
         return {**super().state(), "fingerprint": self.fingerprint} if self.fingerprint else super().state()
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -338,6 +343,15 @@ class LateUcb(KernelLearner):
                 f"{state.get('fingerprint')}; use the numpy version that was used to store the state"
             )
         super().load(state)
+
+    def feature_places(self, n_features: int) -> tuple[NDArray[np.int64], int]:
+        """See `KernelLearner.feature_places`. With `expand`=quadratic, the products follow the features."""
+        if self.model.kind != QUADRATIC:
+            return super().feature_places(n_features)
+        d = self.n_features
+        i, j = np.triu_indices(d)
+        places = np.concatenate((np.arange(d), n_features + i * n_features - i * (i - 1) // 2 + j - i))
+        return places, features_of(n_features, "quadratic", 0, 0) - places.size
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -245,13 +245,14 @@ class StackIgw(KernelLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *INVERSE_GAP,
-        Parameter("bonus", 2.5, "bonus for classes with few right answers", low=0.0, high=1e6),
+        Parameter("bonus", 2.5, "bonus for classes with few right answers", low=0.0, high=1e6, can_change=True),
         Parameter(
             "vectors", 64, "number of dimensions of the feature vectors; 0 means no vectors", choices=("0", "32", "64")
         ),
         DRIFT,
     )
     from_logs: FromLogs = FromLogs.NOTHING
+    grows: bool = True
     one_right_class: bool = False
     observed: Mapping[str, Extent] = {
         **dict.fromkeys(("M", "df", "df_log"), Extent.FEATURES),

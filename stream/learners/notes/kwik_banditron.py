@@ -158,10 +158,17 @@ class KwikBanditron(KernelLearner):
     best_for: ClassVar[str] = "simulations with a known comparator"
     paper: ClassVar[str] = "Notes, Alg. 6"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("epsilon", 0.0, "exploration threshold for the norm of x in M⁻¹; 0 selects Lemma 13", low=0.0),
+        Parameter(
+            "epsilon",
+            0.0,
+            "exploration threshold for the norm of x in M⁻¹; 0 selects Lemma 13",
+            low=0.0,
+            can_change=True,
+        ),
         Parameter("radius", 2.0, "D, bound on the norm of each row", low=2.0, high=1e6),
         MatrixParameter("comparator", "", "W*, a matrix that separates the data with margin 1; simulations only"),
     )
+    grows: bool = True
     kernels = Kernels(predict, update)
 
     def __init__(self, n_classes: int, n_features: int, epsilon: float, radius: float, comparator: str) -> None:

@@ -142,9 +142,18 @@ class OneSidedBanditron(KernelLearner):
     summary: ClassVar[str] = "decreases the scores of wrong actions and projects W; never explores"
     paper: ClassVar[str] = "Notes, Alg. 4"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("eta", 0.1, "step size; the mistake bound uses Δ/sup‖x‖²", low=0.0, low_open=True, high=1e6),
+        Parameter(
+            "eta",
+            0.1,
+            "step size; the mistake bound uses Δ/sup‖x‖²",
+            low=0.0,
+            low_open=True,
+            high=1e6,
+            can_change=True,
+        ),
         Parameter("radius", 1.0, "bound on the norm of each row", low=0.0, low_open=True, high=1e6),
     )
+    grows: bool = True
     kernels = Kernels(predict, update)
 
     def __init__(self, n_classes: int, n_features: int, eta: float, radius: float) -> None:

@@ -139,6 +139,7 @@ class OvaPerceptron(KernelLearner):
     summary: ClassVar[str] = "one perceptron per class; guesses if no class claims x"
     paper: ClassVar[str] = "Notes, Alg. 3"
     retractable: bool = True
+    grows: bool = True
     kernels = Kernels(predict_linear, update_linear, retract=retract_linear)
 
     def __init__(self, n_classes: int, n_features: int) -> None:
@@ -252,6 +253,7 @@ class OvaKernelPerceptron(KernelLearner):
             high=1_000_000,
         ),
     )
+    grows: bool = True
     kernels = Kernels(predict_kernelised, update_kernelised)
 
     def __init__(

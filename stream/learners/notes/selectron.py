@@ -279,7 +279,7 @@ class Selectron(KernelLearner):
     summary: ClassVar[str] = "explores if x is unfamiliar; fits W to right answers"
     paper: ClassVar[str] = "Notes, Alg. 5"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("epsilon", 1.0, "exploration threshold for the norm of x in M⁻¹", low=0.0),
+        Parameter("epsilon", 1.0, "exploration threshold for the norm of x in M⁻¹", low=0.0, can_change=True),
         Parameter("eta", 1.0, "inverse regularisation", low=1e-9, high=1e9),
         Parameter("loss", "quadratic", "the label model: (13) or (15)", choices=("quadratic", "logistic")),
         Parameter("alpha", 1.0, "spread of the scores, for the quadratic loss", low=-1.0, high=1.0, low_open=True),
@@ -289,6 +289,7 @@ class Selectron(KernelLearner):
         ),
     )
     retractable: bool = True
+    grows: bool = True
     kernels = Kernels(predict, update_quadratic, retract=retract_quadratic)
 
     def __init__(
@@ -304,6 +305,7 @@ class Selectron(KernelLearner):
         support_max: int,
     ) -> None:
         self.retractable = loss == "quadratic"  # a logistic fit cannot be reversed
+        self.grows = loss == "quadratic"  # the memory for stored examples depends on the number of features
         W = np.zeros((n_classes, n_features))
         if loss == "quadratic":
             inverses = np.array([np.eye(n_features), eta * np.eye(n_features)])

@@ -371,7 +371,7 @@ class Exp4(Sampled):
     paper: ClassVar[str] = "Notes, Alg. 9"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "share of uniform exploration", low=0.0, high=1.0),
-        Parameter("alpha", 0.1, "rate of the exponential weights", low=0.0, high=1e6),
+        Parameter("alpha", 0.1, "rate of the exponential weights", low=0.0, high=1e6, can_change=True),
         *Sampled.common,
     )
     kernels = Kernels(predict_exp4, update_exp4)

@@ -107,13 +107,22 @@ class Confidit(KernelLearner):
         Parameter("confidence", "constant", "formula for the bounds: (11), (9) or (10)", choices=CONFIDENCES),
         Parameter("covariance", "full", "covariance of each class: full matrix or diagonal", choices=("full", "diag")),
         Parameter("alpha", 1.0, "spread of the scores in the label model", low=-1.0, high=1.0, low_open=True),
-        Parameter("eta", 1.0, "squared width of the constant bounds", low=0.0),
-        Parameter("u_norm_sq", 1.0, "bound on the comparator's squared norm", low=0.0),
-        Parameter("delta", 0.05, "failure probability of the theoretical bounds", low=0.0, high=1.0, low_open=True),
+        Parameter("eta", 1.0, "squared width of the constant bounds", low=0.0, can_change=True),
+        Parameter("u_norm_sq", 1.0, "bound on the comparator's squared norm", low=0.0, can_change=True),
+        Parameter(
+            "delta",
+            0.05,
+            "failure probability of the theoretical bounds",
+            low=0.0,
+            high=1.0,
+            low_open=True,
+            can_change=True,
+        ),
         Parameter("approx_error", 1.0, "factor q in q_t = q t^power, for the modified bounds", low=0.0),
         Parameter("approx_error_power", -0.5, "exponent in q_t = q t^power"),
     )
     from_logs: FromLogs = FromLogs.NOTHING
+    grows: bool = True
     one_right_class: bool = False
     randomised_update: ClassVar[bool] = True
     retractable: bool = True

@@ -224,7 +224,7 @@ class ConfiditKernel(KernelLearner):
         Parameter("kernel", "rbf", "k(x, x')", choices=SIMILARITIES),
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
         Parameter("width", 0.5, "width of the rbf kernel, for x scaled to unit norm", low=1e-9, high=1e9),
-        Parameter("eta", 1.0, "squared width of the bounds", low=0.0),
+        Parameter("eta", 1.0, "squared width of the bounds", low=0.0, can_change=True),
         Parameter("alpha", 1.0, "spread of the scores in the label model", low=-1.0, high=1.0, low_open=True),
         Parameter(
             "support_max",
@@ -235,6 +235,7 @@ class ConfiditKernel(KernelLearner):
         ),
     )
     from_logs: FromLogs = FromLogs.NOTHING
+    grows: bool = True
     one_right_class: bool = False
     randomised_update: ClassVar[bool] = True
     kernels = Kernels(predict, update)

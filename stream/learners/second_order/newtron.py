@@ -28,6 +28,7 @@ PARAMETERS = (
         "share of uniform exploration; use 0.005 to 0.015 for a stream of 10⁶ events",
         low=0.0,
         high=1.0,
+        can_change=True,
     ),
     Parameter("alpha", 10.0, "sharpness of the softmax", low=0.0, high=1e6, low_open=True),
     Parameter("beta", 0.01, "weight of the second-order term", low=0.0, high=1e6),
@@ -79,6 +80,7 @@ class PNewtron(KernelLearner):
     paper: ClassVar[str] = "Hazan, Kale 2011, sect. 4"
     parameters: ClassVar[tuple[Parameter, ...]] = PARAMETERS
     from_logs: FromLogs = FromLogs.PROPENSITY
+    grows: bool = True
     retractable: bool = True
     kernels = Kernels(predict_diagonal, update_diagonal, retract=retract_diagonal)
 
@@ -145,6 +147,7 @@ class Newtron(KernelLearner):
     paper: ClassVar[str] = "Hazan, Kale 2011, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = PARAMETERS
     from_logs: FromLogs = FromLogs.PROPENSITY
+    grows: bool = True
     retractable: bool = True
     instead: ClassVar[str] = "pnewtron, whose state is diagonal"
     kernels = Kernels(predict_full, update_full, retract=retract_full)

@@ -24,6 +24,7 @@ GAMMA = Parameter(
     "share of uniform exploration; use 0.005 to 0.015 for a stream of 10⁶ events",
     low=0.0,
     high=1.0,
+    can_change=True,
 )
 A_START = Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, high=1e9)
 
@@ -96,6 +97,7 @@ class SobaDiag(SobaLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA, A_START, MARGIN)
     from_logs: FromLogs = FromLogs.PROPENSITY
+    grows: bool = True
     kernels = Kernels(predict, update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float, margin: str) -> None:
@@ -203,6 +205,7 @@ class Soba(SobaLearner):
         ),
     )
     from_logs: FromLogs = FromLogs.PROPENSITY
+    grows: bool = True
     instead: ClassVar[str] = "soba-diag, whose state is diagonal"
     kernels = Kernels(predict, update_full)
 
@@ -256,6 +259,7 @@ class SobaAdaptive(SobaLearner):
         MARGIN,
     )
     from_logs: FromLogs = FromLogs.PROPENSITY
+    grows: bool = True
     observed: Mapping[str, Extent] = {"sums": Extent.WHOLE}
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
 

@@ -1,6 +1,6 @@
 """A challenger is a second learner that learns from the champion's decisions. Once promoted, it makes decisions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,9 +22,13 @@ from stream.learners.kernels import Decided, Event, subroutine
 from stream.learners.wrappers.wrapper import Wrapper, rewrapped
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
 
-OTHER, OTHER_GREEDY, IS_CHALLENGER = -3, -2, -1
-"""Indices of the last three logged values: the class and the greedy class of the learner that did not decide, and 1 if
-the challenger decided, otherwise 0."""
+OTHER, OTHER_GREEDY, ORIGIN = -3, -2, -1
+"""Indices of the last three logged values: the class and the greedy class of the learner that did not decide, and the
+decision's origin."""
+
+BY_CHAMPION, BY_CHALLENGER, BEFORE, SETTLED_BEFORE = 0.0, 1.0, 2.0, 3.0
+"""Origins of a decision: the champion or the challenger decided; or the champion decided before the challenger was
+added, and the decision was then pending or already settled."""
 
 SOUND = frozenset((FromLogs.NOTHING, FromLogs.PROPENSITY))
 """The `from_logs` values of learners that can learn from another learner's decisions without labels."""
@@ -41,6 +45,51 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
 from the champion."""
 
 T = TypeVar("T")
+
+
+class Part(NamedTuple):
+    """One learner's part of a decision."""
+
+    action: int  # the class that the learner chose
+    greedy: int
+    row: FloatArray  # [K + L], the learner's scores and logged values
+    origin: float = BY_CHAMPION  # `BEFORE` or `SETTLED_BEFORE` if the learner was added after the decision
+
+
+def parts_of(decision: Decision, widths: Sequence[int]) -> tuple[int, list[Part]]:
+    """Return the index of the learner that decided, and each learner's part of the decision.
+
+    Args:
+        decision: A decision of a single learner or a `Challenge`.
+        widths: K + L for each learner.
+    """
+    action, greedy, row = decision.action, decision.greedy, np.concatenate((decision.scores, decision.logged))
+    decided, parts = 0, []
+    for number in range(len(widths) - 1, 0, -1):
+        other, other_greedy, origin = int(row[OTHER]), int(row[OTHER_GREEDY]), float(row[ORIGIN])
+        if origin == BY_CHALLENGER:
+            decided = decided or number
+            parts.append(Part(action, greedy, row[: widths[number]]))
+            action, greedy, row = other, other_greedy, row[widths[number] : OTHER]
+        else:
+            first = row.size - 3 - widths[number]
+            parts.append(Part(other, other_greedy, row[first:OTHER], origin))
+            row = row[:first]
+    return decided, [Part(action, greedy, row), *reversed(parts)]
+
+
+def decision_of(action: int, propensity: float, n_classes: int, decided: int, parts: Sequence[Part]) -> Decision:
+    """Return a decision from its learners' parts; the inverse of `parts_of`."""
+    own, greedy, row, _ = parts[0]
+    for number, part in enumerate(parts[1:], start=1):
+        if number == decided:
+            row = np.concatenate((part.row, row, (own, greedy, BY_CHALLENGER)))
+            own, greedy = part.action, part.greedy
+        else:
+            row = np.concatenate((row, part.row, (part.action, part.greedy, part.origin)))
+    return Decision(
+        action, greedy, propensity, row[:n_classes], row[n_classes:] if row.size > n_classes else NOTHING_LOGGED
+    )
 
 
 class Model(NamedTuple):
@@ -70,8 +119,12 @@ class Challenge(Wrapper):
     that decided.
 
     A decision's logged values are, in order: the deciding learner's values; the other learner's scores and values; a′;
-    the other learner's greedy class; and 1 if the challenger decided, or 0 otherwise. Several challengers are nested:
+    the other learner's greedy class; and the decision's origin, which is 1 if the challenger decided. Several challengers are nested:
     `Challenge(Challenge(champion, first), second)`.
+
+    A decision that was pending when the challenger was added (`BEFORE`) contains the values that an untrained
+    challenger logs. The challenger observes the decision immediately before it learns from the bit. From a decision
+    that was already settled (`SETTLED_BEFORE`), the challenger learns nothing, and it reverses nothing.
 
     >>> from stream.learners import create
     >>> pair = Challenge(create("igw-logistic", 4, 2), create("late-ucb", 4, 2))
@@ -141,7 +194,8 @@ class Challenge(Wrapper):
         """See `Learner.choices`. Each learner that did not decide chose its class with a separate draw."""
         first, second = self._rows(decision)
         number, before = self.inner.choices(first)
-        return self.members - 1 if decision.logged[IS_CHALLENGER] else number, (*before, second.action)
+        is_challenger = decision.logged[ORIGIN] == BY_CHALLENGER
+        return self.members - 1 if is_challenger else number, (*before, second.action)
 
     def _prefixed(self, named: Mapping[str, T]) -> dict[str, T]:
         return {f"{self._prefix}{name}": value for name, value in named.items()}
@@ -149,7 +203,7 @@ class Challenge(Wrapper):
     def _rows(self, decision: Decision) -> tuple[Decision, Decision]:
         """Return the champion's and the challenger's decisions, each with that learner's action."""
         _, greedy, propensity, row = self._kernel_arguments(decision)
-        is_challenger = int(row[IS_CHALLENGER])
+        is_challenger = bool(row[ORIGIN] == BY_CHALLENGER)
         width = self._widths[is_challenger]
         decided = self._decision(decision.action, greedy, propensity, row[:width])
         other = self._decision(int(row[OTHER]), int(row[OTHER_GREEDY]), propensity, row[width:OTHER])
@@ -171,13 +225,17 @@ class Challenge(Wrapper):
 
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
         """See `Learner.observe_early`."""
-        for learner, own in zip((self.inner, self.challenger), self._learned(decision), strict=True):
-            learner.observe_early(x, own)
+        first, second = self._learned(decision)
+        self.inner.observe_early(x, first)
+        if decision.logged[ORIGIN] <= BY_CHALLENGER:
+            self.challenger.observe_early(x, second)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
         """See `KernelLearner.observed_parts`."""
         first, second = self._learned(decision)
         yield from self.inner.observed_parts(x, first)
+        if decision.logged[ORIGIN] > BY_CHALLENGER:
+            return
         for name, part in self.challenger.observed_parts(x, second):
             yield f"{self._prefix}{name}", part
 
@@ -187,6 +245,8 @@ class Challenge(Wrapper):
         """See `Learner.retract`."""
         first, second = self._learned(decision)
         changed = self.inner.retract(x, first, assumed_reward, reward, v)
+        if decision.logged[ORIGIN] == SETTLED_BEFORE:
+            return changed
         return self.challenger.retract(x, second, assumed_reward, reward, v) or changed
 
     @property
@@ -252,7 +312,7 @@ def _predict(event: Event, model: Model) -> tuple[int, int, float]:
             log(Decided(x, action, other_greedy, p, beside, -1, 0.0, -1), model.inner)  # type: ignore[name-defined] # noqa: F821
     scores[OTHER] = other
     scores[OTHER_GREEDY] = other_greedy
-    scores[IS_CHALLENGER] = model.flag[0]
+    scores[ORIGIN] = model.flag[0]
     return action, greedy, p
 
 
@@ -260,8 +320,9 @@ def _predict(event: Event, model: Model) -> tuple[int, int, float]:
 def _learned_by(is_challenger: bool, event: Decided, model: Model) -> Decided:
     """Return the event as the champion or the challenger receives it."""
     scores, greedy = event.scores, event.greedy
-    decided = (scores[IS_CHALLENGER] != 0.0) == is_challenger
-    first = model.other_width if scores[IS_CHALLENGER] != 0.0 else model.width
+    by_challenger = scores[ORIGIN] == BY_CHALLENGER
+    decided = by_challenger == is_challenger
+    first = model.other_width if by_challenger else model.width
     own = scores[:first] if decided else scores[first:OTHER]
     if not decided:
         greedy = int(scores[OTHER_GREEDY])
@@ -270,11 +331,17 @@ def _learned_by(is_challenger: bool, event: Decided, model: Model) -> Decided:
 
 def _observe(event: Decided, model: Model) -> None:
     observe(_learned_by(False, event, model), model.inner)  # type: ignore[name-defined] # noqa: F821
-    other_observe(_learned_by(True, event, model), model.other)  # type: ignore[name-defined] # noqa: F821
+    if event.scores[ORIGIN] <= BY_CHALLENGER:
+        other_observe(_learned_by(True, event, model), model.other)  # type: ignore[name-defined] # noqa: F821
 
 
 def _update(event: Decided, model: Model) -> bool:
     changed = update(_learned_by(False, event, model), model.inner)  # type: ignore[name-defined] # noqa: F821
+    origin = event.scores[ORIGIN]
+    if origin == SETTLED_BEFORE:
+        return bool(changed)
+    if origin == BEFORE:
+        other_observe(_learned_by(True, event, model), model.other)  # type: ignore[name-defined] # noqa: F821
     other_changed = other_update(_learned_by(True, event, model), model.other)  # type: ignore[name-defined] # noqa: F821
     return bool(changed or other_changed)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
@@ -16,7 +16,7 @@ Template = Callable[..., Any]
 
 DECLARATIONS = (
     "name", "summary", "best_for", "paper", "parameters", "needs_label", "randomised_update", "retractable",
-    "reversible_rewards", "from_logs", "supports_eligible", "one_right_class", "instead",
+    "reversible_rewards", "from_logs", "supports_eligible", "one_right_class", "grows", "instead",
 )  # fmt: skip
 """The attributes that a wrapper copies from its inner learner."""
 
@@ -122,6 +122,13 @@ class Wrapper(KernelLearner):
         """See `Learner.load`."""
         self.inner.load(state)
         self.load_own(state)
+
+    def load_smaller(self, smaller: Self) -> None:
+        """See `KernelLearner.load_smaller`. The wrapper's own arrays have no entries for classes."""
+        self.inner.load_smaller(smaller.inner)
+        state = smaller._own_state()
+        own = {name: self._grown(array, state[name], smaller, False) for name, array in self.in_use(state).items()}
+        self.load_own(own)
 
     def load_own(self, state: Mapping[str, Any]) -> None:
         """Restore the wrapper's own arrays from a state."""
