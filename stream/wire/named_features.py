@@ -6,8 +6,11 @@ each lower-case word, and the entry's value is the number of occurrences. Null, 
 entry.
 
 A feature with a small vocabulary has its own indices, one for each value. A feature with a large vocabulary is hashed:
-its values share 2**hash_bits indices, which follow all other indices. Within a row, entries with equal indices are
-summed. An encoder without names hashes all features, including numbers. An encoder can be stored as JSON.
+its values share 2**hash_bits indices, which follow the vocabularies' indices. Within a row, entries with equal indices
+are summed. An encoder without names hashes all features, including numbers. An encoder can be stored as JSON.
+
+An encoder can be extended by features and values that are *added*. Their indices follow all other indices, so the
+earlier indices stay the same.
 """
 
 import math
@@ -15,6 +18,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -74,8 +79,9 @@ class FeatureEncoder:
     """Maps named features to indices."""
 
     names: Mapping[str, Vocabulary]
-    own: int  # number of indices that are not hashed; these indices come first
+    own: int  # number of indices that are not hashed
     hash_bits: int | None  # None if nothing is hashed
+    hashed_from: int = 0  # first hashed index; of the indices that are not hashed, only those that were added follow
 
     @property
     def n_features(self) -> int:
@@ -151,7 +157,7 @@ class FeatureEncoder:
     def _hashed(self, name: str, values: Iterable[str]) -> IndexArray:
         assert self.hash_bits is not None
         mask = (1 << self.hash_bits) - 1
-        return np.array([self.own + (hash_of(name, value) & mask) for value in values], np.int32)
+        return np.array([self.hashed_from + (hash_of(name, value) & mask) for value in values], np.int32)
 
 
 def build(
@@ -160,6 +166,7 @@ def build(
     *,
     unknown: bool = False,
     scales: Mapping[str, Scale] = MappingProxyType({}),
+    added: Iterable[tuple[str, Kind, Sequence[str] | None]] = (),
 ) -> FeatureEncoder:
     """Build an encoder from the features' kinds and vocabularies. Values without a vocabulary are hashed.
 
@@ -168,6 +175,7 @@ def build(
         hash_bits: hashed values share 2**hash_bits indices.
         unknown: whether to hash values that are not in a vocabulary, even if every feature has a vocabulary.
         scales: the scales of numeric features, by name; values of features without a scale are encoded unchanged.
+        added: features that are added, or that receive more values, in the order of their indices.
     """
     if hash_bits is not None and not 1 <= hash_bits <= HASH_BITS_MAX:
         raise NamedFeaturesError(f"hash_bits: expected 1 to {HASH_BITS_MAX}; got {hash_bits}")
@@ -183,9 +191,28 @@ def build(
             scale = scales.get(name) if kind is Kind.NUMERIC else None
             known[name] = Vocabulary(kind, {value: own + place for place, value in enumerate(values)}, scale)
             own += len(values)
+    added = list(added)
+    hashes = hashes or any(kind is not Kind.NUMERIC and values is None for _, kind, values in added)
     if hashes and hash_bits is None:
         raise NamedFeaturesError("hash_bits: expected a number, because some features are hashed; got none")
-    return FeatureEncoder(known, own, hash_bits if hashes else None)
+    hashed_from, gap = own, 1 << hash_bits if hashes and hash_bits is not None else 0
+    for name, kind, vocabulary in added:
+        earlier = known.get(name)
+        values = ("",) if kind is Kind.NUMERIC else vocabulary
+        if earlier is None and values is None:
+            known[name] = Vocabulary(kind, None)
+            continue
+        indices = {} if earlier is None else earlier.indices
+        if indices is None or values is None or (earlier is not None and earlier.kind is not kind):
+            raise NamedFeaturesError(f"{_shown_name(name)}, added: expected a new name, or values for its vocabulary")
+        repeated = next((value for value in values if value in indices), None)
+        if repeated is not None:
+            raise NamedFeaturesError(f"{_shown_name(name)}, added: expected new values; got {shown(repeated)} again")
+        scale = scales.get(name) if kind is Kind.NUMERIC else None
+        more = {value: own + gap + place for place, value in enumerate(values)}
+        known[name] = Vocabulary(kind, {**indices, **more}, scale)
+        own += len(values)
+    return FeatureEncoder(known, own, hash_bits if hashes else None, hashed_from)
 
 
 class _PlainName(Struct, omit_defaults=True):
@@ -195,20 +222,31 @@ class _PlainName(Struct, omit_defaults=True):
     scale: Scale | None = None
 
 
-class _PlainEncoder(Struct):
+class _PlainEncoder(Struct, omit_defaults=True):
     version: Literal[1]
     hash: Literal["xxh3_64"]
     hash_bits: int | None
     names: list[_PlainName]
+    added: list[_PlainName] = []
 
 
 def to_plain(encoder: FeatureEncoder) -> dict[str, Any]:
     """Convert an encoder to plain values, for JSON; `from_plain` is the inverse."""
-    names = [
-        _PlainName(name, kind, None if indices is None or kind is Kind.NUMERIC else list(indices), scale)
-        for name, (kind, indices, scale) in encoder.names.items()
-    ]
-    plain: dict[str, Any] = to_builtins(_PlainEncoder(VERSION, "xxh3_64", encoder.hash_bits, names))
+    names, later = [], list[tuple[int, str, str]]()
+    for name, (kind, indices, scale) in encoder.names.items():
+        if indices is None:
+            names.append(_PlainName(name, kind, None))
+            continue
+        first = [value for value, index in indices.items() if index < encoder.hashed_from]
+        later += [(index, name, value) for value, index in indices.items() if index >= encoder.hashed_from]
+        if first or not indices:
+            names.append(_PlainName(name, kind, None if kind is Kind.NUMERIC else first, scale))
+    added = []
+    for name, group in groupby(sorted(later), key=itemgetter(1)):
+        kind, _, scale = encoder.names[name]
+        values = None if kind is Kind.NUMERIC else [value for _, _, value in group]
+        added.append(_PlainName(name, kind, values, scale))
+    plain: dict[str, Any] = to_builtins(_PlainEncoder(VERSION, "xxh3_64", encoder.hash_bits, names, added))
     return plain
 
 
@@ -222,7 +260,7 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
         plain = convert(fields, _PlainEncoder)
     except ValidationError as error:
         raise NamedFeaturesError(f"feature encoder: {error}") from error
-    for one in plain.names:
+    for one in (*plain.names, *plain.added):
         if one.values is not None and len(set(one.values)) < len(one.values):
             raise NamedFeaturesError(f"feature encoder, {one.name[:100]!r}: expected distinct values")
         if one.scale is not None and one.kind is not Kind.NUMERIC:
@@ -230,8 +268,41 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
                 f"feature encoder, {one.name[:100]!r}: a scale requires a numeric feature; got {one.kind}"
             )
     names = {one.name: (one.kind, one.values) for one in plain.names}
-    scales = {one.name: one.scale for one in plain.names if one.scale is not None}
-    return build(names, plain.hash_bits, unknown=plain.hash_bits is not None, scales=scales)
+    scales = {one.name: one.scale for one in (*plain.names, *plain.added) if one.scale is not None}
+    added = [(one.name, one.kind, one.values) for one in plain.added]
+    return build(names, plain.hash_bits, unknown=plain.hash_bits is not None, scales=scales, added=added)
+
+
+def check_extends(old: FeatureEncoder, new: FeatureEncoder) -> None:
+    """Check that an encoder extends another one: every earlier entry has the same index and the same value.
+
+    Raises:
+        NamedFeaturesError: a feature or a value is missing, or has a different index, kind or scale.
+    """
+    if (old.hash_bits, bool(old.names)) != (new.hash_bits, bool(new.names)):
+        raise NamedFeaturesError(f"hash_bits is {old.hash_bits} in the earlier features, and {new.hash_bits} now")
+    if old.hash_bits is not None and old.hashed_from != new.hashed_from:
+        raise NamedFeaturesError(
+            f"hashed features would begin at index {new.hashed_from}, not at {old.hashed_from}; additions belong in "
+            "`added`"
+        )
+    for name, (kind, indices, scale) in old.names.items():
+        known = new.names.get(name)
+        if known is None:
+            raise NamedFeaturesError(f"{_shown_name(name)} is missing")
+        if (known.kind, known.scale, known.indices is None) != (kind, scale, indices is None):
+            raise NamedFeaturesError(f"{_shown_name(name)} has a different kind, scale or encoding")
+        if indices is None or known.indices is None:
+            continue
+        for value, index in indices.items():
+            if known.indices.get(value) != index:
+                raise NamedFeaturesError(
+                    f"{_shown_name(name)}: {value!r} has index {index} in the earlier features, and "
+                    f"{known.indices.get(value)} now"
+                )
+        if old.hash_bits is not None and len(known.indices) > len(indices):
+            added = next(value for value in known.indices if value not in indices)
+            raise NamedFeaturesError(f"{_shown_name(name)}: {added!r} had a hashed index in earlier contexts")
 
 
 def text_of(value: object) -> str | None:

@@ -13,6 +13,7 @@ from stream.wire.named_features import (
     NamedFeaturesError,
     Scale,
     build,
+    check_extends,
     from_plain,
     hash_of,
     sharing,
@@ -156,3 +157,79 @@ def test_expected_number_of_hash_collisions_is_correct(distinct: int, bits: int)
         taken = Counter(hash_of(f"{trial}", str(n)) & ((1 << bits) - 1) for n in range(distinct))
         shared += sum(count for count in taken.values() if count > 1)
     assert shared / 100 == pytest.approx(sharing(distinct, bits), abs=0.3, rel=0.05)
+
+
+FEW: dict[str, tuple[Kind, list[str] | None]] = {
+    "price": (Kind.NUMERIC, None),
+    "country": (Kind.CATEGORICAL, ["de", "at"]),
+}
+FEW_HASHED: dict[str, tuple[Kind, list[str] | None]] = {**FEW, "title": (Kind.TEXT, None)}
+
+
+def test_added_features_and_values_have_indices_after_all_others() -> None:
+    added: list[tuple[str, Kind, list[str] | None]] = [
+        ("country", Kind.CATEGORICAL, ["fr"]),
+        ("size", Kind.NUMERIC, None),
+        ("country", Kind.CATEGORICAL, ["it"]),
+    ]
+    encoder = build(FEW, None, added=added)
+    assert encoder.n_features == 6
+    assert encoder.indices_of("country", ["de", "at", "fr", "it"]).tolist() == [1, 2, 3, 5]
+    assert encoder.index_of_number("size") == 4
+    assert from_plain(to_plain(encoder)) == encoder
+
+
+def test_added_features_have_indices_after_hashed_ones() -> None:
+    earlier = build(FEW_HASHED, 3)
+    encoder = build(FEW_HASHED, 3, added=[("size", Kind.NUMERIC, None), ("note", Kind.TEXT, None)])
+    assert encoder.n_features == earlier.n_features + 1
+    assert encoder.index_of_number("size") == earlier.n_features
+    assert encoder.indices_of("title", ["red"]).tolist() == earlier.indices_of("title", ["red"]).tolist()
+    assert from_plain(to_plain(encoder)) == encoder
+    check_extends(earlier, encoder)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        ("country", Kind.CATEGORICAL, ["de"]), ("country", Kind.TEXT, ["fr"]), ("price", Kind.NUMERIC, None),
+        ("title", Kind.TEXT, ["red"]),
+    ],
+)  # fmt: skip
+def test_addition_that_does_not_extend_a_vocabulary_is_rejected(added: tuple[str, Kind, list[str] | None]) -> None:
+    with pytest.raises(NamedFeaturesError):
+        build(FEW_HASHED, 3, added=[added])
+
+
+EXTENSIONS: dict[str, tuple[FeatureEncoder, FeatureEncoder, bool]] = {
+    "equal": (build(FEW, None), build(FEW, None), True),
+    "value of the last name": (
+        build(FEW, None), build({**FEW, "country": (Kind.CATEGORICAL, ["de", "at", "fr"])}, None), True,
+    ),
+    "last name": (build(FEW, None), build({**FEW, "size": (Kind.NUMERIC, None)}, None), True),
+    "added value": (build(FEW, None), build(FEW, None, added=[("country", Kind.CATEGORICAL, ["fr"])]), True),
+    "hashed name": (build(FEW_HASHED, 3), build({**FEW_HASHED, "note": (Kind.TEXT, None)}, 3), True),
+    "name before the hashed ones": (
+        build(FEW_HASHED, 3), build({**FEW_HASHED, "size": (Kind.NUMERIC, None)}, 3), False,
+    ),
+    "value that was hashed": (
+        build(FEW_HASHED, 3), build(FEW_HASHED, 3, added=[("country", Kind.CATEGORICAL, ["fr"])]), False,
+    ),
+    "first name": (build(FEW, None), build({"size": (Kind.NUMERIC, None), **FEW}, None), False),
+    "missing name": (build(FEW, None), build({"price": (Kind.NUMERIC, None)}, None), False),
+    "other order": (build(FEW, None), build({**FEW, "country": (Kind.CATEGORICAL, ["at", "de"])}, None), False),
+    "other kind": (build(FEW, None), build({**FEW, "country": (Kind.TEXT, ["de", "at"])}, None), False),
+    "scale": (build(FEW, None), build(FEW, None, scales={"price": Scale(1.0, 2.0)}), False),
+    "hash bits": (build(FEW_HASHED, 3), build(FEW_HASHED, 4), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "extends"), EXTENSIONS.values(), ids=EXTENSIONS)
+def test_encoder_extends_another_one_if_all_indices_stay_the_same(
+    old: FeatureEncoder, new: FeatureEncoder, extends: bool
+) -> None:
+    if extends:
+        check_extends(old, new)
+    else:
+        with pytest.raises(NamedFeaturesError):
+            check_extends(old, new)

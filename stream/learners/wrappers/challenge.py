@@ -119,8 +119,8 @@ class Challenge(Wrapper):
     that decided.
 
     A decision's logged values are, in order: the deciding learner's values; the other learner's scores and values; a′;
-    the other learner's greedy class; and the decision's origin, which is 1 if the challenger decided. Several challengers are nested:
-    `Challenge(Challenge(champion, first), second)`.
+    the other learner's greedy class; and the decision's origin, which is 1 if the challenger decided. Several
+    challengers are nested: `Challenge(Challenge(champion, first), second)`.
 
     A decision that was pending when the challenger was added (`BEFORE`) contains the values that an untrained
     challenger logs. The challenger observes the decision immediately before it learns from the bit. From a decision

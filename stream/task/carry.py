@@ -1,0 +1,364 @@
+"""What carries over when the settings of a running pipeline change: the model and the pending decisions.
+
+| setting | the model | pending decisions | refused |
+|---|---|---|---|
+| windows, limits, `on_expiry`, `late` | kept | kept | `late` from ignore to correct |
+| `floor`, `holdout`, `holdout_policy` | kept | keep their propensities | both to 0, if a learner is `UNSOUND` |
+| `challengers`, added | untrained | teach the new learner | |
+| `challengers`, removed; `learner` | kept by name | kept | the deciding learner; an untrained `learner` |
+| `parameters` | kept | kept | unless the parameter declares `can_change` |
+| `n_classes`, `class_names` | new classes untrained | new classes were not eligible | fewer; renamed; see below |
+| `n_features`, `features` | new features untrained | kept | fewer; a different index |
+| all others | | | always, for the reason in `Stored` |
+
+`Stored` in `stream.settings.model` assigns each setting to a row. A learner's `grows` states whether its classes and
+features can be extended; for classes, it must also support eligible classes. The scores of the earlier classes then
+stay the same, bit for bit, except those of stack-igw and of confidit with a projection, whose scores for a class depend
+on the number of classes. Scores never depend on the number of features.
+
+A learner is known by its name, or by its parameters if its name changes. After a promotion, `learner` and `parameters`
+can become those of a challenger, and the former champion can be removed.
+
+A new learner receives the values that an untrained learner logs for a pending decision. It observes the decision when
+the bit arrives, and then learns from the bit. It has no part in the decision's estimates, because the published
+prediction does not name it. If the pipeline's only trained learner is removed while decisions from before the
+remaining learner are pending, these decisions teach nothing (`Decision.can_teach`).
+
+All functions depend only on their arguments. Replicas of a shared model that apply a change at the same entry therefore
+have the same model, and a task that is recovered has the same pending decisions.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from stream.learners import FromLogs, Learner, ParameterError, registered
+from stream.learners.base import KernelLearner
+from stream.learners.wrappers.challenge import (
+    BEFORE,
+    BY_CHAMPION,
+    SETTLED_BEFORE,
+    Challenge,
+    Part,
+    decision_of,
+    parts_of,
+)
+from stream.learners.wrappers.mixture import Mixture
+from stream.parsing import shown
+from stream.settings.model import Change
+from stream.task.settings import TaskSettings, learner_of
+from stream.task.stored_settings import PARAMETER, STORED, SettingDifference, stored_settings
+from stream.wire.named_features import NamedFeaturesError, check_extends
+from stream.wire.records import NO_CLASS, NOT_ELIGIBLE, NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
+
+_NEW_PIPELINE = "Use the earlier value, or start a new pipeline with a different topic prefix"
+_AS_CHALLENGER = "Add a challenger with these parameters, and promote it"
+
+ANY_U = 0.5
+"""The draw with which a new learner chooses a class for an earlier decision. The choice is not used."""
+
+
+class Reason(Enum):
+    """Why a change is refused, and what to do instead. The values are messages."""
+
+    FIXED = "{why}", _NEW_PIPELINE
+    NOT_STORED = "expired decisions are not stored if late feedback is ignored", _NEW_PIPELINE
+    FEWER = "classes and features cannot be removed", "Use a larger value"
+    RENAMED = "the existing classes keep their indices", "Append new names at the end"
+    MOVED = "{why}", "Append new features, categories and words at the end"
+    NO_ELIGIBLE = (
+        "{learner} cannot decide among a subset of the classes, as the pending decisions did",
+        "Use one of {able}",
+    )
+    CANNOT_GROW = (
+        "a trained model of {learner} cannot be extended",
+        "Promote a different learner and remove {learner}, or start a new pipeline with a different topic prefix",
+    )
+    SHAPES_MODEL = "the model of {learner} depends on it", _AS_CHALLENGER
+    UNTRAINED = "{learner} with these parameters is not one of the pipeline's learners", _AS_CHALLENGER
+    DECIDES = "{learner} makes the decisions", "Promote a different learner first, or in the same change"
+    OWN_DECISIONS = (
+        "{learner} learns only from its own decisions, and decisions of a fixed policy may be pending",
+        "Use a small floor, such as 1e-9",
+    )
+
+
+class ChangeError(ParameterError):
+    """Raised for a change that is not possible in a running pipeline."""
+
+    def __init__(self, setting: str, expected: object, got: object, reason: Reason, **names: str) -> None:
+        why, remedy = (text.format(**names) for text in reason.value)
+        super().__init__(f"{setting}: expected {shown(expected)}, because {why}; got {shown(got)}. {remedy}")
+        self.setting = setting
+        self.expected = expected
+        self.got = got
+        self.reason = reason
+
+
+def check_change(
+    before: TaskSettings, after: TaskSettings, *, decides: str | None = None, champion: str | None = None
+) -> None:
+    """Check that a pipeline's settings can change while it runs.
+
+    Args:
+        before: the pipeline's settings.
+        after: the new settings.
+        decides: the learner that makes the decisions; None if not known.
+        champion: the learner that is promoted in the same change, by its name in `after`; None if none is.
+
+    Raises:
+        ChangeError: a setting cannot change in this way.
+        ParameterError: the new settings are invalid.
+    """
+    _checked(before, after, decides, champion)
+
+
+def _checked(before: TaskSettings, after: TaskSettings, decides: str | None, champion: str | None) -> Learner:
+    """Check a change, and return an untrained learner for the new settings; see `check_change`."""
+    before, after = before.resolved(), after.resolved()
+    stored, requested = stored_settings(before), stored_settings(after)
+    for name, row in STORED.items():
+        difference = SettingDifference(name, stored.get(name), requested.get(name))
+        if difference.stored != difference.requested:
+            _ROWS[row.change](difference, before, after)
+    _check_members(before, after, decides, champion)
+    new = after.make_learner()
+    for name, learner in zip(names_of(after), members_of(new), strict=True):
+        for setting in ("n_classes", "n_features"):
+            if stored[setting] < requested[setting] and not learner.grows:
+                raise ChangeError(setting, stored[setting], requested[setting], Reason.CANNOT_GROW, learner=name)
+        was_mixed, is_mixed = before.floor + before.holdout > 0.0, after.floor + after.holdout > 0.0
+        if was_mixed and not is_mixed and learner.from_logs is FromLogs.UNSOUND:
+            setting = "floor" if before.floor > 0.0 else "holdout"
+            raise ChangeError(setting, stored[setting], 0.0, Reason.OWN_DECISIONS, learner=name)
+    return new
+
+
+def _check_free(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
+    if not difference.can_change:
+        raise ChangeError(*difference, Reason.NOT_STORED)
+
+
+def _check_grown(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
+    name, stored, requested = difference
+    if name == "class_names":
+        if stored is None or requested is None or requested[: len(stored)] != stored:
+            raise ChangeError(*difference, Reason.RENAMED)
+    elif name == "features":
+        old, new = before.feature_encoder(), after.feature_encoder()
+        if old is None or new is None:
+            raise ChangeError(*difference, Reason.FIXED, why="the model has learned from features in the earlier form")
+        try:
+            check_extends(old, new)
+        except NamedFeaturesError as error:
+            raise ChangeError(*difference, Reason.MOVED, why=str(error)) from error
+    elif requested < stored:
+        raise ChangeError(*difference, Reason.FEWER)
+    elif name == "n_classes" and after.unsupported is not None:
+        able = ", ".join(name for name, cls in registered().items() if cls.supports_eligible)
+        raise ChangeError(*difference, Reason.NO_ELIGIBLE, learner=after.unsupported, able=able)
+
+
+def _check_nothing(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
+    """Accept a difference. `check_change` checks the learners after all single settings."""
+
+
+def _refuse(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
+    raise ChangeError(*difference, Reason.FIXED, why=STORED[difference.name].reason)
+
+
+_ROWS: Mapping[Change, Callable[[SettingDifference, TaskSettings, TaskSettings], None]] = {
+    Change.REFUSED: _refuse,
+    Change.FREE: _check_free,
+    Change.MIXED: _check_nothing,
+    Change.GROWN: _check_grown,
+    Change.MEMBERS: _check_nothing,
+}
+
+
+def _check_members(before: TaskSettings, after: TaskSettings, decides: str | None, champion: str | None) -> None:
+    """Check that each learner is kept with parameters that its model does not depend on, or is a new challenger."""
+    sources = sources_of(before, after)
+    for name, source in sources.items():
+        if source is None:
+            continue
+        changeable = {one.name for one in registered()[learner_of(name)].parameters if one.can_change}
+        given, earlier = after.parameters_of(name), before.parameters_of(source)
+        for parameter, value in given.items():
+            if value != earlier[parameter] and parameter not in changeable:
+                setting = PARAMETER + parameter if name == after.learner else f"challenger {name}, {parameter}"
+                raise ChangeError(setting, earlier[parameter], value, Reason.SHAPES_MODEL, learner=learner_of(name))
+    if sources[after.learner] is None:
+        raise ChangeError("learner", before.learner, after.learner, Reason.UNTRAINED, learner=after.learner)
+    if champion is not None and champion not in sources:
+        raise ParameterError(f"champion: expected one of {', '.join(sources)}; got {champion}")
+    if champion is None and decides is not None and decides not in sources.values():
+        raise ChangeError("challengers", names_of(before), names_of(after), Reason.DECIDES, learner=decides)
+
+
+def names_of(settings: TaskSettings) -> tuple[str, ...]:
+    """Return the names of the champion and the challengers, also if there are no challengers."""
+    return settings.members or (settings.learner,)
+
+
+def members_of(learner: Learner) -> list[Learner]:
+    """Return the champion and the challengers of a learner, in the order of their names."""
+    members: list[Learner] = []
+    while isinstance(learner, Challenge):
+        members.append(learner.challenger)
+        learner = learner.inner
+    return [learner, *reversed(members)]
+
+
+def sources_of(before: TaskSettings, after: TaskSettings) -> dict[str, str | None]:
+    """Return the earlier name of each of the learners, by its new name; None for a new learner.
+
+    Learners have the same name and parameters, or different names and the same parameters, or the same name and
+    different parameters. The learners with these properties are matched in this order.
+    """
+    before, after = before.resolved(), after.resolved()
+    earlier, sources = list(names_of(before)), dict[str, str | None](dict.fromkeys(names_of(after)))
+
+    def is_equal(name: str, old: str) -> bool:
+        return learner_of(name) == learner_of(old) and after.parameters_of(name) == before.parameters_of(old)
+
+    matches: tuple[Callable[[str, str], bool], ...] = (
+        lambda name, old: name == old and is_equal(name, old),
+        is_equal,
+        lambda name, old: name == old,
+    )
+    for matches_one in matches:
+        for name in sources:
+            if sources[name] is None and (found := next((old for old in earlier if matches_one(name, old)), None)):
+                sources[name] = found
+                earlier.remove(found)
+    return sources
+
+
+class Carry:
+    """A change of a running pipeline's settings.
+
+    `learner` is the learner for the new settings, with the state that carries over.
+    """
+
+    def __init__(
+        self, before: TaskSettings, after: TaskSettings, learner: Learner, champion: str | None = None
+    ) -> None:
+        """Create the new learner.
+
+        Args:
+            before: the pipeline's settings.
+            after: the new settings.
+            learner: the pipeline's learner, which does not change.
+            champion: the learner that is promoted in the same change, by its name in `after`; None if none is.
+
+        Raises:
+            ChangeError: a setting cannot change in this way.
+            ParameterError: the new settings are invalid.
+        """
+        decides = names_of(before)[learner.decides]
+        self.learner = _checked(before, after, decides, champion)
+        self._before, self._after = before, after
+        self._sources = sources_of(before, after)
+        old = dict(zip(names_of(before), members_of(learner), strict=True))
+        self._widths = [learner.n_classes + _logged_size(one) for one in old.values()]
+        new = dict(zip(names_of(after), members_of(self.learner), strict=True))
+        for name, source in self._sources.items():
+            if source is not None:
+                _load(_unmixed(new[name]), _unmixed(old[source]))
+        self._adds_own = {
+            name for name, source in self._sources.items() if source is not None and _adds_own(old[source], new[name])
+        }
+        number = {source: place for place, source in enumerate(self._sources.values())}
+        self.learner.promote(number[decides] if champion is None else list(self._sources).index(champion))
+
+    def decision(self, x: Features, decision: Decision, *, is_settled: bool = False) -> Decision:
+        """Return a decision that was made before the change, as the new learner's methods accept it.
+
+        The action and the propensity stay the same. If a removed learner made the decision, its greedy class and scores
+        become those of `learner`.
+
+        Args:
+            x: the decision's features.
+            decision: a pending decision, or a settled decision whose bit may be corrected.
+            is_settled: whether the decision is settled, so that a new learner never learns from it.
+        """
+        if not decision.can_teach:
+            return self._with_class_count(decision)
+        names = names_of(self._before)
+        decided, parts = parts_of(decision, self._widths)
+        earlier = dict(zip(names, parts, strict=True))
+        eligible = np.flatnonzero(decision.scores != NOT_ELIGIBLE).astype(np.int32)
+        new: dict[str, Part] = {}
+        for name, source in self._sources.items():
+            if source is None:
+                new[name] = self._untrained_part(name, x, decision, eligible, is_settled)
+                continue
+            part = earlier[source]
+            row = self._with_new_classes(part.row)
+            if name in self._adds_own:
+                row = np.append(row, decision.propensity)
+            origin = BY_CHAMPION if is_settled and part.origin == BEFORE else part.origin
+            new[name] = part._replace(row=row, origin=origin)
+        place = list(self._sources.values()).index(names[decided]) if names[decided] in self._sources.values() else 0
+        carried = decision_of(decision.action, decision.propensity, self._after.n_classes, place, tuple(new.values()))
+        return carried._replace(greedy=NO_CLASS) if new[self._after.learner].origin != BY_CHAMPION else carried
+
+    def _with_class_count(self, decision: Decision) -> Decision:
+        """Return a decision that teaches nothing, with a score for each class and without logged values."""
+        scores = self._with_new_classes(decision.scores)
+        return decision._replace(scores=scores, logged=NOTHING_LOGGED)
+
+    def _with_new_classes(self, row: FloatArray) -> FloatArray:
+        """Return scores and logged values with scores for the new classes, which were not eligible."""
+        K, added = self._before.n_classes, self._after.n_classes - self._before.n_classes
+        return np.concatenate((row[:K], np.full(added, NOT_ELIGIBLE), row[K:])) if added else row
+
+    def _untrained_part(
+        self, name: str, x: Features, decision: Decision, eligible: IndexArray, is_settled: bool
+    ) -> Part:
+        """Return a new learner's part of a decision."""
+        learner = self._untrained[name]
+        own = learner.predict(x, ANY_U, eligible if eligible.size < learner.n_classes else None)
+        played = learner.as_played(x, own, decision.action, decision.propensity)
+        row = np.concatenate((played.scores, played.logged))
+        return Part(own.action, own.greedy, row, SETTLED_BEFORE if is_settled else BEFORE)
+
+    @cached_property
+    def _untrained(self) -> dict[str, Learner]:
+        """The new learners, by name. They stay untrained, so that `decision` depends only on its arguments."""
+        return {name: self._after.make_member(name) for name, source in self._sources.items() if source is None}
+
+
+def carried(learner: Learner, before: TaskSettings, after: TaskSettings, champion: str | None = None) -> Learner:
+    """Return the learner for the new settings, with the state that carries over; see `Carry`."""
+    return Carry(before, after, learner, champion).learner
+
+
+def _unmixed(learner: Learner) -> Learner:
+    """Return a learner without its floor and holdout, which have no state."""
+    return learner.inner if isinstance(learner, Mixture) else learner
+
+
+def _load(new: Learner, old: Learner) -> None:
+    """Restore a learner's state in a learner that may have more classes and features."""
+    if (old.n_classes, old.n_features) == (new.n_classes, new.n_features):
+        new.load(old.state())
+    else:
+        assert isinstance(new, KernelLearner), "a learner without kernels does not grow"
+        assert isinstance(old, KernelLearner), "the learners are of the same kind"
+        new.load_smaller(old)
+
+
+def _logged_size(learner: Learner) -> int:
+    return learner.logged_size if isinstance(learner, KernelLearner) else 0
+
+
+def _adds_own(old: Learner, new: Learner) -> bool:
+    """Return whether new decisions also contain the learner's own propensity; see `Mixture`.
+
+    Earlier decisions were made by the learner itself. Their propensity is therefore its own.
+    """
+    return _logged_size(new) > _logged_size(old)
