@@ -103,8 +103,8 @@ def check_change(
     """Check that a pipeline's settings can change while it runs.
 
     Args:
-        before: the pipeline's settings.
-        after: the new settings.
+        before: the pipeline's settings, as they are stored.
+        after: the new settings. Parameters that are not given have their defaults.
         decides: the learner that makes the decisions; None if not known.
         champion: the learner that is promoted in the same change, by its name in `after`; None if none is.
 
@@ -144,7 +144,9 @@ def _check_free(difference: SettingDifference, before: TaskSettings, after: Task
 def _check_grown(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
     name, stored, requested = difference
     if name == "class_names":
-        if stored is None or requested is None or requested[: len(stored)] != stored:
+        if stored is None or requested is None:
+            raise ChangeError(*difference, Reason.FIXED, why="clients name the classes in the earlier form")
+        if requested[: len(stored)] != stored:
             raise ChangeError(*difference, Reason.RENAMED)
     elif name == "features":
         old, new = before.feature_encoder(), after.feature_encoder()
@@ -249,8 +251,8 @@ class Carry:
         """Create the new learner.
 
         Args:
-            before: the pipeline's settings.
-            after: the new settings.
+            before: the pipeline's settings, as they are stored.
+            after: the new settings. Parameters that are not given have their defaults.
             learner: the pipeline's learner, which does not change.
             champion: the learner that is promoted in the same change, by its name in `after`; None if none is.
 
@@ -271,6 +273,8 @@ class Carry:
         self._adds_own = {
             name for name, source in self._sources.items() if source is not None and _adds_own(old[source], new[name])
         }
+        is_same = list(self._sources.values()) == list(names_of(before)) and before.n_classes == after.n_classes
+        self._keeps_decisions = is_same and not self._adds_own
         number = {source: place for place, source in enumerate(self._sources.values())}
         self.learner.promote(number[decides] if champion is None else list(self._sources).index(champion))
 
@@ -285,6 +289,8 @@ class Carry:
             decision: a pending decision, or a settled decision whose bit may be corrected.
             is_settled: whether the decision is settled, so that a new learner never learns from it.
         """
+        if self._keeps_decisions:
+            return decision
         if not decision.can_teach:
             return self._with_class_count(decision)
         names = names_of(self._before)

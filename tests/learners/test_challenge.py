@@ -107,6 +107,31 @@ def test_copy_shares_no_state_with_its_original() -> None:
         np.testing.assert_array_equal(value, before[name], name)
 
 
+def test_each_learner_is_extended_as_if_alone() -> None:
+    _, together = pair("banditron", "late-ucb")
+    data = examples(Case("banditron"), 30)
+    for t in range(30):
+        decision = together.predict(data.features(t), t / 30)
+        together.observe(data.features(t), decision)
+        together.update(data.features(t), decision, t % 2)
+    together.promote(1)
+    first, second, alone, beside = (
+        create(name, K + 1, D, **LEARNERS[name]) for name in ("banditron", "late-ucb", "banditron", "late-ucb")
+    )
+    assert isinstance(first, KernelLearner)
+    assert isinstance(second, KernelLearner)
+    assert isinstance(alone, KernelLearner)
+    assert isinstance(beside, KernelLearner)
+    larger = Challenge(first, second)
+    larger.load_smaller(together)
+    alone.load_smaller(together.inner)
+    beside.load_smaller(together.challenger)
+    assert larger.decides == 1
+    for one, other in ((first, alone), (second, beside)):
+        for name, value in other.state().items():
+            np.testing.assert_array_equal(one.state()[name], value, name)
+
+
 def test_retraction_applies_to_both_learners() -> None:
     alone, together = pair("banditron", "late-ucb")
     x, u = examples(Case("banditron"), 1).features(0), 0.3

@@ -267,7 +267,7 @@ REFUSED: dict[str, tuple[TaskSettings, TaskSettings, str, Reason]] = {
         CLASSES, replace(BANDITRON, n_classes=4, class_names=("d", "a", "b", "c")),
         "class_names", Reason.RENAMED,
     ),
-    "names for classes": (BANDITRON, CLASSES, "class_names", Reason.RENAMED),
+    "names for classes": (BANDITRON, CLASSES, "class_names", Reason.FIXED),
     "named features": (
         BANDITRON, replace(BANDITRON, features=to_plain(build({"a": (Kind.CATEGORICAL, list("wxyz"))}, None))),
         "features", Reason.FIXED,

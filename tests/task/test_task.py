@@ -23,7 +23,7 @@ from stream.task.task import Effects, StepFailedError, Task, merge
 from stream.wire.codec import NUMBERS_MAX, VERSION_HEADER
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.ledger import Ledger
-from stream.wire.records import Example, Outcome, Record
+from stream.wire.records import NO_CLASS, Example, Outcome, Record
 from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Inputs, small_task
 
 
@@ -118,6 +118,18 @@ def test_task_rejects_steps_after_a_failed_step() -> None:
         task.step([inputs.context("a", 10), None], 1)  # type: ignore[list-item]
     with pytest.raises(StepFailedError):
         task.step([], 1)
+
+
+@pytest.mark.parametrize("late", ["ignore", "correct"])
+def test_decision_that_cannot_teach_is_settled_without_an_update(late: Any) -> None:
+    task, inputs = Task(by_context(on_expiry="negative", late=late), TOPICS.contexts), Inputs()
+    run(task, [inputs.context("a", 10), inputs.context("b", 10)])
+    for event_id, pending in list(task.join.pending.items()):
+        task.join.pending[event_id] = pending._replace(decision=pending.decision._replace(greedy=NO_CLASS))
+    effects = run(task, [inputs.feedback("a", 1, 20)], end_ms=1_021)
+    run(task, [inputs.feedback("b", 1, 1_030)])
+    assert [(example.id, example.reward) for example, _ in effects.examples] == [("a", 1), ("b", 0)]
+    assert task.version == 0
 
 
 def test_example_contains_the_outcome_of_the_decision() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
     "reversible_rewards": min,  # (0,) if one of the learners cannot reverse a 1
     "supports_eligible": all,
     "one_right_class": any,
+    "grows": all,
     "from_logs": lambda both: FromLogs.PROPENSITY if FromLogs.PROPENSITY in both else FromLogs.NOTHING,
 }
 """Functions that combine the two learners' values of an attribute, by attribute name. All other attributes are copied
@@ -265,6 +266,12 @@ class Challenge(Wrapper):
     def state_into(self, earlier: State) -> State:
         """See `Learner.state_into`."""
         return self.inner.state_into(earlier) | self._own_state()
+
+    def load_smaller(self, smaller: Self) -> None:
+        """See `KernelLearner.load_smaller`."""
+        self.inner.load_smaller(smaller.inner)
+        self.challenger.load_smaller(smaller.challenger)
+        self._flag[0] = smaller._flag[0]
 
     def load_own(self, state: Mapping[str, Any]) -> None:
         """See `Wrapper.load_own`.
