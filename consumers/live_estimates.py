@@ -36,8 +36,18 @@ class LiveEstimating:
             is_estimated: Whether to estimate the learner's own policy.
         """
         self._own = _own_estimator() if is_estimated else None
-        self._holdout = _arms(task.holdout) if task.holdout else None
-        self._challengers = challenger_estimator() if task.challengers else None
+        self._holdout: Arms | None = None
+        self._challengers: ChallengerEstimator | None = None
+        self._share = 0.0
+        self._follow(task)
+
+    def _follow(self, task: TaskSettings) -> None:
+        """Compare the holdout and the challengers of these settings. Earlier results for the same ones are kept."""
+        if task.holdout != self._share:
+            self._share = task.holdout
+            self._holdout = _arms(task.holdout) if task.holdout else None
+        if bool(task.challengers) != (self._challengers is not None):
+            self._challengers = challenger_estimator() if task.challengers else None
 
     @property
     def estimators(self) -> "list[PrefixEstimator[Any]]":
@@ -46,6 +56,9 @@ class LiveEstimating:
 
     def add(self, commits: Sequence[Commit]) -> None:
         """Add the records from committed transactions."""
+        for _, step, *_ in commits:
+            if step.settings is not None:
+                self._follow(step.settings)
         for estimator in self.estimators:
             for partition, step, effects, *_ in commits:
                 predictions = (prediction for prediction, _ in effects.predictions)

@@ -3,26 +3,32 @@
 import getpass
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
+from dataclasses import fields, replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from consumers.live_estimates import TopicReader, challenger_estimator
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_of_number, read_partition
+from stream.learners import ParameterError
 from stream.programs.connection import Connected
 from stream.programs.process import announce, every
+from stream.programs.task_settings import challengers_of, holdout_policy, named_features, parameter_of
 from stream.recovery.control import read_requests
 from stream.recovery.recover import pipeline_settings
 from stream.recovery.steps import JournalFollower, JournalStep, decode_step, last_steps
 from stream.reporting.live_results import challenger_lines
-from stream.settings.definitions import SettingsError
-from stream.task.changes import Changed, ChangeRefusedError, changed
-from stream.task.stored_settings import restored_settings, stored_settings
+from stream.settings.definitions import Settings, SettingsError
+from stream.settings.task_fields import JoinSettings
+from stream.task.changes import Changed, ChangeRefusedError, changed, differences
+from stream.task.settings import TaskSettings, learner_of
+from stream.task.stored_settings import restored_settings
 from stream.wire.codec import HEADERS
-from stream.wire.control import Replaced, Request, encode_request
+from stream.wire.control import Request, encode_request
+from stream.wire.named_features import from_plain
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
@@ -55,22 +61,93 @@ def settings_now(connection: Connected) -> Changed:
     return read_requests(broker, topics).after(restored_settings(stored), control)
 
 
-def request_for(now: Changed, wanted: Mapping[str, Any]) -> Request:
-    """Return the request that changes these settings. It has no changes if all settings already have these values.
+class Wanted(NamedTuple):
+    """What a user wants to change."""
+
+    settings: Settings
+    given: frozenset[str]  # the fields of `settings` to change
+    champion: str | None = None
+    removed: Collection[str] = ()  # learners to remove
+    classes: Sequence[str] = ()  # names of classes to append to a fixed set
+
+
+def with_changes(now: TaskSettings, wanted: Wanted) -> TaskSettings:
+    """Return a pipeline's settings after a user's changes.
+
+    Raises:
+        SettingsError: a flag does not fit the pipeline, for example because its classes have no names.
+    """
+    settings, given = wanted.settings, wanted.given
+    own = {field.name: getattr(settings, field.name) for field in fields(TaskSettings) if field.name in given & PLAIN}
+    join = {field.name: getattr(settings, field.name) for field in fields(JoinSettings) if field.name in given}
+    after = replace(now, **own, join=replace(now.join, **join))
+    if "holdout_policy" in given:
+        after = replace(after, holdout_policy=holdout_policy(settings))
+    if "features" in given:
+        plain = named_features(settings)
+        assert plain is not None
+        after = replace(after, features=plain, n_features=from_plain(plain).n_features)
+    if "classes_max" in given:
+        if not now.open_classes:
+            raise SettingsError(
+                "--classes-max: expected a pipeline with open classes; append fixed ones with --add-class"
+            )
+        assert settings.classes_max is not None
+        after = replace(after, n_classes=settings.classes_max)
+    if wanted.classes:
+        if now.class_names is None:
+            raise SettingsError("--add-class: expected a pipeline whose classes have names")
+        names = (*now.class_names, *wanted.classes)
+        after = replace(after, class_names=names, n_classes=len(names))
+    return _with_learners(after, wanted)
+
+
+PLAIN = frozenset(("on_expiry", "late", "floor", "holdout", "n_features"))
+"""The fields that `Settings` and `TaskSettings` share and that can change."""
+
+
+def _with_learners(now: TaskSettings, wanted: Wanted) -> TaskSettings:
+    """Add and remove learners, change their parameters, and choose the champion."""
+    learners = {now.learner: now.parameters, **now.challengers}
+    if unknown := [name for name in wanted.removed if name not in learners]:
+        raise SettingsError(f"--remove-learner {unknown[0]}: expected one of {', '.join(learners)}")
+    if "challenger" in wanted.given:
+        learners |= challengers_of(wanted.settings)
+    for text in wanted.settings.param if "param" in wanted.given else ():
+        scope, name, value = parameter_of(text)
+        if (owner := scope or now.learner) not in learners:
+            raise SettingsError(f"--param {text!r}: expected one of the learners {', '.join(learners)}; got {owner!r}")
+        learners[owner] = {**learners[owner], name: value}
+    champion = now.champion if wanted.champion is None else wanted.champion
+    kept = {name: given for name, given in learners.items() if name not in wanted.removed}
+    first = now.learner if now.learner in kept else champion
+    if first is None or first not in kept:
+        raise SettingsError(
+            f"--remove-learner {now.learner}: expected another learner that decides; add --champion with one of "
+            f"{', '.join(kept) or 'the challengers, of which there are none'}"
+        )
+    parameters, learner = dict(kept.pop(first)), learner_of(first)
+    if champion == first:
+        champion = None if wanted.champion is None else learner
+    return replace(now, learner=learner, parameters=parameters, challengers=kept, champion=champion)
+
+
+def request_for(now: Changed, after: TaskSettings) -> Request:
+    """Return the request that changes a pipeline's settings. It has no changes if the settings are the same.
 
     The id is a digest of the request and of the requests before it: a request that is sent twice is applied once.
 
     Args:
         now: the pipeline's settings.
-        wanted: new values by name; see `stream.task.stored_settings`.
+        after: the new settings.
 
     Raises:
         ChangeRefusedError: the pipeline cannot make this change.
     """
-    stored = stored_settings(now.settings)
-    if unknown := wanted.keys() - stored.keys():
-        raise ChangeRefusedError(f"{min(unknown)}: expected one of the settings {', '.join(sorted(stored))}")
-    changes = {name: Replaced(stored[name], value) for name, value in wanted.items() if value != stored[name]}
+    try:
+        changes = differences(now.settings, after.resolved())
+    except ParameterError as error:
+        raise ChangeRefusedError(str(error)) from error
     digest = sha256(encode_request(Request(str(now.control), "", changes))).hexdigest()
     request = Request(digest[:16], _user(), changes)
     changed(now.settings, request)
@@ -108,8 +185,8 @@ def wait_until_applied(connection: Connected, control: int, stop: Callable[[], b
     show_if_due = every(
         STATUS_INTERVAL_MS,
         lambda: announce(
-            f"waiting for {named(behind())}: is a learner running? It applies the request with its next step. Ctrl-C "
-            "ends this command, but does not withdraw the request"
+            f"waiting for {named(behind())}: is a learner running? It applies the request with its next step, after it "
+            "has compiled new learners. Ctrl-C ends this command, but does not withdraw the request"
         ),
     )
     try:

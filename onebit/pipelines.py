@@ -17,6 +17,8 @@ from onebit.testing.pipeline import checked_id, feedback_of
 from stream.errors import OnebitError
 from stream.parsing import format_duration, parse_duration
 from stream.programs.connection import Connected
+from stream.task.changes import ChangeRefusedError
+from stream.task.stored_settings import restored_settings, stored_settings
 from stream.wire.codec import HEADERS, MalformedError, decode_feedback, encode_feedback
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
@@ -174,8 +176,11 @@ class Pipeline:
             SettingsError: the pipeline has not made a decision.
         """
         test = self.test
-        connection = Connected(test.broker, test.topics, test.partitions)
-        request = request_for(settings_now(connection), settings)
+        now = settings_now(Connected(test.broker, test.topics, test.partitions))
+        stored = stored_settings(now.settings)
+        if unknown := settings.keys() - stored.keys():
+            raise ChangeRefusedError(f"{min(unknown)}: expected one of the settings {', '.join(sorted(stored))}")
+        request = request_for(now, restored_settings({**stored, **settings}))
         if request.changes:
             send(test.broker, test.topics, request)
             test.work()

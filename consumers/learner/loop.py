@@ -1,9 +1,11 @@
 """The learner program on Kafka: publishes a prediction for each context, and learns from feedback."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from threading import Thread
 
 from consumers.learner.metrics import LearnerCounts, learner_unready, result_samples
 from consumers.learner.program import LearnerOptions, LearnerProgram
@@ -95,7 +97,8 @@ class _LearnerLoop:
 
         program = LearnerProgram(
             broker, settings.topics, task, _options(settings, task, nnz), boot_ms, announce,
-            stop=stop, given=given, begin=begin, committed=committed, parked=self._parked,
+            stop=stop, given=given, begin=begin, is_prepared=_Compiler().has_compiled, committed=committed,
+            parked=self._parked,
         )  # fmt: skip
         _announce_learner(settings, task, partitions, has_no_log=has_no_log)
         tune_gc()
@@ -151,6 +154,38 @@ class _LearnerLoop:
         with suppress(BrokerError):  # this report is optional
             program.report_replica()
         status.show()
+
+
+class _Compiler:
+    """Compiles the kernels for changed learners in a thread, so that the running learners continue to decide."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[TaskSettings, Future[None]]] = []
+
+    def has_compiled(self, settings: TaskSettings) -> bool:
+        """Return whether the kernels for these settings are compiled. If not, start to compile them.
+
+        Raises:
+            PluginError: a plug-in's learner raises an exception.
+        """
+        run = next((run for compiled, run in self._runs if compiled == settings), None)
+        if run is None:
+            run = Future()
+            self._runs.append((settings, run))
+            Thread(target=_compile, args=(settings, run), name="compiler", daemon=True).start()
+        if not run.done():
+            return False
+        run.result()
+        return True
+
+
+def _compile(settings: TaskSettings, run: "Future[None]") -> None:
+    try:
+        compile_kernels(settings)
+    except Exception as error:  # raised where the result is asked for
+        run.set_exception(error)
+    else:
+        run.set_result(None)
 
 
 def _announce_learner(settings: Settings, task: TaskSettings, partitions: int, *, has_no_log: bool) -> None:

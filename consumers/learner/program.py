@@ -18,10 +18,10 @@ from stream.recovery.commit import Commit, CrashPoint, commit
 from stream.recovery.control import ControlFollower
 from stream.recovery.inputs import check_unchanged
 from stream.recovery.schedule import SnapshotSchedule
-from stream.settings.values import setting_name, shown_value
 from stream.shared.replica import Replica
 from stream.shared.view import View
-from stream.task.changes import Changed, differences
+from stream.task.carry import carries
+from stream.task.changes import Changed, differences, shown_changes
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import Given
 from stream.task.task import Task
@@ -109,6 +109,7 @@ class LearnerProgram:
         *,
         given: Given = None,
         begin: Changed | None = None,
+        is_prepared: Callable[[TaskSettings], bool] = lambda settings: True,
         committed: Callable[[Sequence[Commit]], None] = lambda commits: None,
         parked: Parked | None = None,
     ) -> None:
@@ -126,6 +127,8 @@ class LearnerProgram:
             given: names of the settings that the user set; None means all settings. If a task has different values for
                 these settings, also after all requests to change them, recovery fails.
             begin: settings for new tasks, and the requests that they include; None means `settings`, and none.
+            is_prepared: returns whether the kernels for other learners are compiled. Until then, no task changes to
+                settings with these learners.
             committed: called with each transaction's output.
             parked: the result of the previous program's `park` method.
         """
@@ -137,6 +140,7 @@ class LearnerProgram:
         self._announce = announce
         self._crash_point = crash_point
         self._committed = committed
+        self._is_prepared = is_prepared
         self._running: dict[int, Partition] = {}
         self._assigned: set[int] = set()
         self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
@@ -429,7 +433,15 @@ class LearnerProgram:
         """
         control, requests = running.newest_step.control, self._control.requests
         due = requests.end if shared is None else min(requests.end, shared.replica.control)
-        return requests.after(running.task.settings, control, due) if control < due else None
+        if control >= due:
+            return None
+        change = requests.after(running.task.settings, control, due)
+        if not carries(running.task.settings, change.settings):
+            return change
+        if not self._is_prepared(change.settings):
+            return None
+        self._snapshots.spare = None  # memory for the state of the earlier learner
+        return change
 
     def _logs(self, running: Partition, shared: SharedModel | None) -> LogChange | None:
         """Return the change that a task writes to the shared model's log. Only one partition's task writes changes."""
@@ -443,11 +455,8 @@ class LearnerProgram:
 
     def _announce_change(self, running: Partition, change: Changed) -> None:
         place = f"partition {running.partition}, step {running.newest_step.number + 1}"
-        for name, one in differences(running.task.settings, change.settings).items():
-            self._announce(
-                f"{place}: {setting_name(name)} is {shown_value(name, one.new)} from now on; it was "
-                f"{shown_value(name, one.old)}"
-            )
+        for line in shown_changes(differences(running.task.settings, change.settings)):
+            self._announce(f"{place}: {line}")
         for offset, reason in change.refused:
             self._announce(f"{place}: request at offset {offset} of {self._topics.control} refused: {reason}")
 

@@ -1,34 +1,48 @@
 """`onebit change`: change the settings of a running pipeline."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from onebit.changes import first_better, outcome_of, request_for, send, settings_now, wait_until_applied
-from onebit.cli.changes import plain_steps, shown_changes, shown_steps
+from onebit.changes import (
+    Wanted,
+    first_better,
+    outcome_of,
+    request_for,
+    send,
+    settings_now,
+    wait_until_applied,
+    with_changes,
+)
+from onebit.cli.changes import plain_steps, shown_steps
 from onebit.cli.console import StopRequest, err, examples, fail, out, print_json
 from onebit.cli.flags import Json, with_settings
 from stream.errors import ExitCode
 from stream.programs.connection import Connected, connected
+from stream.programs.pipeline_settings import determined_by
 from stream.programs.process import quantity
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Program
 from stream.settings.sources import described
-from stream.task.changes import ChangeRefusedError
-from stream.task.stored_settings import CHANGEABLE
+from stream.task.changes import ChangeRefusedError, shown_changes
 from stream.wire.control import Request
 
 app = typer.Typer()
 
-NAMES = tuple(one.field for one in described() if one.field in CHANGEABLE)
+NAMES = tuple(
+    one.field
+    for one in described()
+    if Program.CHANGE in one.setting.programs and (determined_by(one) or one.field == "param")
+)
 """The settings with a flag that changes them."""
 
 
 @app.command(
     epilog=examples(
         "onebit change --window 2m --on-expiry negative",
-        "onebit change --champion late-ucb --yes",
+        "onebit change --challenger late-ucb:m=128 --floor 3%",
+        "onebit change --champion late-ucb:m=128 --remove-learner banditron --yes",
         "onebit change --champion-when-better",
     )
 )
@@ -48,6 +62,13 @@ def change(
             "let this challenger decide",
         ),
     ] = False,
+    remove_learner: Annotated[
+        list[str] | None, typer.Option(help="Learner to remove; repeatable", show_default=False)
+    ] = None,
+    add_class: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a class to append to the pipeline's fixed classes; repeatable", show_default=False),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until all tasks have applied the change")] = True,
     json: Json = False,
@@ -55,24 +76,25 @@ def change(
     """Change the settings of a running pipeline, such as its window or its champion.
 
     Writes a request to the control topic. Each task applies it at the beginning of a step; no program needs a restart.
-    Only flags count: variables and the settings file do not change a pipeline. `onebit changes` lists all requests.
+    --challenger adds to the challengers. Only flags count: variables and the settings file do not change a pipeline.
+    `onebit changes` lists all requests.
     """
-    wanted: dict[str, Any] = {
-        name: getattr(settings, name)
-        for name in NAMES
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    }
-    if champion is not None:
-        wanted["champion"] = champion
-    if not wanted and not champion_when_better:
+    given = frozenset(
+        one.field
+        for one in described()
+        if one.field in NAMES
+        if (source := context.get_parameter_source(one.field)) is not None and source.name == "COMMANDLINE"
+    )
+    wanted = Wanted(settings, given, champion, remove_learner or (), add_class or ())
+    if wanted == Wanted(settings, frozenset()) and not champion_when_better:
         raise fail("expected a setting to change, such as --window 2m", ExitCode.USAGE)
     if champion is not None and champion_when_better:
         raise fail("expected --champion or --champion-when-better, not both", ExitCode.USAGE)
     with connected(settings) as connection:
         if champion_when_better:
-            wanted["champion"] = first_better(connection, StopRequest())
+            wanted = wanted._replace(champion=first_better(connection, StopRequest()))
         now = settings_now(connection)
-        request = request_for(now, wanted)
+        request = request_for(now, with_changes(now.settings, wanted))
         if request.changes and not champion_when_better and not yes:
             _confirm(request, connection)
         stop = StopRequest()
@@ -89,13 +111,14 @@ def change(
     elif not request.changes:
         out.print("the pipeline already has these settings", highlight=False)
     else:
-        out.print(f"{shown_changes(request)}\n{shown_steps(steps) or 'requested'}", highlight=False, markup=False)
+        lines = (*shown_changes(request.changes), shown_steps(steps) or "requested")
+        out.print("\n".join(lines), highlight=False, markup=False)
 
 
 def _confirm(request: Request, connection: Connected) -> None:
     if not sys.stdin.isatty():
         raise SettingsError("to change a pipeline without a terminal, add --yes")
-    err.print(shown_changes(request), highlight=False, markup=False)
+    err.print("\n".join(shown_changes(request.changes)), highlight=False, markup=False)
     tasks = quantity(connection.partitions, "partition")
     if not typer.confirm(f"Change this in {tasks} of {connection.topics.contexts}?", err=True):
         raise typer.Exit(ExitCode.DIFFERS)

@@ -13,8 +13,7 @@ from onebit.cli.flags import Json, with_settings
 from stream.programs.connection import connected
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
-from stream.settings.values import setting_name, shown_value
-from stream.wire.control import Request
+from stream.task.changes import shown_changes
 
 app = typer.Typer()
 
@@ -35,17 +34,9 @@ def changes(settings: Settings, json: Json = False) -> None:
     table.columns[0].no_wrap = True
     for one in found:
         request = one.request
-        shown = ("?", "not a request") if request is None else (request.by, shown_changes(request))
+        shown = ("?", "not a request") if request is None else (request.by, "\n".join(shown_changes(request.changes)))
         table.add_row(_utc(one.append_ms), *map(escape, shown), escape(_shown_outcome(one.outcome)))
     out.print(table)
-
-
-def shown_changes(request: Request) -> str:
-    """Return a request's changes, one per line."""
-    return "\n".join(
-        f"{setting_name(name)}: {shown_value(name, one.old)} -> {shown_value(name, one.new)}"
-        for name, one in request.changes.items()
-    )
 
 
 def shown_steps(steps: Mapping[int, int]) -> str:

@@ -54,6 +54,8 @@ class Partition:
             )
 
     def _observe(self, step: JournalStep, oracle: Oracle) -> None:
+        if step.number == 1:
+            self.reference = Reference(oracle.settings)
         self.oracle = oracle
         self.steps.append(step)
         self.events += oracle.events

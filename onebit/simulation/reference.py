@@ -9,11 +9,12 @@ from math import nan
 from typing import Any
 
 from onebit.simulation.outside import label_of
-from stream.learners import Learner
+from stream.learners import KernelLearner, Learner
 from stream.randomness.draws import Purpose, uniform
 from stream.recovery.steps import JournalStep
+from stream.task.carry import Carry, carries
 from stream.task.settings import TaskSettings
-from stream.verifying.oracle import AuditedEvent, Corrected, Decided, Promoted
+from stream.verifying.oracle import AuditedEvent, Corrected, Decided, SettingsChanged
 from stream.wire.records import Decision, Example, Features, Logged, Outcome, Target
 from stream.wire.updates import (
     CHANGED,
@@ -45,20 +46,25 @@ class Reference:
         self.learner = task.make_shareable_learner()
         self.updates = 0
         self.entries: list[Entry] = []
-        self._open: dict[str, tuple[Features, Decision]] = {}
+        self._open: dict[str, tuple[Features, Decision]] = {}  # also settled decisions
+        self._settled: set[str] = set()
 
     def apply(self, event: AuditedEvent) -> bool:
         """Apply an event. Return False if it is a decision that differs from this learner's decision."""
         if isinstance(event, Decided):
             x, (decision, is_same) = event.context.x, self._decide(event)
             self._open[event.context.id] = x, decision
+            self._settled.discard(event.context.id)
             if self.learner.observed and not event.is_unmatched:
                 self._add(Entry(DECIDED, x, decision))
             return is_same
-        if isinstance(event, Promoted):
-            self.promote(event.number)
+        if isinstance(event, SettingsChanged):
+            self._change(event.settings)
         if isinstance(event, Example | Corrected):
             x, decision = self._open[event.id]
+            self._settled.add(event.id)
+            if not decision.can_teach:
+                return True
             v = uniform(self.task.seed, Purpose.UPDATE, event.id) if self.learner.randomised_update else 0.0
             if isinstance(event, Example) and event.reward is not None:
                 label = label_of(event.id) if event.outcome is Outcome.MATCHED else NO_LABEL
@@ -67,10 +73,21 @@ class Reference:
                 self._add(Entry(CORRECTED, x, decision, event.reward, 0, v))
         return True
 
-    def promote(self, number: int) -> None:
-        """Change the learner that decides. If the model is shared, `partitions` adds the entry for the log."""
-        if self.task.model == "own":
-            self.learner.promote(number)
+    def _change(self, settings: TaskSettings) -> None:
+        """Change the settings. If the model is shared, `partitions` adds the entry for the log."""
+        before, self.task = self.task, settings
+        if settings.model == "shared":
+            return
+        if carries(before, settings):
+            carry = Carry(before, settings, self.learner)
+            assert isinstance(carry.learner, KernelLearner)
+            self.learner = carry.learner
+            self._open = {
+                event_id: (x, carry.decision(x, decision, is_settled=event_id in self._settled))
+                for event_id, (x, decision) in self._open.items()
+            }
+        if settings.champion != before.champion:
+            self.learner.promote(settings.decides)
             self.updates += 1
 
     def add_alone(self, kind: int, **fields: Any) -> None:

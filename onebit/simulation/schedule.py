@@ -438,8 +438,7 @@ def _with_deferrals(
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
     """To half of the runs without wrappers, add challengers."""
     names = CHALLENGERS.get(task.learner, ())
-    is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
-    if not luck.chance(50) or not (names and is_plain):
+    if not luck.chance(50) or not names or _is_wrapped(task):
         return task, items
     return replace(task, challengers={name: PARAMETERS[name] for name in names}), items
 
@@ -449,11 +448,16 @@ def _with_changes(luck: Luck, task: TaskSettings, items: list[Item]) -> list[Ite
     if not luck.chance(50):
         return items
     values = _NEW_VALUES | {"champion": (*task.members, "nobody")}
+    others = () if _is_wrapped(task) else CHALLENGERS.get(task.learner, ())
+    if others:
+        values["challengers"] = tuple({name: PARAMETERS[name] for name in others[:n]} for n in range(len(others) + 1))
+    else:
+        values |= {"floor": (0.0, 0.3), "holdout": (0.0, 0.3), "holdout_policy": (UNIFORM, "constant:1")}
     end_ms, requests = max(item.at_ms for item in items), []
     for _ in range(1 + luck.below(4)):
-        of_champion = bool(task.challengers) and luck.chance(60)
-        names = ["champion"] if of_champion else {luck.choice(tuple(values)) for _ in range(1 + luck.below(2))}
-        changes = tuple((name, luck.choice(values[name])) for name in sorted(names))
+        names = ("champion", "challengers") if others and luck.chance(60) else tuple(values)
+        drawn = {luck.choice(names) for _ in range(1 + luck.below(2))}
+        changes = tuple((name, luck.choice(values[name])) for name in sorted(drawn))
         at_ms, is_stale, polls = luck.between(START_MS, end_ms), luck.chance(20), luck.chance(80)
         requests.append(Item(at_ms, ItemKind.CHANGE, changes=changes, is_stale=is_stale, polls=polls))
     return sorted(items + requests, key=lambda item: item.at_ms)
@@ -473,6 +477,11 @@ _NEW_VALUES: dict[str, tuple[Any, ...]] = {
     "unknown": (1,),
 }
 """Values to request, by setting."""
+
+
+def _is_wrapped(task: TaskSettings) -> bool:
+    return task.scale != "none" or not task.floor == task.holdout == 0.0 or task.reward != "exclusive"
+
 
 CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
 """Each champion's challengers. There are only a few pairs, because compiling one pair takes longer than many runs."""

@@ -31,6 +31,8 @@ LINGER_S = 0.001
 more CPU time; if the processor is busy, this delays decisions by more than the pause."""
 
 PROBE_S = 1.0
+FACTS_S = 10.0
+"""Interval between reads of the pipeline's settings, which a request may have changed."""
 """Interval between requests that check the connection. They are necessary because a client's poll does not report a
 lost connection."""
 
@@ -241,7 +243,7 @@ class Link:
             consumer.seek(tp, offset_at(broker, tp, start_ms))
         for tp in rejected:
             consumer.seek(tp, ends[tp].stable)
-        behind, probed_s = tps, monotonic()
+        behind, probed_s, known_s = tps, monotonic(), monotonic()
         self._unready[READER] = "reading predictions"
         while not self._ended.is_set():
             if records := consumer.poll(POLL_MS, RECORDS_MAX):
@@ -254,7 +256,8 @@ class Link:
                 self._unready[READER] = "reading predictions" if behind else ""
             if monotonic() - probed_s >= PROBE_S:
                 broker.ends(tps)
-                self.facts = self.facts or self._access.facts(broker)
+                if self.facts is None or monotonic() - known_s >= FACTS_S:
+                    self.facts, known_s = self._access.facts(broker) or self.facts, monotonic()
                 probed_s = monotonic()
             watch()
             is_silent = not self.unready and self._decisions.is_learner_silent(monotonic())

@@ -52,20 +52,30 @@ def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
     """
     given: dict[str, str] = {}
     for text in settings.param:
-        name, equals, value = text.partition("=")
-        scope, dot, scoped_name = name.rpartition(".")
-        if not equals or not scoped_name:
-            raise SettingsError(f"--param {text!r}: expected NAME=VALUE or LEARNER.NAME=VALUE")
-        if dot and scope not in settings.learner:
+        scope, scoped_name, value = parameter_of(text)
+        if scope and scope not in settings.learner:
             raise SettingsError(
                 f"--param {text!r}: expected one of the learners {', '.join(settings.learner)}; got {scope!r}"
             )
-        if dot and scope != learner:
+        if scope and scope != learner:
             continue
         owners = [other for other in settings.learner if other in registered() and _has(other, scoped_name)]
-        if dot or learner in owners or not owners:
+        if scope or learner in owners or not owners:
             given[scoped_name] = value
     return check_parameters(learner, given, correctable=settings.late == "correct", any_right=settings.reward == "any")
+
+
+def parameter_of(text: str) -> tuple[str, str, str]:
+    """Return the learner (empty if not given), the name and the value of a --param.
+
+    Raises:
+        SettingsError: the text does not have the form NAME=VALUE or LEARNER.NAME=VALUE.
+    """
+    name, equals, value = text.partition("=")
+    scope, _, scoped_name = name.rpartition(".")
+    if not equals or not scoped_name:
+        raise SettingsError(f"--param {text!r}: expected NAME=VALUE or LEARNER.NAME=VALUE")
+    return scope, scoped_name, value
 
 
 def _has(learner: str, parameter: str) -> bool:

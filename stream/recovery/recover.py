@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from stream.kafka.port import Broker
 from stream.kafka.reading import Portions, offset_of_number, read_partition
+from stream.learners import ParameterError
 from stream.recovery.chunks import MODEL_PARTITION, Stored, reading_snapshots
 from stream.recovery.commit import predictions_digest
 from stream.recovery.control import read_requests
@@ -26,7 +27,8 @@ from stream.recovery.steps import (
 )
 from stream.recovery.torn import REMEDY, check_whole
 from stream.shared.view import Recall, RecallError
-from stream.task.changes import Changed, ChangeRefusedError, check_change
+from stream.task.carry import check_change
+from stream.task.changes import Changed
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import Given, resolve, restored_settings, stored_settings
 from stream.task.task import Effects, Task, merge
@@ -223,7 +225,7 @@ def _prepare(task: Task, step: JournalStep, journal: TopicPartition) -> None:
     if step.settings is not None and step.settings != task.settings:
         try:
             check_change(task.settings, step.settings)
-        except ChangeRefusedError as error:
+        except ParameterError as error:
             raise JournalError(f"step {step.number}: {error}", str(journal)) from error
         task.change_settings(step.settings)
     if step.log is not None and step.log.names:

@@ -108,7 +108,7 @@ class SourceSettings(Group, DataFields, frozen=True):
         int | None,
         Field(ge=1),
         Setting(
-            PIPELINE,
+            PIPELINE | {Program.CHANGE},
             "Number of features in an svmlight file, or in contexts without a data set",
             unset="the largest index in the file",
         ),
@@ -193,14 +193,18 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
     ] = [AUTO]
     param: Annotated[
         Texts,
-        Setting(LEARN, "Learner parameter; repeatable. With several learners: LEARNER.NAME=VALUE", "NAME=VALUE"),
+        Setting(
+            LEARN | {Program.CHANGE},
+            "Learner parameter; repeatable. With several learners: LEARNER.NAME=VALUE",
+            "NAME=VALUE",
+        ),
     ] = []
     challenger: Annotated[
         Texts,
         Setting(
-            LEARN,
-            "Learner that learns from the champion's decisions, and makes decisions only after `onebit change "
-            "--champion`; can be given up to four times. Use this setting with --floor",
+            LEARN | {Program.CHANGE},
+            "Learner that learns from the champion's decisions, and makes decisions only as the champion (`onebit "
+            "change --champion`); can be given up to four times. Use this setting with --floor",
             "NAME[:PARAM=VALUE,...]",
             determines=("challengers",),
         ),
@@ -219,7 +223,7 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
         int | None,
         Field(ge=2),
         Setting(
-            frozenset((Program.LEARN,)),
+            frozenset((Program.LEARN, Program.CHANGE)),
             "Maximum number of different classes in the `eligible` fields of all contexts; replaces --n-classes",
             "K",
             unset="a fixed number of classes",
@@ -229,7 +233,7 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
     features: Annotated[
         Path | None,
         Setting(
-            frozenset((Program.LEARN,)),
+            frozenset((Program.LEARN, Program.CHANGE)),
             "File that maps feature names to indices, from `onebit data show --save-features`",
             "FILE",
             unset="no named features",
@@ -259,7 +263,11 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
     ] = False
     holdout_policy: Annotated[
         str,
-        Setting(LEARN, "Holdout policy: uniform, constant:CLASS, or model:FILE from `onebit model export`", "POLICY"),
+        Setting(
+            LEARN | {Program.CHANGE},
+            "Holdout policy: uniform, constant:CLASS, or model:FILE from `onebit model export`",
+            "POLICY",
+        ),
     ] = "uniform"
 
     def model_of(self, partitions: int) -> Literal["own", "shared"]:

@@ -22,7 +22,7 @@ from stream.kafka.client_config import (
 from stream.kafka.port import AccessError
 from stream.parsing import close_matches, format_duration
 from stream.settings.definitions import AccessSettings, Settings, SettingsError
-from stream.settings.model import Group, Panel, Program, Setting, Stored
+from stream.settings.model import Change, Group, Panel, Program, Setting, Stored
 from stream.settings.values import (
     CONFIG_VARIABLE,
     FOR_EVER,
@@ -115,7 +115,7 @@ def _described(field: str, panel: Panel) -> Described:
     info = Settings.model_fields[field]
     metadata = info.metadata
     setting = next(item for item in metadata if isinstance(item, Setting))
-    if any(isinstance(item, Stored) and item.can_change for item in metadata):
+    if any(isinstance(item, Stored) and item.change is not Change.REFUSED for item in metadata):
         setting = setting._replace(programs=setting.programs | {Program.CHANGE})
     return Described(
         name=setting_name(field),

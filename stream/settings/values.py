@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_settings import NoDecode
 
-from stream.parsing import DurationError, format_duration, parse_duration, parse_number, parse_speed
+from stream.parsing import DurationError, format_duration, parse_duration, parse_number, parse_speed, repr_of
 from stream.randomness.delays import DelayError, parse_delay
 
 PREFIX = "ONEBIT_"
@@ -39,14 +39,24 @@ def setting_name(field: str) -> str:
 
 
 def shown_value(field: str, value: object) -> str:
-    """Return a value of a field as users write it.
+    """Return a value of a field as users write it. Long values are shortened, and only the names of learners are shown.
 
     >>> shown_value("window_ms", 120_000), shown_value("late", "ignore"), shown_value("activation_window_ms", None)
     ('2m', 'ignore', 'none')
+    >>> shown_value("challengers", {"late-ucb:m=2": {"m": 2, "eta": 0.1}})
+    'late-ucb:m=2'
     """
-    if value is None:
+    if value is None or value == {}:
         return "none"
-    return format_duration(value) if field.endswith("_ms") and type(value) is int and value >= 0 else str(value)
+    if field == "challengers" and isinstance(value, Mapping):
+        return ", ".join(value)
+    if field.endswith("_ms") and type(value) is int and value >= 0:
+        return format_duration(value)
+    return value if isinstance(value, str) and len(value) <= SHOWN_MAX else repr_of(value, SHOWN_MAX)
+
+
+SHOWN_MAX = 80
+"""Length to which a value in a message is shortened."""
 
 
 def flag_of(name: str) -> str:

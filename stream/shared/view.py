@@ -145,6 +145,10 @@ class View:
         """Add a correction to the entries for the log."""
         self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
 
+    def replace(self, learner: Learner) -> None:
+        """Raise an error: a shared model cannot be replaced."""
+        raise NotImplementedError("a shared model keeps its learner")
+
     def promote(self, number: int) -> None:
         """Do nothing: the log has changed the replica before its tasks change their settings."""
 
@@ -230,7 +234,7 @@ class Recall:
     def _ignore(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing, because the log already contains all effects of the step."""
 
-    observe = settle = correct = promote = add_change = add_class = _ignore
+    observe = settle = correct = promote = replace = add_change = add_class = _ignore
 
 
 class RecallError(Exception):

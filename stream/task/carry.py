@@ -2,10 +2,10 @@
 
 | setting | the model | pending decisions | refused |
 |---|---|---|---|
-| windows, limits, `on_expiry`, `late` | kept | kept | `late` from ignore to correct |
+| windows, limits, `on_expiry`, `late` | kept | kept | |
 | `floor`, `holdout`, `holdout_policy` | kept | keep their propensities | both to 0, if a learner is `UNSOUND` |
 | `challengers`, added | untrained | teach the new learner | |
-| `challengers`, removed; `learner` | kept by name | kept | the deciding learner; an untrained `learner` |
+| `challengers`, removed; `learner`; `champion` | kept by name | kept | the deciding learner; an untrained `learner` |
 | `parameters` | kept | kept | unless the parameter declares `can_change` |
 | `n_classes`, `class_names` | new classes untrained | new classes were not eligible | fewer; renamed; see below |
 | `n_features`, `features` | new features untrained | kept | fewer; a different index |
@@ -16,8 +16,8 @@ features can be extended; for classes, it must also support eligible classes. Th
 stay the same, bit for bit, except those of stack-igw and of confidit with a projection, whose scores for a class depend
 on the number of classes. Scores never depend on the number of features.
 
-A learner is known by its name, or by its parameters if its name changes. After a promotion, `learner` and `parameters`
-can become those of a challenger, and the former champion can be removed.
+A learner is known by its name, or by its parameters if its name changes. If a challenger is the `champion`, `learner`
+and `parameters` can become those of this challenger, and the first champion can be removed.
 
 A new learner receives the values that an untrained learner logs for a pending decision. It observes the decision when
 the bit arrives, and then learns from the bit. It has no part in the decision's estimates, because the published
@@ -49,7 +49,7 @@ from stream.learners.wrappers.mixture import Mixture
 from stream.parsing import shown
 from stream.settings.model import Change
 from stream.task.settings import TaskSettings, learner_of
-from stream.task.stored_settings import PARAMETER, STORED, SettingDifference, stored_settings
+from stream.task.stored_settings import CHANGEABLE, PARAMETER, STORED, SettingDifference, stored_settings
 from stream.wire.named_features import NamedFeaturesError, check_extends
 from stream.wire.records import NO_CLASS, NOT_ELIGIBLE, NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
 
@@ -64,7 +64,6 @@ class Reason(Enum):
     """Why a change is refused, and what to do instead. The values are messages."""
 
     FIXED = "{why}", _NEW_PIPELINE
-    NOT_STORED = "expired decisions are not stored if late feedback is ignored", _NEW_PIPELINE
     FEWER = "classes and features cannot be removed", "Use a larger value"
     RENAMED = "the existing classes keep their indices", "Append new names at the end"
     MOVED = "{why}", "Append new features, categories and words at the end"
@@ -97,25 +96,21 @@ class ChangeError(ParameterError):
         self.reason = reason
 
 
-def check_change(
-    before: TaskSettings, after: TaskSettings, *, decides: str | None = None, champion: str | None = None
-) -> None:
+def check_change(before: TaskSettings, after: TaskSettings) -> None:
     """Check that a pipeline's settings can change while it runs.
 
     Args:
         before: the pipeline's settings, as they are stored.
         after: the new settings. Parameters that are not given have their defaults.
-        decides: the learner that makes the decisions; None if not known.
-        champion: the learner that is promoted in the same change, by its name in `after`; None if none is.
 
     Raises:
         ChangeError: a setting cannot change in this way.
         ParameterError: the new settings are invalid.
     """
-    _checked(before, after, decides, champion)
+    _checked(before, after)
 
 
-def _checked(before: TaskSettings, after: TaskSettings, decides: str | None, champion: str | None) -> Learner:
+def _checked(before: TaskSettings, after: TaskSettings) -> Learner:
     """Check a change, and return an untrained learner for the new settings; see `check_change`."""
     before, after = before.resolved(), after.resolved()
     stored, requested = stored_settings(before), stored_settings(after)
@@ -123,7 +118,7 @@ def _checked(before: TaskSettings, after: TaskSettings, decides: str | None, cha
         difference = SettingDifference(name, stored.get(name), requested.get(name))
         if difference.stored != difference.requested:
             _ROWS[row.change](difference, before, after)
-    _check_members(before, after, decides, champion)
+    _check_members(before, after)
     new = after.make_learner()
     for name, learner in zip(names_of(after), members_of(new), strict=True):
         for setting in ("n_classes", "n_features"):
@@ -134,11 +129,6 @@ def _checked(before: TaskSettings, after: TaskSettings, decides: str | None, cha
             setting = "floor" if before.floor > 0.0 else "holdout"
             raise ChangeError(setting, stored[setting], 0.0, Reason.OWN_DECISIONS, learner=name)
     return new
-
-
-def _check_free(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
-    if not difference.can_change:
-        raise ChangeError(*difference, Reason.NOT_STORED)
 
 
 def _check_grown(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
@@ -173,14 +163,14 @@ def _refuse(difference: SettingDifference, before: TaskSettings, after: TaskSett
 
 _ROWS: Mapping[Change, Callable[[SettingDifference, TaskSettings, TaskSettings], None]] = {
     Change.REFUSED: _refuse,
-    Change.FREE: _check_free,
+    Change.FREE: _check_nothing,
     Change.MIXED: _check_nothing,
     Change.GROWN: _check_grown,
     Change.MEMBERS: _check_nothing,
 }
 
 
-def _check_members(before: TaskSettings, after: TaskSettings, decides: str | None, champion: str | None) -> None:
+def _check_members(before: TaskSettings, after: TaskSettings) -> None:
     """Check that each learner is kept with parameters that its model does not depend on, or is a new challenger."""
     sources = sources_of(before, after)
     for name, source in sources.items():
@@ -194,15 +184,15 @@ def _check_members(before: TaskSettings, after: TaskSettings, decides: str | Non
                 raise ChangeError(setting, earlier[parameter], value, Reason.SHAPES_MODEL, learner=learner_of(name))
     if sources[after.learner] is None:
         raise ChangeError("learner", before.learner, after.learner, Reason.UNTRAINED, learner=after.learner)
-    if champion is not None and champion not in sources:
-        raise ParameterError(f"champion: expected one of {', '.join(sources)}; got {champion}")
-    if champion is None and decides is not None and decides not in sources.values():
+    after.check_champion()
+    decides = names_of(before)[before.decides]
+    if before.champion == after.champion and sources[names_of(after)[after.decides]] != decides:
         raise ChangeError("challengers", names_of(before), names_of(after), Reason.DECIDES, learner=decides)
 
 
 def names_of(settings: TaskSettings) -> tuple[str, ...]:
-    """Return the names of the champion and the challengers, also if there are no challengers."""
-    return settings.members or (settings.learner,)
+    """Return the names of the first champion and the challengers, also if there are no challengers."""
+    return (settings.learner, *sorted(settings.challengers))
 
 
 def members_of(learner: Learner) -> list[Learner]:
@@ -239,29 +229,32 @@ def sources_of(before: TaskSettings, after: TaskSettings) -> dict[str, str | Non
     return sources
 
 
+def carries(before: TaskSettings, after: TaskSettings) -> bool:
+    """Return whether a change concerns more than the settings on which neither model nor pending decisions depend."""
+    old, new = stored_settings(before), stored_settings(after)
+    changed = {name for name in {**old, **new} if old.get(name) != new.get(name)}
+    return not changed <= CHANGEABLE | {"champion"}
+
+
 class Carry:
     """A change of a running pipeline's settings.
 
     `learner` is the learner for the new settings, with the state that carries over.
     """
 
-    def __init__(
-        self, before: TaskSettings, after: TaskSettings, learner: Learner, champion: str | None = None
-    ) -> None:
+    def __init__(self, before: TaskSettings, after: TaskSettings, learner: Learner) -> None:
         """Create the new learner.
 
         Args:
             before: the pipeline's settings, as they are stored.
             after: the new settings. Parameters that are not given have their defaults.
             learner: the pipeline's learner, which does not change.
-            champion: the learner that is promoted in the same change, by its name in `after`; None if none is.
 
         Raises:
             ChangeError: a setting cannot change in this way.
             ParameterError: the new settings are invalid.
         """
-        decides = names_of(before)[learner.decides]
-        self.learner = _checked(before, after, decides, champion)
+        self.learner = _checked(before, after)
         self._before, self._after = before, after
         self._sources = sources_of(before, after)
         old = dict(zip(names_of(before), members_of(learner), strict=True))
@@ -275,8 +268,6 @@ class Carry:
         }
         is_same = list(self._sources.values()) == list(names_of(before)) and before.n_classes == after.n_classes
         self._keeps_decisions = is_same and not self._adds_own
-        number = {source: place for place, source in enumerate(self._sources.values())}
-        self.learner.promote(number[decides] if champion is None else list(self._sources).index(champion))
 
     def decision(self, x: Features, decision: Decision, *, is_settled: bool = False) -> Decision:
         """Return a decision that was made before the change, as the new learner's methods accept it.
@@ -336,11 +327,6 @@ class Carry:
     def _untrained(self) -> dict[str, Learner]:
         """The new learners, by name. They stay untrained, so that `decision` depends only on its arguments."""
         return {name: self._after.make_member(name) for name, source in self._sources.items() if source is None}
-
-
-def carried(learner: Learner, before: TaskSettings, after: TaskSettings, champion: str | None = None) -> Learner:
-    """Return the learner for the new settings, with the state that carries over; see `Carry`."""
-    return Carry(before, after, learner, champion).learner
 
 
 def _unmixed(learner: Learner) -> Learner:

@@ -3,9 +3,10 @@
 All tasks of a pipeline apply the same requests in the same order. They therefore accept and refuse the same ones.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
+import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -13,8 +14,10 @@ from stream.errors import OnebitError
 from stream.learners import ParameterError
 from stream.parsing import shown
 from stream.settings.task_fields import JoinSettings
+from stream.settings.values import setting_name, shown_value
+from stream.task.carry import check_change
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import CHANGEABLE, SettingDifference, restored_settings, stored_settings
+from stream.task.stored_settings import CHANGEABLE, PARAMETER, STORED, restored_settings, stored_settings
 from stream.wire.control import Replaced, Request, Requested
 
 
@@ -29,8 +32,12 @@ _TYPES = {
     name: _stored_type(hint)
     for kind in (TaskSettings, JoinSettings)
     for name, hint in get_type_hints(kind, include_extras=True).items()
-    if name in CHANGEABLE
+    if name in STORED.keys() - {"parameters", "join"}  # their parts are stored under their own names
 }
+
+
+ALWAYS = CHANGEABLE | {"champion"}
+"""The settings that can change with a shared model, too."""
 
 
 class ChangeRefusedError(OnebitError):
@@ -51,26 +58,17 @@ def differences(before: TaskSettings, after: TaskSettings) -> dict[str, Replaced
     return {name: Replaced(old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
 
 
-def check_change(before: TaskSettings, after: TaskSettings) -> None:
-    """Check that the settings of a running task can change from `before` to `after`.
+def shown_changes(changes: Mapping[str, Replaced]) -> list[str]:
+    """Describe changes, each in one line. Parameters that only one of two learners has are omitted.
 
-    Raises:
-        ChangeRefusedError: a setting is fixed, or the new settings are invalid together.
+    >>> shown_changes({"learner": Replaced("soba", "perceptron"), "parameters.gamma": Replaced(0.1, None)})
+    ['learner: soba -> perceptron']
     """
-    for name, change in differences(before, after).items():
-        if name not in CHANGEABLE:
-            is_lost = SettingDifference(name, change.old, change.new).prevents_import
-            remedy = (
-                "" if is_lost else ", and move the model to it with `onebit model export` and `onebit model import`"
-            )
-            raise ChangeRefusedError(
-                f"{name}: expected {shown(change.old)}, which is fixed for the pipeline's life; got "
-                f"{shown(change.new)}. Start a new pipeline with a different topic prefix{remedy}"
-            )
-    try:
-        after.check_policies(after.make_learner())
-    except ParameterError as error:
-        raise ChangeRefusedError(str(error)) from error
+    return [
+        f"{setting_name(name)}: {shown_value(name, one.old)} -> {shown_value(name, one.new)}"
+        for name, one in changes.items()
+        if not (name.startswith(PARAMETER) and None in (one.old, one.new))
+    ]
 
 
 def changed(settings: TaskSettings, request: Request) -> TaskSettings:
@@ -81,26 +79,42 @@ def changed(settings: TaskSettings, request: Request) -> TaskSettings:
     """
     stored = stored_settings(settings)
     for name, change in request.changes.items():
-        if name not in stored:
+        if name not in stored and not name.startswith(PARAMETER):
             raise ChangeRefusedError(
-                f"{name}: expected one of the settings {', '.join(sorted(CHANGEABLE))}; a newer version of Onebit may "
-                "have sent the request. Upgrade the learners, and send it again"
+                f"{name}: expected one of the settings {', '.join(sorted(STORED))}; a newer version of Onebit may have "
+                "sent the request. Upgrade the learners, and send it again"
             )
-        if stored[name] != change.old:
+        if stored.get(name) != change.old:
             raise ChangeRefusedError(
-                f"{name}: expected a change from {shown(stored[name])}; got one from {shown(change.old)}. Another "
+                f"{name}: expected a change from {shown(stored.get(name))}; got one from {shown(change.old)}. Another "
                 "request was applied first; send the change again"
             )
-        if name in CHANGEABLE:
+        if name in _TYPES:
             _check_value(name, change.new)
-    after = restored_settings({**stored, **{name: change.new for name, change in request.changes.items()}})
-    check_change(settings, after)
-    return after
+    after = stored | {name: change.new for name, change in request.changes.items()}
+    gone = [name for name in after if name.startswith(PARAMETER) and after[name] is None]
+    for name in gone:  # a parameter of another learner
+        del after[name]
+    try:
+        return _checked(settings, after)
+    except (ParameterError, ValueError) as error:
+        raise ChangeRefusedError(str(error)) from error
+
+
+def _checked(settings: TaskSettings, after: Mapping[str, Any]) -> TaskSettings:
+    new = restored_settings(after).resolved()
+    if new.model == "shared" and not (changes := differences(settings, new).keys()) <= ALWAYS:
+        raise ChangeRefusedError(
+            f"{min(changes - ALWAYS)}: expected a model per partition, because the log of a shared model contains "
+            "entries in the earlier form; got a shared model. Start a new pipeline with a different topic prefix"
+        )
+    check_change(settings, new)
+    return new
 
 
 def _check_value(name: str, value: object) -> None:
     try:
-        _TYPES[name].validate_python(value, strict=True)
+        _TYPES[name].validate_json(orjson.dumps(value), strict=True)
     except ValidationError as error:
         raise ChangeRefusedError(f"{name}: {error.errors()[0]['msg']}; got {shown(value)}") from error
 

@@ -13,14 +13,14 @@ resulting events. Only the table defines the next states and the counts in the l
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple, TypeVar
 
 from stream.settings.task_fields import JoinSettings
 from stream.task.join_table import TRANSITIONS, Input, Move, State, check_table
 from stream.wire.ledger import Ledger
-from stream.wire.records import Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, make
+from stream.wire.records import Arm, Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, make
 
 
 class Pending(NamedTuple):
@@ -30,6 +30,7 @@ class Pending(NamedTuple):
     decision: Decision
     time: DecisionTime  # start of the window: time of the decision or, if deferred, of the shown record
     trace: Headers = ()  # the context's trace headers
+    arm: Arm | None = None  # None if the learner made the decision
 
     @property
     def action(self) -> int:
@@ -237,6 +238,16 @@ class Join:
         self.orphans.limit_ms = settings.orphan_window_ms
         self.settled.limit_ms = settings.retain_ms
         self._is_changed = True
+
+    def convert(self, carried: Callable[..., Decision]) -> None:
+        """Replace each decision after a change of the learner; see `stream.task.carry.Carry.decision`."""
+        for queue in (self.pending, self.deferred, self.shown):
+            for event_id, one in queue.items():
+                queue[event_id] = one._replace(decision=carried(one.x, one.decision))
+        for event_id, retained in self.retained.items():
+            if (kept := retained.pending) is not None:
+                decision = carried(kept.x, kept.decision, is_settled=True)
+                self.settled.replace(event_id, retained._replace(pending=kept._replace(decision=decision)))
 
     def settle_changed(self) -> Sequence[Event]:
         """After the settings have changed, settle entries that are overdue or exceed the limits."""

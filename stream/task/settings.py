@@ -126,7 +126,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     @property
     def decides(self) -> int:
         """The number of the member that decides; see `Learner.promote`."""
-        return 0 if self.champion is None else self.members.index(self.champion)
+        return 0 if self.champion is None else (self.learner, *sorted(self.challengers)).index(self.champion)
 
     def make_shareable_learner(self) -> KernelLearner:
         """Create a learner for a model shared by tasks.
@@ -196,12 +196,19 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             learner = Mixture(mixed, self.floor, self.holdout, fixed)
         return learner
 
-    def _check_challengers(self) -> None:
-        if self.champion not in (None, *self.members):
+    def check_champion(self) -> None:
+        """Check that the pipeline has the learner that decides.
+
+        Raises:
+            ParameterError: it does not.
+        """
+        if self.champion not in (None, self.learner, *self.challengers):
             raise ParameterError(
-                f"champion: expected one of {', '.join(self.members) or 'no name, because there are no challengers'}; "
-                f"got {self.champion}"
+                f"champion: expected one of {', '.join((self.learner, *sorted(self.challengers)))}; got {self.champion}"
             )
+
+    def _check_challengers(self) -> None:
+        self.check_champion()
         if len(self.challengers) > CHALLENGERS_MAX:
             raise ParameterError(f"challenger: expected at most {CHALLENGERS_MAX}; got {len(self.challengers)}")
         if self.learner in self.challengers:

@@ -16,6 +16,7 @@ import numpy as np
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.view import Recall, View, features_max
+from stream.task.carry import Carry, carries
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.placement import count_misplaced
 from stream.task.play import is_matched, play_logged
@@ -123,6 +124,9 @@ class Model(Protocol):
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
         """Replace a learned reward with a later reward."""
 
+    def replace(self, learner: Learner) -> None:
+        """Use the learner that a change of the settings has produced."""
+
     def promote(self, number: int) -> None:
         """Make a different learner the champion, which decides from now on; see `Learner.promote`."""
 
@@ -167,6 +171,10 @@ class OwnModel:
         """See Model."""
         self.version += self.learner.retract(x, decision, assumed, reward, v)
 
+    def replace(self, learner: Learner) -> None:
+        """See Model."""
+        self.learner = learner
+
     def promote(self, number: int) -> None:
         """See Model."""
         self.learner.promote(number)
@@ -191,6 +199,7 @@ class Task:
         self.join = Join(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
+        self._is_shared = is_shared
         self._contexts_topic = contexts_topic
         self._time = DecisionTime(0)  # time object shared by the current step's decisions
         self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks are not applied yet
@@ -200,17 +209,24 @@ class Task:
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
         self._draw_log = Draws(settings.seed, Purpose.LOG)
         self._log = settings.log_reading
+        self._propensity_min = settings.learned_propensity_min
+        self._use_names(())
+
+    def _use_names(self, classes: Iterable[str]) -> None:
+        """Prepare to read contexts with the names in the settings, and with those of open classes so far."""
+        settings = self.settings
         self.classes = settings.make_classes()
+        if settings.open_classes:
+            self.classes.add(classes)
+        self._members = settings.members
         self._decode_context = partial(
             decode_context,
             n_features=settings.n_features,
             log=self._log,
             encoder=settings.feature_encoder(),
             classes=self.classes,
-            nnz_max=features_max(self.learner) if is_shared else None,
+            nnz_max=features_max(self.learner) if self._is_shared else None,
         )
-        self._propensity_min = settings.learned_propensity_min
-        self._members = settings.members
 
     @property
     def learner(self) -> Learner:
@@ -231,12 +247,17 @@ class Task:
         """Change the settings. The next step first settles entries that are overdue or exceed the limits.
 
         Args:
-            settings: the new settings, which `stream.task.changes.check_change` has checked. A new champion decides
-                from the next step on.
+            settings: the new settings, which `stream.task.carry.check_change` has checked. Pending decisions and the
+                model carry over; see `stream.task.carry`.
         """
-        before, self.settings = self.settings, settings.resolved()
-        settings = self.settings
-        if settings.decides != before.decides:
+        before, settings = self.settings, settings.resolved()
+        self.settings = settings
+        if carries(before, settings):
+            carry = Carry(before, settings, self.learner)
+            self.model.replace(carry.learner)
+            self.join.convert(carry.decision)
+            self._use_names(self.classes.names or ())
+        if settings.champion != before.champion:
             self.model.promote(settings.decides)
         self.join.change_settings(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
@@ -370,7 +391,7 @@ class Task:
         published = event_id, decision, self.model.version, target, name, carried, arm, trace, challenged
         prediction = make(Prediction, published)
         effects.predictions.append((prediction, record.offset))
-        pending = make(Pending, (x, decision, self._time, trace))
+        pending = make(Pending, (x, decision, self._time, trace, arm))
         return pending, has_bit
 
     def _challenged(self, decision: Decision) -> Challenged:
@@ -433,10 +454,9 @@ class Task:
         if reward is not None and decision.can_teach:
             learned = decision if self._log is None else self._floored(decision)
             drift = self.model.settle(pending.x, learned, reward, self._update_draw(event_id), label)
-        arm = self.settings.arm_of(self._draw_action(event_id)) if self.settings.holdout else None
         example = Example(
             event_id, outcome, decision.action, decision.known_propensity, reward, delay_ms, self.join.stream_ms,
-            None if record is None else record.offset, drift, arm,
+            None if record is None else record.offset, drift, pending.arm,
         )  # fmt: skip
         effects.examples.append((example, pending.trace))
 

@@ -233,14 +233,20 @@ class _Audit:
         )
 
     def _begin(self, settings: TaskSettings) -> Oracle:
-        self._log, self._encoder = settings.log_reading, settings.feature_encoder()
-        self._classes = settings.make_classes()
+        imported = None
         if settings.open_classes and settings.model == "own":
             imported = read_snapshots(self._broker, self._topics, self._partition, 0).imported
-            self._classes.add(() if imported is None else decode(imported).classes)
+        self._use(settings, () if imported is None else decode(imported).classes)
+        return Oracle(settings)
+
+    def _use(self, settings: TaskSettings, classes: Iterable[str]) -> None:
+        """Prepare to read contexts with these settings, and with the names of open classes so far."""
+        self._log, self._encoder = settings.log_reading, settings.feature_encoder()
+        self._classes = settings.make_classes()
+        if settings.open_classes:
+            self._classes.add(classes)
         self._nnz_max = features_max(settings.make_learner()) if settings.model == "shared" else None
         self._needs_label = registered()[settings.learner].needs_label
-        return Oracle(settings)
 
     def _change_settings(self, oracle: Oracle, step: JournalStep, place: str) -> None:
         """Compare a step's settings with the requests in the control topic, and apply them."""
@@ -255,6 +261,7 @@ class _Audit:
         if step.settings is not None:
             self._settings_from = step.number
             oracle.change_settings(settings)
+            self._use(settings, self._classes.names or ())
 
     def _apply(self, oracle: Oracle, step: JournalStep, place: str) -> None:
         """Apply a step's records and compare its outputs with the expected ones."""
@@ -444,9 +451,8 @@ class _Audit:
         settled: list[tuple[Record, Example]] = []
         shown = 0  # number of drift alarms
         for record, example in self._decoded(examples, codec.decode_example):
-            settled.append((record, replace(example, drift=None, arm=None)))
+            settled.append((record, replace(example, drift=None)))
             shown += example.drift is not None
-            self._check_arm(oracle.settings, example.id, example.arm, place_of(record))
         of_inputs = [
             (record, Letter(*found[:4]))
             for record, found in self._decoded(letters, decode_dead_letter)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from stream.task.settings import TaskSettings
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.ledger import Ledger
-from stream.wire.records import Context, Example, Feedback, Outcome, Prediction, Record
+from stream.wire.records import Arm, Context, Example, Feedback, Outcome, Prediction, Record
 
 
 class Decided(NamedTuple):
@@ -31,10 +31,10 @@ class Corrected(NamedTuple):
     reward: int
 
 
-class Promoted(NamedTuple):
-    """A change of the learner that decides."""
+class SettingsChanged(NamedTuple):
+    """A change of the settings."""
 
-    number: int  # index of the new champion in `TaskSettings.members`
+    settings: TaskSettings  # index of the new champion in `TaskSettings.members`
 
 
 class Letter(NamedTuple):
@@ -49,8 +49,8 @@ class Letter(NamedTuple):
         return f"a dead letter ({self.kind}) for {self.topic}/{self.partition} offset {self.offset}"
 
 
-AuditedEvent = Decided | Example | Corrected | Promoted | Letter
-"""An event that the oracle expects. Expected examples have neither a drift alarm nor an arm."""
+AuditedEvent = Decided | Example | Corrected | SettingsChanged | Letter
+"""An event that the oracle expects. Expected examples have no drift alarm."""
 
 
 class _Pending(NamedTuple):
@@ -58,6 +58,7 @@ class _Pending(NamedTuple):
     action: int
     propensity: float | None
     date: list[int]  # empty until the step's tick is applied; a step's decisions share this list
+    arm: Arm | None
 
 
 class _Orphan(NamedTuple):
@@ -96,8 +97,7 @@ class Oracle:
 
     def change_settings(self, settings: TaskSettings) -> None:
         """Change limits and policies, and settle the entries that are due under the new limits."""
-        if settings.decides != self.settings.decides:
-            self.events.append(Promoted(settings.decides))
+        self.events.append(SettingsChanged(settings))
         self.settings = settings
         self._settle_due()
         self._enforce_limits()
@@ -145,7 +145,10 @@ class Oracle:
             self._dated_ms = max(self._dated_ms, record.append_ms)
             date = [self._dated_ms]
         action, propensity = prediction.decision.action, prediction.decision.known_propensity
-        pending, orphan = _Pending(event_id, action, propensity, date), self._orphans.pop(event_id, None)
+        pending, orphan = (
+            _Pending(event_id, action, propensity, date, prediction.arm),
+            self._orphans.pop(event_id, None),
+        )
         if is_unmatched:
             self.rows[state, "unmatched"] += 1
             self.counts["feedback_unmatched"] += orphan is not None
@@ -292,9 +295,11 @@ class Oracle:
     def _settle(
         self, pending: _Pending, outcome: Outcome, reward: int | None, delay_ms: int | None, offset: int | None
     ) -> None:
-        event_id, action, propensity, _ = pending
+        event_id, action, propensity, _, arm = pending
         self.counts[outcome] += 1
-        self.events.append(Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset))
+        self.events.append(
+            Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset, None, arm)
+        )
         is_final = self.settings.late != "correct"  # late feedback corrects only decisions that expire from then on
         self._known[event_id] = _Known(outcome, reward, action, self._stream_ms, is_final)
         if len(self._known) > self.settings.join.retained_max:

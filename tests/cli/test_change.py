@@ -108,6 +108,11 @@ def test_better_challenger_becomes_the_champion(on_broker: Callable[[Broker], No
         ["--champion", "soba"],
         ["--late", "correct"],  # nothing is assumed when a decision expires
         ["--champion", "late-ucb", "--champion-when-better"],
+        ["--remove-learner", "banditron"],  # it decides
+        ["--classes-max", "9"],  # the classes are fixed
+        ["--add-class", "d"],  # the classes have no names
+        ["--n-features", "2"],  # features cannot be removed
+        ["--param", "late-ucb.m=9"],  # the model depends on it
         [],
     ],
     ids=str,
@@ -124,3 +129,41 @@ def test_change_without_a_terminal_requires_consent(on_broker: Callable[[Broker]
     pipeline = pipeline_of(on_broker)
     assert onebit("change", "--window", "2m").code == ExitCode.USAGE
     assert requested(pipeline) == []
+
+
+STRUCTURE: dict[str, tuple[dict[str, Any], list[str], dict[str, Any]]] = {
+    "floor": ({}, ["--floor", "5%", "--holdout", "10%", "--holdout-policy", "constant:1"],
+              {"floor": 0.05, "holdout": 0.1, "holdout_policy": "constant:1"}),
+    "rate": ({}, ["--param", "gamma=0.25"], {"parameters.gamma": 0.25}),
+    "class": ({"class_names": ("a", "b", "c")}, ["--add-class", "d"],
+              {"n_classes": 4, "class_names": ["a", "b", "c", "d"]}),
+    "open classes": ({"open_classes": True}, ["--classes-max", "9"], {"n_classes": 9}),
+    "feature": ({}, ["--n-features", "6"], {"n_features": 6}),
+    "removed challenger": (CHALLENGED, ["--remove-learner", "late-ucb"], {"challengers": {}}),
+    "challenger as the only learner": (
+        CHALLENGED, ["--champion", "late-ucb", "--remove-learner", "banditron"],
+        {"learner": "late-ucb", "challengers": {}, "champion": "late-ucb"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRUCTURE)
+def test_change_of_the_model_is_requested(on_broker: Callable[[Broker], None], onebit: Onebit, name: str) -> None:
+    task, flags, expected = STRUCTURE[name]
+    pipeline = Pipeline(small_task("banditron", **task))
+    pipeline.context("a", 1, **({"eligible": ["a", "b"]} if "open_classes" in task else {}))
+    run_until_idle(pipeline.learner())
+    on_broker(pipeline.broker)
+    result = onebit("change", *flags, *NOW)
+    assert result.code == ExitCode.OK, result.err
+    (changes,) = requested(pipeline)
+    assert {name: changes[name].new for name in expected} == expected
+    others = {name for name in changes if not name.startswith("parameters.") and name != "champion"}
+    assert others <= expected.keys()
+
+
+def test_challenger_is_added_to_the_others(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
+    pipeline = pipeline_of(on_broker, **CHALLENGED)
+    assert onebit("change", "--challenger", "igw-logistic", *NOW).code == ExitCode.OK
+    (changes,) = requested(pipeline)
+    assert changes["challengers"].new.keys() == {"late-ucb", "igw-logistic"}

@@ -308,7 +308,7 @@ def sections(payload: bytes) -> Iterator[Section]:
 Entry = dict[str, Any]
 """An entry in a block, as a flat dict whose keys include the names of nested fields."""
 
-DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace")
+DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace", "arm")
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "pending": ("id", *DECISION),
@@ -327,10 +327,10 @@ def entries(section: Section) -> list[Entry]:
 
 
 def _pending(event_id: str, decision: list[Any]) -> Entry:
-    (indices, values), (action, greedy, propensity, scores, logged), decided_ms, trace = decision
+    (indices, values), (action, greedy, propensity, scores, logged), decided_ms, trace, arm = decision
     features = _numbers("i", indices), _numbers("d", values)
     learner = action, greedy, propensity, _numbers("d", scores), _numbers("d", logged)
-    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms, trace), strict=True))
+    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms, trace, arm), strict=True))
 
 
 def _orphan(event_id: str, orphan: list[Any], headers: list[Any]) -> Entry:

@@ -24,8 +24,8 @@ from tests.independent_audit.join import Decision, Entry, Join, merge
 from tests.independent_audit.log import NAMED, SETTLED, Log
 
 OUTPUTS = ("predictions", "examples", "dead-letter")
-CHANGEABLE = {"window_ms", "activation_window_ms", "orphan_window_ms", "retain_ms", "pending_max", "orphans_max",
-              "retained_max", "on_expiry", "late", "champion"}  # fmt: skip
+FIXED = {"seed", "scale", "play", "reward", "propensity_min", "model", "dated_by", "open_classes"}
+"""The settings that cannot change."""
 DEAD_LETTER_BYTES_MAX = 500_000
 INELIGIBLE_SCORE = -1e305
 USUAL = {"id", "action", "greedy", "propensity", "scores", "model_version", "context_offset"}
@@ -149,8 +149,8 @@ class _TaskAudit:
         self._check("settings_from", number if is_new else previous.get("settings_from"), fields["settings_from"])
         if previous:
             old = self._join.settings
-            changed = {name for name in in_force if in_force[name] != old[name]}
-            self._check("changed settings", set(), changed - CHANGEABLE)
+            changed = {name for name in {**old, **in_force} if in_force.get(name) != old.get(name)}
+            self._check("changed settings", set(), changed & FIXED)
             self._check("settings that changed", is_new, bool(changed))
             self._check("requested settings", self._requested(old, fields), in_force)
         for name in ("contexts", "feedback"):
@@ -170,12 +170,12 @@ class _TaskAudit:
             if not begin <= record.offset < end:
                 continue
             changes = request["changes"] if request is not None and is_new else {}
-            starts_here = all(name in now and now[name] == change["from"] for name, change in changes.items())
-            is_possible = is_new and starts_here and changes.keys() <= CHANGEABLE
+            starts_here = all(now.get(name) == change["from"] for name, change in changes.items())
+            is_possible = is_new and starts_here and not changes.keys() & FIXED
             self._check("refused request", True, is_possible or record.offset in refused)
             if is_possible and record.offset not in refused:
                 now |= {name: change["to"] for name, change in changes.items()}
-        return now
+        return {name: value for name, value in now.items() if value is not None or not name.startswith("parameters.")}
 
     def _applied(self, name: str, begin: int, end: int) -> list[Record]:
         """The records of a step from an input. The last one is before `end`."""

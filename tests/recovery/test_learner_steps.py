@@ -254,7 +254,7 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     messages: list[str] = []
     again = pipeline.learner(given=(), announce=messages.append, snapshot_interval_ms=0)
     again.step(0)
-    assert "partition 0, step 2: window is 900ms from now on; it was 1s" in messages
+    assert "partition 0, step 2: window: 1s -> 900ms" in messages
     pipeline.clock.advance_to(1_001)
     run_until_idle(again)
     assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from stream.learners import FromLogs, KernelLearner, Learner, Parameter, create, registered
+from stream.learners import FromLogs, KernelLearner, Learner, Parameter, ParameterError, create, registered
 from stream.learners.wrappers.challenge import BEFORE, SETTLED_BEFORE, Challenge, decision_of, parts_of
 from stream.settings.model import Change
 from stream.settings.task_fields import JoinSettings
-from stream.task.carry import Carry, ChangeError, Reason, carried, check_change, members_of, names_of, sources_of
+from stream.task.carry import Carry, ChangeError, Reason, check_change, members_of, names_of, sources_of
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import STORED
 from stream.wire.named_features import Kind, build, from_plain, to_plain
@@ -51,6 +51,10 @@ PHASES_OF_SIZE = {"late-ucb", "late-ucb projected"}
 def settings(name: str, n_classes: int = K, n_features: int = D, **others: Any) -> TaskSettings:
     learner = name.split()[0]
     return TaskSettings(learner, n_classes, n_features, parameters=VARIANTS.get(name, {}), **others)
+
+
+def carried(learner: Learner, before: TaskSettings, after: TaskSettings) -> Learner:
+    return Carry(before, after, learner).learner
 
 
 def contexts(size: int, seed: int = 3) -> Iterator[tuple[Features, float, int]]:
@@ -254,10 +258,6 @@ REFUSED: dict[str, tuple[TaskSettings, TaskSettings, str, Reason]] = {
         name: (BANDITRON, replace(BANDITRON, **{name: value}), name, Reason.FIXED)
         for name, value in FIXED.items()
     },
-    "corrections": (
-        replace(BANDITRON, on_expiry="negative"), replace(BANDITRON, on_expiry="negative", late="correct"),
-        "late", Reason.NOT_STORED,
-    ),
     "fewer classes": (BANDITRON, replace(BANDITRON, n_classes=2), "n_classes", Reason.FEWER),
     "fewer features": (BANDITRON, replace(BANDITRON, n_features=2), "n_features", Reason.FEWER),
     "renamed class": (
@@ -424,7 +424,7 @@ def test_challengers_are_kept_by_name_when_one_is_added_before_them() -> None:
     waiting = trained(old)
     old.promote(1)
     waiting += make_decisions(old, 5, 70)
-    carry = Carry(PAIR, TRIPLE, old)
+    carry = Carry(replace(PAIR, champion="soba-diag"), replace(TRIPLE, champion="soba-diag"), old)
     assert names_of(TRIPLE) == ("banditron", "igw-logistic", "soba-diag")
     assert carry.learner.decides == 2
     settle(carry.learner, moved(carry, waiting))
@@ -455,7 +455,7 @@ def test_promoted_learner_replaces_the_removed_champion(keeps_a_challenger: bool
     waiting = trained(old)
     old.promote(2)
     waiting += make_decisions(old, 5, 70)
-    carry = Carry(TRIPLE, after, old)
+    carry = Carry(replace(TRIPLE, champion="soba-diag"), after, old)
     assert carry.learner.deciding.name == "soba-diag"
     later = moved(carry, waiting)
     assert [one.decision[0::2][:2] for one in later] == [one.decision[0::2][:2] for one in waiting]
@@ -469,24 +469,30 @@ def test_promoted_learner_replaces_the_removed_champion(keeps_a_challenger: bool
 def test_champion_is_promoted_in_the_same_change() -> None:
     old = BANDITRON.make_learner()
     trained(old)
-    assert Carry(BANDITRON, PAIR, old, champion="soba-diag").learner.decides == 1
+    assert carried(old, BANDITRON, replace(PAIR, champion="soba-diag")).decides == 1
 
 
 def test_removing_the_deciding_learner_is_refused_unless_another_is_promoted() -> None:
-    old = PAIR.make_learner()
-    old.promote(1)
     with pytest.raises(ChangeError) as raised:
-        Carry(PAIR, BANDITRON, old)
+        check_change(PAIR, TaskSettings("soba-diag", K, D))
     assert (raised.value.setting, raised.value.reason) == ("challengers", Reason.DECIDES)
-    assert Carry(PAIR, BANDITRON, old, champion="banditron").learner.name == "banditron"
+    promoted = replace(PAIR, champion="soba-diag")
+    old = promoted.make_learner()
+    assert carried(old, promoted, BANDITRON).name == "banditron"
+    assert carried(old, promoted, TaskSettings("soba-diag", K, D)).name == "soba-diag"
+
+
+def test_champion_must_be_one_of_the_learners() -> None:
+    with pytest.raises(ParameterError):
+        check_change(PAIR, replace(BANDITRON, champion="soba-diag"))
 
 
 def test_pending_decision_teaches_nothing_if_only_later_learners_remain() -> None:
     old = BANDITRON.make_learner()
     waiting = trained(old)
     added = Carry(BANDITRON, PAIR, old)
-    after = TaskSettings("soba-diag", K, D)
-    removed = Carry(PAIR, after, added.learner, champion="soba-diag")
+    after = TaskSettings("soba-diag", K, D, champion="soba-diag")
+    removed = Carry(PAIR, after, added.learner)
     for x, decision, _ in moved(added, waiting):
         last = removed.decision(x, decision)
         assert (last.action, last.propensity, last.can_teach) == (decision.action, decision.propensity, False)

@@ -88,6 +88,7 @@ def decision_of(action: int, propensity: float, n_classes: int, decided: int, pa
             own, greedy = part.action, part.greedy
         else:
             row = np.concatenate((row, part.row, (part.action, part.greedy, part.origin)))
+    row = row.copy()  # a decision's scores and logged values share an array of their own
     return Decision(
         action, greedy, propensity, row[:n_classes], row[n_classes:] if row.size > n_classes else NOTHING_LOGGED
     )
