@@ -1,14 +1,15 @@
-"""Create, describe and delete a pipeline's topics."""
+"""Create, alter, describe and delete a pipeline's topics."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from stream.kafka.port import Broker, TopicSettingsError
-from stream.programs.connection import connect
-from stream.settings.definitions import Settings
+from stream.programs.connection import command_hint, connect, require_topics
+from stream.programs.keep import check_keep
+from stream.settings.definitions import Settings, SettingsError
 from stream.settings.values import format_retention
-from stream.wire.topics import TopicDescription, Topics
+from stream.wire.topics import TopicDescription, TopicSpec
 
 
 class Created(NamedTuple):
@@ -23,17 +24,36 @@ def create_topics(settings: Settings) -> Created:
     """Create missing topics and check existing topics.
 
     Raises:
+        SettingsError: the retention is too short for the windows.
         TopicSettingsError: a topic exists with a different configuration. The hint contains its retention.
     """
+    check_keep(settings.keep_ms, settings.join, settings.snapshot_interval_ms)
     topics, shares_model = settings.topics, settings.model_of(settings.partitions) == "shared"
-    specs = topics.specs(settings.partitions, settings.replication, settings.retention_ms, shares_model=shares_model)
+    specs = topics.specs(settings.partitions, settings.replication, settings.keep_ms, shares_model=shares_model)
     with closing(connect(settings)) as broker:
         try:
             broker.create_topics(specs)
         except TopicSettingsError as error:
-            error.hint = _retention_hint(topics, broker.describe_topics(list(topics)), settings.retention_ms)
+            error.hint = _keep_hint(broker.describe_topics(list(topics)), settings)
             raise
     return Created(len(specs), settings.partitions, topics.updates if shares_model else None)
+
+
+def alter_topics(settings: Settings) -> list[str]:
+    """Change the retention of a pipeline's topics. Return their names.
+
+    Raises:
+        SettingsError: the retention is too short for the windows, or a topic is missing.
+    """
+    check_keep(settings.keep_ms, settings.join, settings.snapshot_interval_ms)
+    with closing(connect(settings)) as broker:
+        require_topics(broker, settings)
+        found = broker.describe_topics(settings.topics.all_of(shares_model=True))
+        broker.alter_topics([
+            TopicSpec(name, topic.partitions, topic.compacted, settings.keep_ms, topic.replication)
+            for name, topic in found.items()
+        ])  # fmt: skip
+    return list(found)
 
 
 class Described(NamedTuple):
@@ -49,13 +69,26 @@ class Described(NamedTuple):
 
 
 def describe_topics(settings: Settings) -> Described:
-    """Describe the topics. Warn if retention may delete records that a recovery needs."""
+    """Describe the topics. Warn if their retention is too short, or differs between topics."""
     topics = settings.topics
     with closing(connect(settings)) as broker:
         found = broker.describe_topics(topics.all_of(shares_model=True))
     names = topics.all_of(shares_model=topics.updates in found)
-    warnings = topics.retention_warnings(found, settings.snapshot_interval_ms, settings.window_ms)
-    return Described({name: found.get(name) for name in names}, tuple(warnings))
+    return Described({name: found.get(name) for name in names}, tuple(_warnings(found, settings)))
+
+
+def _warnings(found: Mapping[str, TopicDescription], settings: Settings) -> Iterator[str]:
+    keep_ms = settings.topics.keep_ms(found)
+    try:
+        check_keep(keep_ms, settings.join, settings.snapshot_interval_ms)
+    except SettingsError as error:
+        yield str(error)
+    if longer := [name for name, topic in found.items() if topic.retention_ms != keep_ms]:
+        yield (
+            f"{', '.join(longer)}: expected retention {format_retention(keep_ms)}, as for the other topics; got "
+            f"{', '.join(format_retention(found[name].retention_ms) for name in longer)}. Run: "
+            f"{command_hint(settings, 'topics alter')} --keep {format_retention(keep_ms)}"
+        )
 
 
 @contextmanager
@@ -65,10 +98,11 @@ def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
         yield list(broker.describe_topics(settings.topics.all_of(shares_model=True))), broker
 
 
-def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:
+def _keep_hint(found: Mapping[str, TopicDescription], settings: Settings) -> str:
     """Return a hint with the existing topics' retention if the requested retention differs."""
-    kept_ms = {found[name].retention_ms for name in topics.of_events() if name in found}
-    if len(kept_ms) != 1 or kept_ms == {asked_ms}:
+    kept_ms = {topic.retention_ms for topic in found.values()}
+    if kept_ms == {settings.keep_ms}:
         return ""
-    (retention_ms,) = kept_ms
-    return f"use --retention {format_retention(retention_ms)} to keep the existing value"
+    alter = f"{command_hint(settings, 'topics alter')} --keep {format_retention(settings.keep_ms)}"
+    keeps = f"use --keep {format_retention(kept_ms.pop())} to keep the existing value, or " if len(kept_ms) == 1 else ""
+    return f"{keeps}change it: {alter}"

@@ -47,9 +47,9 @@ def parse_exact(text: str) -> Decimal | None:
     return None if parse_number(text) is None else Decimal(text)
 
 
-UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-DURATION_MS_MAX = 10 * 365 * 24 * UNITS_MS["h"]
+DURATION_MS_MAX = 10 * 365 * UNITS_MS["d"]
 """Ten years. A longer duration is probably a typo, and times must not overflow an int64."""
 
 
@@ -57,19 +57,19 @@ class DurationError(OnebitError, ValueError):
     """The text is not a duration."""
 
 
-_DURATION = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(ms|s|m|h)", re.ASCII)
+_DURATION = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(ms|s|m|h|d)", re.ASCII)
 
 
 def parse_duration(text: str) -> int:
     """Parse a duration and return it in milliseconds.
 
-    >>> parse_duration("250ms"), parse_duration("10s"), parse_duration("1.5m"), parse_duration("2h")
-    (250, 10000, 90000, 7200000)
+    >>> [parse_duration(text) for text in ("250ms", "10s", "1.5m", "2h", "7d")]
+    [250, 10000, 90000, 7200000, 604800000]
     """
     match = _DURATION.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise DurationError(
-            f"expected a duration: a number and a unit (ms, s, m, h), such as 250ms, 10s, 5m, 2h; got {text!r}"
+            f"expected a duration: a number and a unit (ms, s, m, h, d), such as 250ms, 10s, 5m, 2h, 7d; got {text!r}"
         )
     duration_ms = Fraction(match[1]) * UNITS_MS[match[2]]
     if duration_ms.denominator != 1:

@@ -159,12 +159,14 @@ class Pipeline:
 
     settings: TaskSettings
     partitions: int = 1
+    keep_ms: int = -1  # retention of the topics; -1 means unlimited
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(1_000))
     broker: EmbeddedBroker = field(init=False)
 
     def __post_init__(self) -> None:
         self.broker = EmbeddedBroker(self.clock)
-        self.broker.create_topics(TOPICS.specs(self.partitions, shares_model=self.settings.model == "shared"))
+        shares_model = self.settings.model == "shared"
+        self.broker.create_topics(TOPICS.specs(self.partitions, keep_ms=self.keep_ms, shares_model=shares_model))
 
     def now_ms(self) -> int:
         return self.clock.now_ms

@@ -16,6 +16,7 @@ from stream.parsing import DURATION_MS_MAX, DurationError, format_duration, pars
         ("10s", 10_000),
         ("5m", 300_000),
         ("2h", 7_200_000),
+        ("30d", 2_592_000_000),
         ("0s", 0),
         ("0.5s", 500),
         ("1.5h", 5_400_000),
@@ -30,12 +31,12 @@ def test_duration_is_a_number_with_a_unit(text: str, duration_ms: int) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("10", "such as 250ms, 10s, 5m, 2h; got '10'"),
+        ("10", "such as 250ms, 10s, 5m, 2h, 7d; got '10'"),
         ("", "got ''"),
         ("s", "got 's'"),
         ("-1s", "got '-1s'"),
         ("1 s", "got '1 s'"),
-        ("1d", "a unit (ms, s, m, h)"),
+        ("1w", "a unit (ms, s, m, h, d)"),
         ("1e3s", "got '1e3s'"),
         ("nans", "got 'nans'"),
         ("١s", "got"),

@@ -15,8 +15,9 @@ from consumers.learner.status import LearnerStatus
 from consumers.live_estimates import LiveEstimating
 from consumers.tally import Tally, drift_warnings
 from stream.kafka.port import Broker, BrokerError
-from stream.programs.connection import announce_start, by_client, keep_running, require_topics, watch_topics
+from stream.programs.connection import announce_start, by_client, keep_running, required_topics, watch_topics
 from stream.programs.costs import compile_kernels, exploration_notice, records_max, slow_warning
+from stream.programs.keep import check_keep
 from stream.programs.pipeline_settings import Chosen, settings_for, with_hint
 from stream.programs.process import announce, boot_ms, every, freeze_gc, tune_gc, warn
 from stream.programs.task_settings import check_estimate, n_features_of, parameters_of
@@ -36,6 +37,9 @@ from stream.wire.topics import Topics
 
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
+
+FINISH_MS = 5_000
+"""Time for the last snapshots after a stop request. Docker kills a container 10 s after the request."""
 
 
 def run_learner(settings: Settings, stop: Callable[[], bool], *, sizes_of: SizesOf) -> None:
@@ -75,10 +79,17 @@ class _LearnerLoop:
         settings, stop = self._settings, watched.with_heartbeat(self._stop)
         (task, nnz, given), begin, has_no_log = self._resolve(broker, partitions, stop)
         shares_model = task.model == "shared"
-        require_topics(broker, settings, shares_model=shares_model)
+        keep_ms = settings.topics.keep_ms(required_topics(broker, settings, shares_model=shares_model))
+        check_keep(keep_ms, task.join, settings.snapshot_interval_ms)
+
+        def keep(keep_ms: int) -> None:
+            check_keep(keep_ms, task.join, settings.snapshot_interval_ms)
+            program.keep(keep_ms)
+
         watch = watch_topics(
-            broker, settings, partitions, shares_model=shares_model, on_new_leader=lambda: program.check_inputs()
-        )
+            broker, settings, partitions, shares_model=shares_model,
+            on_new_leader=lambda: program.check_inputs(), on_retention=keep,
+        )  # fmt: skip
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := slow_warning(task, nnz):
             warn(slow)
@@ -96,7 +107,7 @@ class _LearnerLoop:
                 warn(message)
 
         program = LearnerProgram(
-            broker, settings.topics, task, _options(settings, task, nnz), boot_ms, announce,
+            broker, settings.topics, task, _options(settings, task, nnz, keep_ms), boot_ms, announce,
             stop=stop, given=given, begin=begin, is_prepared=_Compiler().has_compiled, committed=committed,
             parked=self._parked,
         )  # fmt: skip
@@ -151,8 +162,8 @@ class _LearnerLoop:
                 learner_unready(program), lambda: chain(self._counts.samples(program), result_samples(estimating.now()))
             )
             show()
-        with suppress(BrokerError):  # this report is optional
-            program.report_replica()
+        with suppress(BrokerError):  # a restart needs neither the report nor the snapshots
+            program.finish(FINISH_MS)
         status.show()
 
 
@@ -199,7 +210,7 @@ def _announce_learner(settings: Settings, task: TaskSettings, partitions: int, *
         announce(model_notice(task.model, settings.topics, partitions, has_no_log=has_no_log))
 
 
-def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions:
+def _options(settings: Settings, task: TaskSettings, nnz: int, keep_ms: int) -> LearnerOptions:
     return LearnerOptions(
         group=f"{settings.topic_prefix}learner",
         instance=f"learner-{settings.instance}",
@@ -207,6 +218,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
         step_max_ms=settings.step_max_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
         model_lag_max_ms=settings.model_lag_max_ms,
+        keep_ms=keep_ms,
     )
 
 

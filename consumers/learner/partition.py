@@ -28,16 +28,27 @@ class Input:
     """The reading position in one partition of the contexts or feedback topic, and the records buffered from it."""
 
     tp: TopicPartition
-    offset: int  # offset of the first unapplied record
+    offset: int  # offset after the last applied record
     buffer: deque[Record] = field(default_factory=deque)  # records read but not yet applied
     is_paused: bool = False
+    read_to: int = 0  # if above `offset`: offset of the first unapplied record; the offsets in between have no records
 
     def start(self, consumer: Consumer) -> None:
         """Start reading at the first unapplied record."""
         self.buffer.clear()
         self.is_paused = False
         consumer.resume((self.tp,))
-        consumer.seek(self.tp, self.offset)
+        consumer.seek(self.tp, max(self.offset, self.read_to))
+
+    def applied(self, record: Record) -> None:
+        """Advance the position after a record was applied."""
+        self.offset = self.read_to = record.offset + 1
+
+    def skip(self, consumer: Consumer) -> int:
+        """Skip offsets without records, and return their number."""
+        if not self.buffer:
+            self.read_to = max(self.read_to, consumer.position(self.tp))
+        return max(0, self.read_to - self.offset)
 
     def pace(self, consumer: Consumer, records_max: int) -> None:
         """Pause the input while its buffer is full, so that a backlog does not exhaust memory."""
@@ -206,6 +217,7 @@ class Partition:
         self,
         records: Sequence[Record],
         shared: SharedModel | None,
+        consumer: Consumer,
         *,
         ticks: bool,
         reports: bool,
@@ -218,6 +230,7 @@ class Partition:
         Args:
             records: the next records. The list is empty if only a tick, a change or a snapshot is due.
             shared: the process's shared model; None if each task has its own model.
+            consumer: the consumer of the inputs.
             ticks: whether to write a tick even if the step makes no decision.
             reports: whether to include the replica's digest in the journal record.
             adds: open classes to add to the shared model's log.
@@ -239,10 +252,10 @@ class Partition:
         for record in records:
             last[record.topic] = record
             if record.topic == self.contexts.tp.topic:
-                self.contexts.offset = record.offset + 1
+                self.contexts.applied(record)
                 contexts_ms.append(record.append_ms)
             else:
-                self.feedback.offset = record.offset + 1
+                self.feedback.applied(record)
         step = JournalStep(
             number,
             (contexts_from, self.contexts.offset),
@@ -261,6 +274,7 @@ class Partition:
             self.clock_shift_ms,
             before.control if change is None else change.control,
             () if change is None else change.refused,
+            (self.contexts.skip(consumer), self.feedback.skip(consumer)),
         )
         if step.replica is not None:
             self.reported_ms, self.reported_version = task.join.stream_ms, task.version

@@ -12,7 +12,15 @@ from functools import partial
 from consumers.learner.partition import Partition
 from consumers.learner.recovery import Parked, Recoveries
 from consumers.learner.shared_model import Hold, SharedModel
-from stream.kafka.port import AccessError, Broker, BrokerError, Member, StaleMemberError, TransactionalProducer
+from stream.kafka.port import (
+    FETCH_WAIT_MS,
+    AccessError,
+    Broker,
+    BrokerError,
+    Member,
+    StaleMemberError,
+    TransactionalProducer,
+)
 from stream.recovery.chunks import CHUNK_BYTES, MODEL_PARTITION
 from stream.recovery.commit import Commit, CrashPoint, commit
 from stream.recovery.control import ControlFollower
@@ -44,6 +52,7 @@ class LearnerOptions:
     snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
     model_lag_max_ms: int = -1  # time for which the log can be blocked before decisions stop; -1: no limit
     ahead_max: int = 10_000  # maximum number of a task's decisions that the shared model has not observed yet
+    keep_ms: int = -1  # the topics' retention when the program starts; -1: unlimited
 
 
 NAMES_POLL_MS = 5
@@ -54,6 +63,9 @@ BLOCKED_MS = 1_000
 
 STANDBY_MS = 10_000
 """Time that a learner spends without a partition before it logs which members have partitions."""
+
+CATCH_UP_POLLS = 10
+"""Maximum number of polls before the last snapshot."""
 
 PORTION_RECORDS = 250
 """Number of records per task in the first step. Most learners process this many records in a few milliseconds."""
@@ -87,6 +99,7 @@ class StepReason(Enum):
     REQUEST = auto()  # a request to change the settings
     REPORT = auto()  # the replica's digest is due in the journal of a task that has started
     SNAPSHOT = auto()  # a snapshot is due or in progress
+    TIME = auto()  # the broker's time is unknown, so it is unknown whether a snapshot must be renewed
 
 
 class LearnerProgram:
@@ -152,6 +165,7 @@ class LearnerProgram:
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
         )
+        self.keep(options.keep_ms)
         parked = parked or Parked()
         if parked.shared is not None:
             parked.shared.reconnect(broker)
@@ -162,7 +176,7 @@ class LearnerProgram:
         self._recoveries = Recoveries(
             broker=broker, topics=topics, settings=settings, given=given, begin=begin,
             host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, make_shared=make_shared,
-            parked=parked,
+            group=options.group, parked=parked,
         )  # fmt: skip
         self._control = ControlFollower(broker, topics)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
@@ -173,8 +187,12 @@ class LearnerProgram:
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener.
 
-        This method runs within a poll, so the next step starts the tasks and reads their partitions.
+        This method runs within a poll, so the next step starts the tasks and reads their partitions. If retention has
+        deleted the record at a committed offset, the recovery reports what is missing.
         """
+        for tp, beginning in self._broker.beginnings(sorted(tps)).items():
+            if self._consumer.position(tp) < beginning:
+                self._consumer.seek(tp, beginning)
         self._assigned |= {tp.partition for tp in tps}
         self._consumer.pause([tp for tp in tps if tp.partition not in self._running])
 
@@ -261,15 +279,34 @@ class LearnerProgram:
                 if for_ms is not None and self._host_ms() - began_ms >= for_ms:
                     break
 
-    def report_replica(self) -> None:
-        """Read the shared model's log and record the replica's digest in one task's journal.
+    def keep(self, keep_ms: int) -> None:
+        """Set the topics' retention, within which snapshots are renewed; -1 means unlimited."""
+        self._snapshots.keep(keep_ms)
 
-        Call this before the program ends.
+    def finish(self, limit_ms: int) -> None:
+        """Apply the records that were read, report the shared model, and write a last snapshot of each task and model.
+
+        Call this before the program ends. The pipeline can then be recovered even if its topics' retention deletes the
+        whole journal. If the time limit is exceeded, recovery needs the journal after the newest complete snapshot.
         """
-        for partition, running in [] if self.shared is None else [*self._running.items()][:1]:
-            running.reported_ms = -1
-            if commits := self._apply_to({partition: running}):
-                self._commit(commits)
+        began_ms = self._host_ms()
+        if self.shared is not None and self._running:
+            next(iter(self._running.values())).reported_ms = -1
+        for closes in (False, True):
+            if closes:
+                self._catch_up()
+                self._snapshots.close()
+            while self._host_ms() - began_ms < limit_ms and (commits := self._apply_to(self._running)):
+                if not self._commit(commits):
+                    return
+
+    def _catch_up(self) -> None:
+        """Poll a few times, to read this process's last ticks and their transactions' markers."""
+        for _ in range(CATCH_UP_POLLS):
+            self._poll(FETCH_WAIT_MS)
+            ends = self._broker.ends(sorted(self._consumer.assignment()))
+            if all(self._consumer.position(tp) >= end.high_watermark for tp, end in ends.items()):
+                return
 
     def next_due_ms(self) -> int | None:
         """Return the time at which the next step is due even if no records arrive.
@@ -378,7 +415,9 @@ class LearnerProgram:
         if shared is not None and running.task.settings.open_classes:
             records, adds = running.hold_back(records, shared.replica.names)
         silent_ms = self._host_ms() - running.applied_at_ms
-        ticks = running.needs_tick(records, self._host_ms(), self._idle_ms)
+        # An idle task needs a tick for each renewal, so that stream time advances and settled ids are forgotten.
+        renews = not records and self._snapshots.renews(running.sources(shared), self.broker_ms)
+        ticks = renews or running.needs_tick(records, self._host_ms(), self._idle_ms)
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
         change, logs = self._change_of(running, shared), self._logs(running, shared)
         is_requested = logs is not None or (change is not None and running.newest_step.number > 0)
@@ -391,9 +430,11 @@ class LearnerProgram:
         self._announce_clock_step(running)
         if change is not None:
             self._announce_change(running, change)
-        result = running.step(records, shared, ticks=ticks, reports=reports, adds=adds, change=change, logs=logs)
-        stream_ms = running.task.join.stream_ms
-        portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)
+        result = running.step(
+            records, shared, self._consumer, ticks=ticks, reports=reports, adds=adds, change=change, logs=logs
+        )
+        stream_ms, sources = running.task.join.stream_ms, running.sources(shared)
+        portion = self._snapshots.portion(running.partition, sources, stream_ms, silent_ms, self.broker_ms)
         running.uncommitted = result = result._replace(snapshot=portion)
         return result
 
@@ -422,8 +463,10 @@ class LearnerProgram:
             return StepReason.REPORT
         sources, stream_ms = running.sources(shared), running.task.join.stream_ms
         # The first query for a task starts the interval of its snapshots, so this comes last.
-        is_due = self._snapshots.needs_step(running.partition, sources, stream_ms, silent_ms)
-        return StepReason.SNAPSHOT if is_due else None
+        if self._snapshots.needs_step(running.partition, sources, stream_ms, silent_ms, self.broker_ms):
+            return StepReason.SNAPSHOT
+        is_unknown = self._snapshots.renewal_ms > 0 and not self._append_ms and running.newest_step.number > 0
+        return StepReason.TIME if is_unknown else None
 
     def _change_of(self, running: Partition, shared: SharedModel | None) -> Changed | None:
         """Return a task's settings after the requests that are due, or None if none is due.
@@ -501,7 +544,7 @@ class LearnerProgram:
         self._append_ms, self._append_at_ms = max(appended.values()), self._host_ms()
         for part in commits:
             self._running[part.partition].committed(self._append_at_ms, appended, sent_ms)
-        self._snapshots.committed()
+        self._snapshots.committed(self._append_ms)
         self._committed(commits)
         return True
 

@@ -51,6 +51,7 @@ class Recoveries:
     announce: Callable[[str], None]
     stop: Callable[[], bool]
     make_shared: Callable[[TaskSettings, Generation | None], SharedModel]
+    group: str
     parked: Parked
     worked: int = 0  # number of partitions that made progress in the last time slice
     reported_ms: int = 0  # host time when progress was last logged
@@ -170,7 +171,7 @@ class Recoveries:
 
         return (yield from recovery(
             self.broker, self.topics, partition, self.settings, report,
-            given=self.given, begin=self.begin,
+            given=self.given, begin=self.begin, group=self.group,
         ))  # fmt: skip
 
     def _read_log(self, partition: int, recovered: Recovered) -> Parts[None]:
@@ -230,8 +231,8 @@ class Recoveries:
         running = Partition(
             task=recovered.task,
             last_step=step,
-            contexts=Input(TopicPartition(topics.contexts, partition), step.contexts[1]),
-            feedback=Input(TopicPartition(topics.feedback, partition), step.feedback[1]),
+            contexts=Input(TopicPartition(topics.contexts, partition), step.contexts[1], read_to=step.read_to[0]),
+            feedback=Input(TopicPartition(topics.feedback, partition), step.feedback[1], read_to=step.read_to[1]),
             partitions=partitions,
             snapshots=recovered.stored,
             imported=recovered.imported,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stream.kafka.port import SHORT_FETCH_WAIT_MS, Broker, Ends
 from stream.kafka.reading import read_towards
 from stream.recovery.chunks import MODEL_PARTITION, Generation, Stored
+from stream.recovery.inputs import NEW_PIPELINE
 from stream.recovery.schedule import Source
 from stream.recovery.state import fresh_replica, state_digest, take_model
 from stream.recovery.steps import MissingRecordsError, ReplicaDigest, UnrecoverableError
@@ -97,7 +98,8 @@ class SharedModel:
         if beginning > self.replica.offset:
             raise MissingRecordsError(
                 f"expected the log to begin at or before offset {self.replica.offset}, where the model's newest "
-                f"snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1",
+                f"snapshot ends; the first record is at offset {beginning}. Records between were deleted before a "
+                f"learner of partition {MODEL_PARTITION} had read them. {NEW_PIPELINE}",
                 tp, self.replica.offset, is_deleted=True,
             )  # fmt: skip
         self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
@@ -146,6 +148,8 @@ class SharedModel:
                 self._foreign_announced = self.replica.foreign.records
                 self._announce(self.replica.foreign.describe(str(self._tp)))
             yield True
+        # The last offsets can be those of transaction markers, which retention also deletes.
+        self.replica.offset = max(self.replica.offset, min(end, self._reader.position(self._tp)))
 
     @property
     def hold(self) -> Hold | None:

@@ -49,7 +49,7 @@ COMMANDS = {
     "simulate": Lazy("simulate", "Run learners under random faults and check the state after each run."),
     "learners": Lazy("learners", "List the learners: uses, parameters, papers and cost per event."),
     "settings": Lazy("settings_table", "List every setting with its default."),
-    "topics": Lazy("topics", "Create, describe and delete the topics."),
+    "topics": Lazy("topics", "Create, alter, describe and delete the topics."),
     "config": Lazy("config", "Show the effective settings and their sources."),
     "dead-letters": Lazy("dead_letters", "Write dead letters back to their original topics."),
     "kafka": Lazy("kafka", "Start and stop a local single-node Apache Kafka."),

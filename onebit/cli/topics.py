@@ -1,4 +1,4 @@
-"""`onebit topics`: create, describe and delete the topics."""
+"""`onebit topics`: create, alter, describe and delete the topics."""
 
 import sys
 from typing import Annotated
@@ -10,27 +10,26 @@ from rich.table import Table
 
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_settings
-from onebit.topics import Described, create_topics, deletable_topics, describe_topics
+from onebit.topics import Described, alter_topics, create_topics, deletable_topics, describe_topics
 from stream.errors import ExitCode
 from stream.programs.connection import command_hint
 from stream.programs.process import quantity, warn
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Panel, Program
+from stream.settings.values import format_retention
 from stream.wire import schemas
 from stream.wire.topics import TopicDescription
 
-app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, alter, describe and delete the topics.", no_args_is_help=True)
 
 
-@app.command(
-    epilog=examples("onebit topics create --partitions 4", "onebit topics create --replication 3 --retention 168h")
-)
+@app.command(epilog=examples("onebit topics create --partitions 4", "onebit topics create --replication 3 --keep 7d"))
 @with_settings(Program.CREATE)
 def create(settings: Settings, json: Json = False) -> None:
     """Create all topics with the required configuration and check existing topics.
 
-    With --retention, the learner can still recover from its snapshots, but `onebit verify` cannot recompute the ledger
-    after records have been deleted. `onebit topics describe` warns if the retention is too short for a recovery.
+    All topics keep their records for the time set by --keep. `onebit verify`, `onebit model export` and a recovery can
+    use only these records. A learner renews its snapshots in time, so that the retention does not end an idle pipeline.
     """
     created = create_topics(settings)
     if json:
@@ -38,6 +37,20 @@ def create(settings: Settings, json: Json = False) -> None:
         return
     log = f", and {created.updates} with one (log of the shared model)" if created.updates else ""
     out.print(f"{created.topics} topics {settings.topic_prefix}* with {quantity(created.partitions, 'partition')}{log}")
+
+
+@app.command(epilog=examples("onebit topics alter --keep 7d", "onebit topics alter --keep unlimited"))
+@with_settings(Program.ALTER)
+def alter(settings: Settings, json: Json = False) -> None:
+    """Change the retention of all topics.
+
+    Running learners read the new value within 30 seconds. Kafka deletes records that are older within minutes.
+    """
+    altered = alter_topics(settings)
+    if json:
+        print_json({"altered": altered, "keep_ms": settings.keep_ms})
+    else:
+        out.print(f"{', '.join(altered)}: retention {format_retention(settings.keep_ms)}")
 
 
 @app.command(epilog=examples("onebit topics describe", "onebit topics describe --schema"))
@@ -56,7 +69,7 @@ def describe(
 ) -> None:
     """Show the topics. Exit with 1 if a topic is missing.
 
-    Warns if, with these settings, retention may delete records that a recovery needs.
+    Warns if the retention is too short for these settings, or differs between topics.
     """
     if schema:
         by_topic = {getattr(settings.topics, name): schemas.schema_of(name) for name in schemas.EVENTS}
@@ -88,7 +101,7 @@ def _row(topic: TopicDescription) -> tuple[str, ...]:
         str(topic.partitions),
         "LogAppendTime" if topic.append_time else "[red]CreateTime[/]",
         "compact" if topic.compacted else "delete",
-        "forever" if topic.retention_ms < 0 else f"{topic.retention_ms / 3_600_000:,.1f} h",
+        format_retention(topic.retention_ms),
         str(topic.replication),
     )
 

@@ -55,9 +55,7 @@ def run_on_kafka(run: Run, stop: Callable[[], bool] = lambda: False, show: ShowP
     started_s = time.perf_counter()
     with closing(connect(settings)) as broker:
         shares_model = task.model == "shared"
-        broker.create_topics(
-            topics.specs(run.partitions, settings.replication, settings.retention_ms, shares_model=shares_model)
-        )
+        broker.create_topics(topics.specs(run.partitions, settings.replication, shares_model=shares_model))
         _refuse_used(broker, topics, settings)
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with RunPrograms(settings.model_copy(update={"model": task.model}), learner) as programs:

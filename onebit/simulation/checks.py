@@ -193,7 +193,7 @@ def _offsets(partition: Partition) -> list[str]:
         return []
     tps, last = [partition.tp(topic) for topic in INPUTS], partition.steps[-1]
     committed = partition.world.broker.committed(partition.world.schedule.options.group, tps)
-    expected = dict(zip(tps, (last.contexts[1], last.feedback[1]), strict=True))
+    expected = dict(zip(tps, last.read_to, strict=True))
     if committed == expected:
         return []
     return [f"expected committed offsets {expected}, as in the journal's last step; got {committed}"]

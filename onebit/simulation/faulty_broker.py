@@ -88,6 +88,7 @@ class FaultyBroker:
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
     describe_topics: ClassVar[Any] = _forwarded("describe_topics")
+    alter_topics: ClassVar[Any] = _forwarded("alter_topics")
     delete_topics: ClassVar[Any] = _forwarded("delete_topics")
     producer: ClassVar[Any] = _forwarded("producer")
     beginnings: ClassVar[Any] = _forwarded("beginnings")

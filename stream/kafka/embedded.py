@@ -4,6 +4,7 @@ In virtual time, the clock jumps to the next time at which work is due. The prog
 they use the embedded broker. No program sleeps, and the order of all events depends only on the seed.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -156,6 +157,11 @@ class EmbeddedBroker:
         """See Broker."""
         return {name: self._topics[name] for name in names if name in self._topics}
 
+    def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """See Broker."""
+        for spec in specs:
+            self._topics[spec.name] = self._topics[spec.name]._replace(retention_ms=spec.retention_ms)
+
     def delete_topics(self, names: Sequence[str]) -> None:
         """See Broker."""
         for name in names:
@@ -245,6 +251,15 @@ class EmbeddedBroker:
             del log.records[:count]
             log.first += count
             log.aborted = {offset for offset in log.aborted if offset >= log.first}
+
+    def delete_expired(self) -> None:
+        """Delete the records that exceed their topic's retention. Compacted topics keep their records."""
+        for tp, log in self._logs.items():
+            topic = self._topics[tp[0]]
+            if topic.retention_ms >= 0 and not topic.compacted:
+                oldest_ms = self.clock.now_ms + self.clock_ahead_ms - topic.retention_ms
+                times_ms = [record.append_ms for record in log.records]
+                self.delete_records(TopicPartition(*tp), log.first + bisect_left(times_ms, oldest_ms))
 
     def truncate(self, tp: TopicPartition, end: int) -> None:
         """Delete the records from an offset on, as an unclean leader election does. The partition gets a new leader."""

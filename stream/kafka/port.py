@@ -220,6 +220,9 @@ class Broker(Protocol):
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """Return the descriptions of the named topics that exist, keyed by name."""
 
+    def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Change the retention of existing topics to that in their specifications."""
+
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete the named topics that exist and wait until they are gone."""
 

@@ -119,10 +119,11 @@ def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = F
     Raises:
         SettingsError: a topic is missing or has an invalid configuration.
     """
-    return _required(broker, settings, shares_model=shares_model)[settings.topics.contexts].partitions
+    return required_topics(broker, settings, shares_model=shares_model)[settings.topics.contexts].partitions
 
 
-def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapping[str, TopicDescription]:
+def required_topics(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapping[str, TopicDescription]:
+    """Check the topics and describe them; see `require_topics`."""
     topics = settings.topics
     names = topics.all_of(shares_model=shares_model)
     descriptions = broker.describe_topics(names)
@@ -173,15 +174,17 @@ def watch_topics(
     *,
     shares_model: bool = False,
     on_new_leader: Callable[[], None] = lambda: None,
+    on_retention: Callable[[int], None] = lambda keep_ms: None,
 ) -> Callable[[], None]:
     """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if they have.
 
     If the number of partitions changes, an event's later records may be in a different partition. Without
     LogAppendTime, records are not ordered. Compaction deletes records that recovery and the audit need. A recreated
     topic has different records at the stored offsets. `on_new_leader` is called after a partition of an input has got a
-    new leader, because this leader may have lost records.
+    new leader, because this leader may have lost records. `on_retention` is called after each check with the topics'
+    retention; see `Topics.keep_ms`.
     """
-    began = _required(broker, settings, shares_model=shares_model)
+    began = required_topics(broker, settings, shares_model=shares_model)
     inputs = (settings.topics.contexts, settings.topics.feedback)
     epochs = [began[name].leader_epochs for name in inputs]
 
@@ -192,6 +195,7 @@ def watch_topics(
             if (now := [found[name].leader_epochs for name in inputs]) != epochs:
                 on_new_leader()
                 epochs = now
+            on_retention(settings.topics.keep_ms(found))
 
     return every(WATCH_INTERVAL_MS, look)
 
@@ -206,7 +210,7 @@ def _require_unchanged(
 ) -> Mapping[str, TopicDescription]:
     """Check that the topics are valid and unchanged, and describe them; `began` describes the topics at the start."""
     try:
-        found = _required(broker, settings, shares_model=shares_model)
+        found = required_topics(broker, settings, shares_model=shares_model)
     except SettingsError as error:
         raise _altered(error) from error
     found_partitions = found[settings.topics.contexts].partitions
@@ -276,7 +280,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
         began_ms = monotonic_ms()
         try:
             if began is None:
-                began = _required(broker, settings, shares_model=False)
+                began = required_topics(broker, settings, shares_model=False)
             else:  # detects changes made while disconnected
                 _require_unchanged(broker, settings, began[contexts].partitions, began)
             work(broker, began[contexts].partitions, watched_by)

@@ -1,9 +1,11 @@
 """Writes snapshots to the snapshots topic as records and finds the newest complete generation.
 
 The topic is compacted. A record's key is `KEYS/SLOT/INDEX`. KEYS is a task's partition, or `0/model` for a shared
-model. Generations alternate between the slots `a` and `b`, so that the previous generation stays complete while the
-next one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is the
-task's last step in the snapshot, or the shared model's version. A record's value is a *chunk*:
+model. The newest generation's slot is never the next one to be written, so one generation is always complete. With
+unlimited retention, generations alternate between the slots `a` and `b`. Otherwise, older generations stay in the slots
+up to `f`, so that `onebit verify` and `onebit model export` can start in the past: see `Stored.next_slot`. The slot
+`import` contains the model written by `onebit model import`. A generation's number is the task's last step in the
+snapshot, or the shared model's version. A record's value is a *chunk*:
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
@@ -35,7 +37,7 @@ FORMAT = 1
 CHUNK_BYTES = 500_000
 """Size of a chunk's payload. It is much smaller than 1 MB, Kafka's default limit for a record."""
 
-ROTATING_SLOTS = ("a", "b")
+ROTATING_SLOTS = ("a", "b", "c", "d", "e", "f")
 IMPORT_SLOT = "import"
 
 MODEL_PARTITION = 0
@@ -73,6 +75,16 @@ class Generation(NamedTuple):
     whole: str = ""  # SHA-256 over the chunks' checksums; identifies the content
 
 
+class Complete(NamedTuple):
+    """A complete generation's number and the append time of its last chunk."""
+
+    number: int
+    append_ms: int
+
+
+_NONE = Complete(-1, -1)
+
+
 class ChunkWriter:
     """Produces one generation's chunks in batches."""
 
@@ -81,6 +93,7 @@ class ChunkWriter:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         """Start a generation in a slot whose previous generation has `chunks_before` chunks."""
+        self.number = number
         self.slot = slot
         self.count = 0  # number of chunks returned so far
         self.done = False  # whether all chunks were returned
@@ -159,7 +172,8 @@ class Stored:
         self.keys = keys
         self.newest: Generation | None = None
         self.imported: Generation | None = None
-        self.next_slot = ROTATING_SLOTS[0]
+        self.complete: dict[str, Complete] = {}  # the complete generations by slot, without the import
+        self.spacing_ms = 0  # time between generations that are kept for the past; 0 if none are kept
         self.taken_ms = -1  # stream time of the newest snapshot or, if there is none, at the start; -1 if unknown
         self.taken_of: object = None  # ledger or version in the newest snapshot; no snapshot is due until it changes
         self._number_max = number_max
@@ -185,6 +199,7 @@ class Stored:
         decoded = decode_chunk(record.value)
         if decoded is None or decoded[0].index != index:
             self._incomplete.pop(slot, None)
+            self.complete.pop(slot, None)
             return
         self._chunks[slot].add(index)
         head, payload = decoded
@@ -193,6 +208,7 @@ class Stored:
                 f"generation {head.generation}: expected format {FORMAT}; got {head.format}", place_of(record)
             )
         if index == 0:
+            self.complete.pop(slot, None)
             self._incomplete[slot] = Generation(head.generation, slot, place_of(record), []), []
         incomplete = self._incomplete.pop(slot, None)
         if incomplete is None or (incomplete[0].number, len(incomplete[1])) != (head.generation, index):
@@ -203,16 +219,43 @@ class Stored:
         if head.count is UNSET:
             self._incomplete[slot] = incomplete
         elif (head.count, head.whole) == (len(digests), sha256(b"".join(digests)).hexdigest()):
-            self._add_whole(generation._replace(whole=str(head.whole)))
+            self._add_whole(generation._replace(whole=str(head.whole)), record.append_ms)
 
-    def _add_whole(self, generation: Generation) -> None:
+    def _add_whole(self, generation: Generation, append_ms: int) -> None:
         if generation.slot == IMPORT_SLOT:
             self.imported = generation
-        elif self._number_max is not None and generation.number > self._number_max:
             return
-        elif self.newest is None or generation.number > self.newest.number:
+        self.complete[generation.slot] = Complete(generation.number, append_ms)
+        if self._number_max is not None and generation.number > self._number_max:
+            return
+        if self.newest is None or generation.number >= self.newest.number:
             self.newest = generation
-            self.next_slot = _other(generation.slot)
+
+    @property
+    def newest_number(self) -> int:
+        """The number of the newest complete generation, or -1 if there is none."""
+        return max(self.complete.values(), default=_NONE).number
+
+    @property
+    def newest_ms(self) -> int:
+        """The append time of the newest complete generation, or -1 if there is none."""
+        return max(self.complete.values(), default=_NONE).append_ms
+
+    @property
+    def next_slot(self) -> str:
+        """The slot for the next generation.
+
+        The second newest generation is overwritten, unless it is kept for the past: if it was written at least
+        `spacing_ms` after the third newest one, a free slot or the oldest generation's slot is used.
+
+            age in spacings   0.0  0.1  0.9  1.9  2.9  3.9      next: the slot of 0.1
+                              0.0  1.0  1.9  2.9  3.9  4.9      next: the slot of 4.9
+        """
+        slots = sorted(self.complete, key=self.complete.__getitem__, reverse=True)
+        times_ms = [self.complete[slot].append_ms for slot in slots]
+        if len(slots) > 1 and (not self.spacing_ms or (len(slots) > 2 and times_ms[1] - times_ms[2] < self.spacing_ms)):
+            return slots[1]
+        return next((slot for slot in ROTATING_SLOTS if slot not in self.complete), slots[-1] if slots else "")
 
     def chunks_in(self, slot: str) -> int:
         """Return the number of chunks in a slot. The next generation overwrites or deletes them.
@@ -225,21 +268,18 @@ class Stored:
     def writer(self, number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> ChunkWriter:
         """Return a writer for the next generation."""
         slot = self.next_slot
+        self.complete.pop(slot, None)
         return ChunkWriter(number, state, self.keys, slot, self.chunks_in(slot), chunk_bytes)
 
-    def wrote(self, writer: ChunkWriter) -> None:
-        """Mark a generation as committed."""
+    def wrote(self, writer: ChunkWriter, append_ms: int) -> None:
+        """Mark a generation as committed at this append time."""
         self._chunks[writer.slot] = set(range(writer.count))
-        self.next_slot = _other(writer.slot)
+        self.complete[writer.slot] = Complete(writer.number, append_ms)
 
     def release(self) -> None:
         """Free all generations' payloads."""
         for generation in filter(None, (self.newest, self.imported)):
             generation.payloads.clear()
-
-
-def _other(slot: str) -> str:
-    return ROTATING_SLOTS[1 - ROTATING_SLOTS.index(slot)]
 
 
 def reading_snapshots(

@@ -59,8 +59,8 @@ def commit(
     after(4)
     offsets: dict[TopicPartition, int] = {}
     for part in commits:
-        offsets[TopicPartition(topics.contexts, part.partition)] = part.step.contexts[1]
-        offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
+        for topic, offset in zip((topics.contexts, topics.feedback), part.step.read_to, strict=True):
+            offsets[TopicPartition(topic, part.partition)] = offset
     producer.send_offsets(offsets, consumer)
     after(5)
     producer.commit()

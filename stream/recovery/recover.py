@@ -13,7 +13,7 @@ from stream.learners import ParameterError
 from stream.recovery.chunks import MODEL_PARTITION, Stored, reading_snapshots
 from stream.recovery.commit import predictions_digest
 from stream.recovery.control import read_requests
-from stream.recovery.inputs import check_kept, check_unchanged
+from stream.recovery.inputs import NEW_PIPELINE, check_kept, check_unchanged
 from stream.recovery.slices import Parts, at_once
 from stream.recovery.state import decode_model, decoding, restoring
 from stream.recovery.steps import (
@@ -94,6 +94,7 @@ def recovery(
     *,
     given: Given = None,
     begin: Changed | None = None,
+    group: str = "",
 ) -> Recovery:
     """Restore a task to its last commit, step by step, without writing anything.
 
@@ -107,6 +108,8 @@ def recovery(
         given: names of the settings that the user set; None means all settings. A task that has already started keeps
             its own values for all other settings.
         begin: settings with which a task begins, and the requests that they include; None means `settings`, and none.
+        group: the learners' consumer group. If retention has deleted the whole journal, the group's committed offsets
+            show whether the newest snapshot contains the task's last step.
 
     Raises:
         SettingsDifferError: the user's settings differ from the task's settings.
@@ -127,7 +130,10 @@ def recovery(
     else:
         latest = read_requests(broker, topics).after(task.settings, step.control).settings
         resolve(stored_settings(latest), settings, given, place=f"{topics.journal}/{partition}")
-        for topic, (_, offset) in ((topics.contexts, step.contexts), (topics.feedback, step.feedback)):
+        if last is None:
+            check_unchanged(broker, topics, {partition: step})
+            _check_nothing_lost(broker, topics, partition, step, group)
+        for topic, offset in zip((topics.contexts, topics.feedback), step.read_to, strict=True):
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
     check_whole(broker, topics, partition, step if step.number > 0 else None)
     task.settings.check_policies(task.learner)
@@ -169,10 +175,12 @@ def rebuilding(
     stored.release()
     yield True
     number = recovered.step.number
-    if last is None or last.number < number:
-        if number > 0:
-            raise _lost(broker, journal, number + 1, last)
+    if last is None:
+        if number > 0 and broker.beginnings([journal])[journal] == 0:
+            raise _lost(broker, journal, number + 1, None)
         return recovered
+    if last.number < number:
+        raise _lost(broker, journal, number + 1, last)
     final = last.number if until is None else min(until, last.number)
     if number < final:
         recovered = yield from _reapply(broker, topics, journal, recovered, final, last, callbacks)
@@ -220,6 +228,34 @@ def _reapply(
     return recovered._replace(foreign=foreign)
 
 
+def _check_nothing_lost(broker: Broker, topics: Topics, partition: int, step: JournalStep, group: str) -> None:
+    """Check that no step after a snapshot's step applied a record, if retention has deleted the whole journal.
+
+    The group's committed offsets are those of the task's last step. Kafka deletes them if the group has no member for a
+    week (`offsets.retention.minutes`). Without them, no later step can have applied a record if the inputs end where
+    the snapshot's step ended.
+
+    Raises:
+        MissingRecordsError: a later step applied records, or may have applied records.
+    """
+    tps = [TopicPartition(topic, partition) for topic in (topics.contexts, topics.feedback)]
+    committed, ends = broker.committed(group, tps), broker.ends(tps)
+    applied = {tp: committed.get(tp, ends[tp].high_watermark) for tp in tps}
+    expected = dict(zip(tps, step.read_to, strict=True))
+    if lost := [tp for tp in tps if applied[tp] > expected[tp]]:
+        journal = TopicPartition(topics.journal, partition)
+        named = ", ".join(
+            f"{tp} from offset {expected[tp]} to {applied[tp]}"
+            + ("" if tp in committed else f", its end, because group {group} has no committed offset")
+            for tp in lost
+        )
+        raise MissingRecordsError(
+            f"retention has deleted all steps, and the newest snapshot is of step {step.number}. Later steps applied "
+            f"records, or may have: {named}. {NEW_PIPELINE}",
+            journal, step.number + 1, is_deleted=True,
+        )  # fmt: skip
+
+
 def _prepare(task: Task, step: JournalStep, journal: TopicPartition) -> None:
     """Apply what a step's record says about the time before the step: changed settings, and other tasks' classes."""
     if step.settings is not None and step.settings != task.settings:
@@ -260,7 +296,7 @@ def reading_settings(broker: Broker, topics: Topics, partition: int) -> Parts[In
         if step.settings is not None and step.number == last.settings_from:
             return InForce(stored_settings(step.settings), last.control)
     stored = yield from reading_snapshots(broker, topics, partition)
-    generation = stored.imported if last is None else stored.newest
+    generation = stored.newest or stored.imported
     if generation is None:
         return InForce({})
     snapshot = yield from decoding(generation)
@@ -358,7 +394,7 @@ def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalSt
     if beginning > 0:
         return MissingRecordsError(
             f"recovery needs the journal from step {number} on; the journal begins at offset {beginning}. Earlier "
-            "steps were deleted. Set the journal's retention.ms to -1",
+            f"steps were deleted. {NEW_PIPELINE}",
             journal, number, is_deleted=True,
         )  # fmt: skip
     return MissingRecordsError(
@@ -402,10 +438,11 @@ class Inputs:
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, after: JournalStep, last: JournalStep) -> None:
         contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
-        check_kept(broker, contexts, after.contexts[1], last.contexts[1])
-        check_kept(broker, feedback, after.feedback[1], last.feedback[1])
-        self._contexts = Portions(read_partition(broker, contexts, start=after.contexts[1]))
-        self._feedback = Portions(read_partition(broker, feedback, start=after.feedback[1]))
+        contexts_from, feedback_from = after.read_to
+        check_kept(broker, contexts, contexts_from, last.contexts[1])
+        check_kept(broker, feedback, feedback_from, last.feedback[1])
+        self._contexts = Portions(read_partition(broker, contexts, start=contexts_from))
+        self._feedback = Portions(read_partition(broker, feedback, start=feedback_from))
 
     def of(self, step: JournalStep) -> list[Record]:
         """Return the next step's records, in the order in which the step applied them."""

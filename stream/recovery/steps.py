@@ -110,6 +110,14 @@ class JournalStep(NamedTuple):
     clock_shift_ms: int = 0  # time subtracted from append times of feedback, from this step on; 0 until a clock is set
     control: int = 0  # offset after the last request in the control topic that the task has applied or refused
     refused: tuple[tuple[int, str], ...] = ()  # offsets of the requests that this step refused, with the reasons
+    # Number of offsets without a record that were read after the last applied context, and after the last applied
+    # record of the feedback topic. A transaction's marker is such an offset.
+    skipped: tuple[int, int] = (0, 0)
+
+    @property
+    def read_to(self) -> tuple[int, int]:
+        """The offsets of the first records in the contexts and feedback topics that the step has not applied."""
+        return self.contexts[1] + self.skipped[0], self.feedback[1] + self.skipped[1]
 
     @property
     def wrote(self) -> int:
@@ -120,6 +128,7 @@ class JournalStep(NamedTuple):
 _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "contexts": (list, lambda pair: (pair[0], pair[1])),
     "feedback": (list, lambda pair: (pair[0], pair[1])),
+    "skipped": (list, lambda pair: (pair[0], pair[1])),
     "ledger": (lambda ledger: {name: n for name, n in ledger._asdict().items() if n}, lambda counts: Ledger(**counts)),
     "log": (to_builtins, partial(convert, type=LogStep)),
     "replica": (to_builtins, partial(convert, type=ReplicaDigest)),
@@ -132,6 +141,8 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 def plain_step(step: JournalStep) -> dict[str, Any]:
     """Convert a step to plain values."""
     fields: dict[str, Any] = {name: value for name, value in zip(JournalStep._fields, step, strict=True) if value}
+    if not any(step.skipped):
+        del fields["skipped"]
     return fields | {name: _PLAIN[name][0](fields[name]) for name in fields.keys() & _PLAIN}
 
 

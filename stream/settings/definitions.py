@@ -26,6 +26,7 @@ from pydantic_settings import (
 )
 
 from stream.errors import OnebitError
+from stream.parsing import UNITS_MS
 from stream.settings.model import (
     CONNECTED,
     EVENTS,
@@ -37,6 +38,7 @@ from stream.settings.model import (
     PIPELINE,
     REPLAY,
     SERVE,
+    TOPIC_PROGRAMS,
     WATCHED,
     Group,
     Panel,
@@ -45,8 +47,8 @@ from stream.settings.model import (
 )
 from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields
 from stream.settings.values import (
-    FOR_EVER,
     PREFIX,
+    UNLIMITED,
     Delay,
     Duration,
     Line,
@@ -365,7 +367,7 @@ class KafkaSettings(AccessSettings, frozen=True):
     snapshot_interval_ms: Annotated[
         Duration,
         Setting(
-            frozenset((Program.LEARN, Program.DESCRIBE)),
+            frozenset((Program.LEARN,)) | TOPIC_PROGRAMS,
             "Time between snapshots of the state; 0s for none (recovery then replays the whole journal)",
         ),
     ] = 60_000
@@ -389,15 +391,15 @@ class KafkaSettings(AccessSettings, frozen=True):
     replication: Annotated[
         int, Field(ge=1), Setting(frozenset((Program.CREATE,)), "Replication factor for every topic")
     ] = 1
-    retention_ms: Annotated[
+    keep_ms: Annotated[
         Retention,
         Setting(
-            frozenset((Program.CREATE,)),
-            "Retention of contexts, feedback, predictions, examples and dead letters; the journal and the snapshots "
-            "are never deleted",
-            f"DURATION|{FOR_EVER}",
+            frozenset((Program.CREATE, Program.ALTER)),
+            "Retention of all topics. Must be at least four times the sum of the windows, --retain and "
+            "--snapshot-interval",
+            f"DURATION|{UNLIMITED}",
         ),
-    ] = -1
+    ] = 30 * UNITS_MS["d"]
     bootstrap: Annotated[str, Setting(CONNECTED, "Address of a Kafka broker", "HOST:PORT")] = "localhost:9092"
     client: Annotated[
         Literal["auto", "kafka-python", "confluent"],

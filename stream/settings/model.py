@@ -37,6 +37,7 @@ class Program(StrEnum):
     SERVE = "serve"
     MONITOR = "monitor"
     CREATE = "topics create"
+    ALTER = "topics alter"
     DESCRIBE = "topics describe"
     VERIFY = "verify"
     SHOW = "data show"
@@ -55,6 +56,7 @@ LOG = PIPELINE | {Program.VERIFY, Program.ESTIMATE, Program.LEARNERS}
 REPLAY = frozenset((Program.RUN, Program.REPLAY))
 EVENTS = REPLAY | {Program.VERIFY}  # settings that determine the number of events in a replay
 LEARN = frozenset((Program.RUN, Program.LEARN))
+TOPIC_PROGRAMS = frozenset((Program.CREATE, Program.ALTER, Program.DESCRIBE))
 FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 MONITOR = frozenset((Program.MONITOR,))

@@ -25,9 +25,9 @@ from stream.settings.definitions import AccessSettings, Settings, SettingsError
 from stream.settings.model import Change, Group, Panel, Program, Setting, Stored
 from stream.settings.values import (
     CONFIG_VARIABLE,
-    FOR_EVER,
     IGNORED,
     PREFIX,
+    UNLIMITED,
     config_path,
     flag_of,
     format_retention,
@@ -83,7 +83,7 @@ class Described(NamedTuple):
         if choices:
             return " or ".join(f"`{choice}`" for choice in choices)
         if self.is_duration:
-            return "a duration" + (f", or `{FOR_EVER}`" if self.field == "retention_ms" else "")
+            return "a duration" + (f", or `{UNLIMITED}`" if self.field == "keep_ms" else "")
         if self.is_probability:
             return "a number from 0 to 1, or a percentage"
         kind = _KINDS.get(next((kind for kind in (self.annotation, *get_args(self.annotation)) if kind in _KINDS), str))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stream.settings.model import LEARN, PIPELINE, Change, Program, Setting, Stored
+from stream.settings.model import LEARN, PIPELINE, TOPIC_PROGRAMS, Change, Program, Setting, Stored
 from stream.settings.values import Duration, OptionalDuration, Probability
 from stream.wire.named_features import Scaling
 
@@ -111,20 +111,22 @@ class JoinSettings:
 
     window_ms: Annotated[
         Duration,
-        Setting(LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires"),
+        Setting(LEARN | TOPIC_PROGRAMS, "Time to wait for feedback before a decision expires"),
         Stored(change=Change.FREE),
     ] = 300_000
     activation_window_ms: Annotated[
         OptionalDuration,
-        Setting(LEARN, "Time to wait for a deferred decision to be shown", unset="the window"),
+        Setting(LEARN | TOPIC_PROGRAMS, "Time to wait for a deferred decision to be shown", unset="the window"),
         Stored(change=Change.FREE),
     ] = None
     orphan_window_ms: Annotated[
-        Duration, Setting(LEARN, "Time to keep feedback that arrives before its context"), Stored(change=Change.FREE)
+        Duration,
+        Setting(LEARN | TOPIC_PROGRAMS, "Time to keep feedback that arrives before its context"),
+        Stored(change=Change.FREE),
     ] = 300_000
     retain_ms: Annotated[
         Duration,
-        Setting(LEARN, "Time to remember settled ids, to detect duplicates and late feedback"),
+        Setting(LEARN | TOPIC_PROGRAMS, "Time to remember settled ids, to detect duplicates and late feedback"),
         Stored(change=Change.FREE),
     ] = 3_600_000
     pending_max: Annotated[

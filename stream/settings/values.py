@@ -189,24 +189,24 @@ def _time(value: str | None) -> str | None:
 Time = Annotated[str | None, AfterValidator(_time)]
 """A time in the form that `parse_time` accepts, or None if unset."""
 
-FOR_EVER = "forever"
+UNLIMITED = "unlimited"
 
 
 def _retention(value: object) -> object:
-    if value == FOR_EVER:
+    if value == UNLIMITED:
         return -1
     if _duration(value) == 0:
-        raise ValueError(f"expected a duration above 0ms, or {FOR_EVER}; got {value!r}")
+        raise ValueError(f"expected a duration above 0ms, or {UNLIMITED}; got {value!r}")
     return _duration(value)
 
 
 def format_retention(retention_ms: int) -> str:
     """Format a retention time as text."""
-    return FOR_EVER if retention_ms < 0 else format_duration(retention_ms)
+    return UNLIMITED if retention_ms < 0 else format_duration(retention_ms)
 
 
 Retention = Annotated[int, BeforeValidator(_retention), PlainSerializer(format_retention)]
-"""A duration in milliseconds, written as 24h; -1 means unlimited and is written as forever."""
+"""A duration in milliseconds, written as 30d; -1 is written as unlimited."""
 
 
 def _list(value: object) -> object:

@@ -108,8 +108,8 @@ class Replica:
                 return False
             raise UpdatesError(
                 f"expected updates from partition {update.partition} after step {place.step}, part {place.parts - 1}; "
-                f"got step {update.step}, part {update.part}, after step {update.follows}. Records are missing; set "
-                "the topic's retention.ms to -1",
+                f"got step {update.step}, part {update.part}, after step {update.follows}. Records are "
+                "missing; another program deleted them, or they exceeded the topic's retention while no learner ran",
                 place_of(record),
             )
         decided = int(np.count_nonzero(update.entries.kinds == DECIDED))

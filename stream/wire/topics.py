@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stream.parsing import format_duration
-
 DEFAULT_PREFIX = "onebit."
 
 
@@ -72,48 +70,31 @@ class Topics(NamedTuple):
         return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
 
     def specs(
-        self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
+        self, partitions: int, replication: int = 1, keep_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
         """Return the specifications for all topics. All except the log and control have the same number of partitions.
 
-        The retention applies to the event topics. The journal and a shared model's log have unlimited retention,
-        because an idle task cannot be recovered without the step at which its newest snapshot was taken.
+        Control keeps its records for ever: they are few, and say who changed what.
         """
-        single = [self.control, self.updates] if shares_model else [self.control]
-        return [TopicSpec(name, 1, replication=replication) for name in single] + [
+        log = [TopicSpec(self.updates, 1, retention_ms=keep_ms, replication=replication)] if shares_model else []
+        return [TopicSpec(self.control, 1, replication=replication), *log] + [
             TopicSpec(
                 name,
                 partitions,
                 compacted=name == self.snapshots,
-                retention_ms=retention_ms if name in self.of_events() else -1,
+                retention_ms=keep_ms,
                 replication=replication,
             )
             for name in self
         ]
 
-    def retention_warnings(
-        self, found: Mapping[str, TopicDescription], snapshot_interval_ms: int, window_ms: int
-    ) -> list[str]:
-        """Return warnings for topics whose retention is so short that records needed by a recovery can be deleted.
+    def keep_ms(self, found: Mapping[str, TopicDescription]) -> int:
+        """Return the shortest retention of these topics, or -1 if all of them keep records without limit.
 
-        A recovery needs the records from two snapshot intervals, because the newest snapshot can be torn. It also needs
-        the records from one window, so that a learner that was stopped for a window finds all feedback. If the model is
-        shared, a recovery also needs the predictions and the model's whole log.
+        The snapshots topic is compacted, so its retention does not delete records.
         """
-        needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
-        names = [self.contexts, self.feedback, self.journal]
-        names += [self.predictions, self.updates] if self.updates in found else []
-        warnings = []
-        for name in names:
-            needs_all = needed_ms < 0 or name == self.updates
-            kept_ms = found[name].retention_ms if name in found else -1
-            if kept_ms >= 0 and (needs_all or kept_ms < needed_ms):
-                needs = "all records" if needs_all else f"those from the last {format_duration(needed_ms)}"
-                remedy = "set its retention.ms to -1" if needs_all else f"raise its retention.ms to {needed_ms}"
-                warnings.append(
-                    f"{name} keeps records for {format_duration(kept_ms)}; a recovery needs {needs}: {remedy}"
-                )
-        return warnings
+        kept_ms = [topic.retention_ms for name, topic in found.items() if name != self.snapshots]
+        return min((kept for kept in kept_ms if kept >= 0), default=-1)
 
 
 def partition_for(key: bytes, partitions: int) -> int:

@@ -118,6 +118,18 @@ def test_topic_with_a_small_batch_limit_is_rejected() -> None:
         require_topics(broker, load_settings({}))
 
 
+def test_altered_retention_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "WATCH_INTERVAL_MS", 0)
+    broker, found, topics = kafka(2), list[int](), Topics.with_prefix()
+    watch = watch_topics(broker, load_settings({}), 2, on_retention=found.append)
+    watch()
+    broker.alter_topics([spec for spec in topics.specs(2, keep_ms=7_000) if spec.name == topics.journal])
+    watch()
+    broker.alter_topics([spec for spec in topics.specs(2, keep_ms=5_000) if spec.name == topics.snapshots])
+    watch()
+    assert found == [-1, 7_000, 7_000]
+
+
 def test_new_leader_of_an_input_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "WATCH_INTERVAL_MS", 0)
     broker, new_leaders = kafka(2), list[str]()

@@ -33,6 +33,7 @@ COMMANDS = {
     Program.SERVE: ("serve",),
     Program.MONITOR: ("monitor",),
     Program.CREATE: ("topics", "create"),
+    Program.ALTER: ("topics", "alter"),
     Program.DESCRIBE: ("topics", "describe"),
     Program.VERIFY: ("verify",),
     Program.SHOW: ("data", "show"),
@@ -110,7 +111,7 @@ def test_settings_from_every_source_are_recorded_as_given(monkeypatch: pytest.Mo
 
 def test_environment_variables_contain_only_given_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
-        "window": "1500ms", "retention": "forever", "learner": ["banditron", "soba"], "rate": 0.1, "shuffle": True,
+        "window": "1500ms", "keep": "unlimited", "learner": ["banditron", "soba"], "rate": 0.1, "shuffle": True,
         "param": ['comparator=1,2;3,"4'], "topic_prefix": "own.", "events": 7,
     }  # fmt: skip
     settings = load_settings(given)

@@ -1,6 +1,7 @@
 """Contract tests for topics, records and reading, run on every implementation of Broker."""
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -33,6 +34,21 @@ def test_created_topics_have_the_requested_settings(broker: Broker, prefix: str)
         kept: TopicDescription(kept, 3, append_time=True, compacted=False, retention_ms=86_400_000, replication=1),
         compacted: TopicDescription(compacted, 1, append_time=True, compacted=True, retention_ms=-1, replication=1),
     }
+
+
+def test_altered_topics_have_the_new_retention_and_keep_all_other_settings(broker: Broker, prefix: str) -> None:
+    specs = [TopicSpec(prefix + "kept", 1, retention_ms=86_400_000), TopicSpec(prefix + "compacted", 1, compacted=True)]
+    names = [spec.name for spec in specs]
+    broker.create_topics(specs)
+    before = broker.describe_topics(names)
+    for keep_ms in (3_600_000, -1):
+        broker.alter_topics([spec._replace(retention_ms=keep_ms) for spec in specs])
+        expected = {name: found._replace(retention_ms=keep_ms) for name, found in before.items()}
+        until(partial(_are_described, broker, expected))
+
+
+def _are_described(broker: Broker, expected: dict[str, TopicDescription]) -> bool:
+    return broker.describe_topics(list(expected)) == expected
 
 
 def test_creating_an_existing_topic_has_no_effect(broker: Broker, prefix: str) -> None:

@@ -67,7 +67,12 @@ STEPS = [
     STEP,
     STEP._replace(number=8, settings_from=8, settings=SETTINGS),
     STEP._replace(
-        number=9, settings_from=8, alarms=2, last_context="00c0ffee00c0ffee", last_feedback="5eb65eb65eb65eb6"
+        number=9,
+        settings_from=8,
+        alarms=2,
+        last_context="00c0ffee00c0ffee",
+        last_feedback="5eb65eb65eb65eb6",
+        skipped=(0, 1),
     ),
     STEP._replace(log=LogStep(6, 5, 40, 20, "5eb6"), replica=ReplicaDigest("learner-1", "9f86")),
     STEP._replace(log=LogStep(6, 5, 40, 20, "5eb6", ("news", "offers"), ("help",))),

@@ -255,11 +255,9 @@ def needed_after(nth: int, topic: str) -> Callable[[Pipeline], int]:
         (delete_to_the_last_record(TOPICS.journal), JOURNAL, needed_after(0, TOPICS.journal), True),
         (delete_to_the_last_record(TOPICS.feedback), FEEDBACK, needed_after(0, TOPICS.feedback), True),
         (delete_unapplied_contexts, CONTEXTS, lambda pipeline: EVENTS, True),
-        (lambda pipeline: pipeline.broker.delete_records(JOURNAL, pipeline.ends()[JOURNAL]), JOURNAL,
-         needed_after(-1, TOPICS.journal), True),
         (recreate_the_journal, JOURNAL, needed_after(-1, TOPICS.journal), False),
     ],
-    ids=["journal", "feedback", "unapplied contexts", "whole journal", "recreated journal"],
+    ids=["journal", "feedback", "unapplied contexts", "recreated journal"],
 )  # fmt: skip
 def test_recovery_is_rejected_if_records_after_the_snapshot_are_deleted(
     damage: Callable[[Pipeline], None], tp: TopicPartition, needed: Callable[[Pipeline], int], is_deleted: bool

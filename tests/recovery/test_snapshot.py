@@ -111,6 +111,7 @@ steps = st.builds(
     st.none() | st.just(LogStep(0, 1, 2, 3, "c0ffee")), st.none() | st.just(ReplicaDigest("learner-1", "c0ffee")),
     st.none() | st.just(small_task().resolved()), ids, ids, st.none() | ids, st.integers(-(2**53), 2**53),
     times, st.lists(st.tuples(times, ids), max_size=2).map(tuple),
+    st.tuples(times, times),
 )  # fmt: skip
 snapshots = st.builds(
     Snapshot, st.just(stored_settings(small_task())), steps, times,

@@ -37,7 +37,6 @@ from stream.verifying.models import TooEarlyError, export_model, import_model, i
 from stream.verifying.reapply import Replay, replay_journal
 from stream.wire.named_features import Kind, build, to_plain
 from stream.wire.records import TopicPartition
-from stream.wire.topics import Topics
 from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
 
 
@@ -378,46 +377,6 @@ def test_replay_reports_deleted_inputs() -> None:
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert replay.fault.startswith("test.contexts/0: ")
     assert replay == Replay(0, 0, 0, "", "", "", replay.fault)
-
-
-@pytest.mark.parametrize(
-    ("retention_ms", "snapshot_interval_ms", "remedy"),
-    [
-        (-1, 60_000, None),
-        (-1, 0, None),
-        (420_000, 60_000, None),
-        (419_999, 60_000, "420000"),
-        (3_600_000, 0, "-1"),
-    ],
-)
-def test_retention_too_short_for_recovery_causes_a_warning(
-    retention_ms: int, snapshot_interval_ms: int, remedy: str | None
-) -> None:
-    topics = Topics.with_prefix("a.")
-    pipeline = Pipeline(small_task())
-    pipeline.broker.create_topics(topics.specs(1, retention_ms=retention_ms))
-    found = pipeline.broker.describe_topics(list(topics))
-    found[topics.journal] = found[topics.journal]._replace(
-        retention_ms=retention_ms
-    )  # as if another program had set it
-    warnings = topics.retention_warnings(found, snapshot_interval_ms, 300_000)
-    if remedy is None:
-        assert warnings == []
-    else:
-        assert [warning.split()[0] for warning in warnings] == ["a.contexts", "a.feedback", "a.journal"]
-        assert all(warning.endswith(f" {remedy}") for warning in warnings)
-
-
-def test_retention_too_short_for_a_shared_model_causes_a_warning() -> None:
-    topics = Topics.with_prefix("a.")
-    pipeline = Pipeline(small_task())
-    pipeline.broker.create_topics(topics.specs(2, retention_ms=60_000, shares_model=True))
-    found = pipeline.broker.describe_topics(topics.all_of(shares_model=True))
-    kept = [warning.split()[0] for warning in topics.retention_warnings(found, 60_000, 300_000)]
-    assert kept == ["a.contexts", "a.feedback", "a.predictions"]
-    found[topics.updates] = found[topics.updates]._replace(retention_ms=3_600_000)
-    *_, last = topics.retention_warnings(found, 60_000, 300_000)
-    assert (last.split()[0], last.split()[-1]) == ("a.updates", "-1")
 
 
 def test_time_can_be_given_with_a_zone_in_utc_or_in_milliseconds() -> None:

@@ -20,7 +20,7 @@ def pipeline() -> Pipeline:
     sources = pipeline.replay(dataset, 60, rate=200), pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1))
     pipeline.run(sources, *learners)
     for learner in (*learners, *learners):
-        learner.report_replica()
+        learner.finish(1_000)
     return pipeline
 
 

@@ -29,6 +29,7 @@ from stream.wire.topics import BATCH_BYTES_MAX, TopicDescription, TopicSpec
 _ATTEMPT_MS = 2_000  # timeout for one connection attempt, and interval between progress lines
 
 _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
+_FORBIDDEN_NAME = kafka_errors.TopicAuthorizationFailedError.__name__
 
 
 class Admin:
@@ -77,6 +78,26 @@ class Admin:
             timeout_ms = self._connection.request_timeout_ms
             ask(f"wait for {listed}", lambda: client.wait_for_topics(list(missing), timeout_ms=timeout_ms))
             check_settings(specs, self.describe_topics(names))
+
+    def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """See Broker."""
+        resources = [ConfigResource(ConfigResourceType.TOPIC, spec.name, retention_settings_of(spec)) for spec in specs]
+        names = ", ".join(spec.name for spec in specs)
+        answer = self._connection.ask(
+            f"change the retention of {names}",
+            lambda: self._admin_client.alter_configs(resources, raise_on_unknown=False)["topic"],
+        )
+        refused = {name: result for name, result in answer.items() if result != "OK"}
+        if forbidden := [name for name, result in refused.items() if _FORBIDDEN_NAME in result]:
+            raise self._connection.lacks(
+                f"change the retention of {', '.join(forbidden)}",
+                [Acl("topic", name, "AlterConfigs") for name in forbidden],
+            )
+        if refused:
+            raise BrokerError(
+                f"Kafka at {self._connection.bootstrap} refused to change the retention of topics: "
+                + "; ".join(f"{name}: {result}" for name, result in refused.items())
+            )
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """See Broker."""
@@ -239,6 +260,10 @@ class Admin:
 # compacted earlier, because a recovery reads the whole topic.
 _COMPACTION = {"segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.1"}
 _SEGMENT_MS = 7 * 24 * 3_600_000  # the default age at which a segment is closed
+_NO_LAG_LIMIT = 2**63 - 1  # the default of max.compaction.lag.ms
+
+SEGMENTS_PER_RETENTION = 10
+"""Number of segments into which a topic's retention is divided. Kafka deletes and compacts only whole segments."""
 
 
 def settings_of(spec: TopicSpec) -> dict[str, str]:
@@ -246,13 +271,26 @@ def settings_of(spec: TopicSpec) -> dict[str, str]:
     return {
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "compact" if spec.compacted else "delete",
-        "retention.ms": str(spec.retention_ms),
         "max.message.bytes": str(BATCH_BYTES_MAX),  # otherwise, the broker's own limit applies
         # With acks=all, an acknowledged record is on at least two brokers.
         "min.insync.replicas": str(max(1, spec.replication - 1)),
         **(_COMPACTION if spec.compacted else {}),
-        # Only closed segments are deleted.
-        **({"segment.ms": str(spec.retention_ms)} if 0 < spec.retention_ms < _SEGMENT_MS else {}),
+        **retention_settings_of(spec),
+    }
+
+
+def retention_settings_of(spec: TopicSpec) -> dict[str, str]:
+    """Return the settings that limit the age of a topic's records.
+
+    A compacted topic has no retention. Instead, its obsolete records are compacted within a segment's time.
+    """
+    is_limited = spec.retention_ms >= 0
+    segment_ms = min(_SEGMENT_MS, max(1, spec.retention_ms // SEGMENTS_PER_RETENTION)) if is_limited else _SEGMENT_MS
+    lag_ms = segment_ms if is_limited else _NO_LAG_LIMIT
+    return {
+        "retention.ms": str(spec.retention_ms),
+        "segment.ms": str(segment_ms),
+        **({"max.compaction.lag.ms": str(lag_ms)} if spec.compacted else {}),
     }
 
 
