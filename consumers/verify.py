@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
@@ -17,6 +17,7 @@ from stream.parsing import parse_duration
 from stream.programs.connection import connected
 from stream.programs.process import announce, every, monotonic_ms, tune_gc
 from stream.programs.replay_progress import replay_progress
+from stream.programs.since import parse_since
 from stream.recovery.steps import JournalError, JournalFollower
 from stream.reporting.notebook_tables import html_table, text_table
 from stream.settings.definitions import Settings, SettingsError
@@ -33,6 +34,20 @@ POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
 
 _COLUMNS = ("partition", "decided", "matched", "expired", "pending", "ok")
+
+
+class Extent(NamedTuple):
+    """The range to verify. By default, all retained steps."""
+
+    from_step: int | None = None  # the first step
+    since: str | None = None  # the first time: a duration before now, or a time
+
+    def since_ms(self) -> int | None:
+        """Return the first time in milliseconds; see `parse_since`."""
+        return None if self.since is None else parse_since(self.since)
+
+
+WHOLE = Extent()
 
 
 class NotSettledError(OnebitError):
@@ -127,6 +142,8 @@ def verify(
     wait_events: int | None = None,
     timeout: str = "10m",
     replay: bool = False,
+    from_step: int | None = None,
+    since: str | None = None,
     **settings: Any,
 ) -> VerifyReport:
     """Recompute a pipeline's ledger from its topics and compare it with the learner's ledger.
@@ -137,18 +154,26 @@ def verify(
         wait_events: Number of events to wait for. Verification starts when all of them have decisions and no decision
             is pending.
         timeout: Maximum time to wait for these events.
-        replay: Whether to replay the whole journal and compare the result with the state restored by a recovery.
+        replay: Whether to replay the journal and compare the result with the state restored by a recovery.
+        from_step: First step of each task to check. The check starts at the newest earlier snapshot.
+        since: First time to check: a duration before now, such as "7d", or a time.
         settings: Other settings from docs/settings.md, by name, such as `client_config="client.properties"`.
 
     Raises:
         OnebitError: no broker responds, topics are missing, or the events are not settled within the timeout.
     """
     given = given_settings({"bootstrap": bootstrap, "topic_prefix": topic_prefix, **settings})
-    return verify_pipeline(given, wait_events=wait_events, timeout=timeout, replay=replay)
+    extent = Extent(from_step, since)
+    return verify_pipeline(given, wait_events=wait_events, timeout=timeout, replay=replay, extent=extent)
 
 
 def verify_pipeline(
-    settings: Settings, *, wait_events: int | None = None, timeout: str = "10m", replay: bool = False
+    settings: Settings,
+    *,
+    wait_events: int | None = None,
+    timeout: str = "10m",
+    replay: bool = False,
+    extent: Extent = WHOLE,
 ) -> VerifyReport:
     """Recompute every partition's ledger and compare it with the learner's ledger; see `verify`.
 
@@ -156,20 +181,24 @@ def verify_pipeline(
         NotSettledError: the expected events were not settled within the timeout.
         SettingsError: the topics are missing, or cannot be read.
     """
-    timeout_ms = parse_duration(timeout)
+    timeout_ms, since_ms = parse_duration(timeout), extent.since_ms()
     with connected(settings) as (broker, topics, partitions):
         try:
             if wait_events is not None:
                 _wait(broker, topics, partitions, wait_events, timeout_ms)
             tune_gc()
-            findings = [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
+            findings = [
+                audit_partition(broker, topics, partition, announce, from_step=extent.from_step, since_ms=since_ms)
+                for partition in range(partitions)
+            ]
         except JournalError as error:
             raise SettingsError(str(error)) from error
         log = audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
         error_rates = matched_error(
             _examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions)
         )
-    return VerifyReport(tuple(findings), log, tuple(replayed(settings)) if replay else None, error_rates)
+    replays = tuple(replayed(settings, extent.from_step, since_ms)) if replay else None
+    return VerifyReport(tuple(findings), log, replays, error_rates)
 
 
 def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_ms: int) -> None:
@@ -194,10 +223,17 @@ def _examples(broker: Broker, tp: TopicPartition) -> Iterator[Example]:
             yield codec.decode_example(record)
 
 
-def replayed(settings: Settings) -> list[Replay]:
-    """Replay every partition's whole journal."""
+def replayed(settings: Settings, from_step: int | None = None, since_ms: int | None = None) -> list[Replay]:
+    """Replay every partition's journal; see `replay_journal`."""
     with connected(settings) as (broker, topics, partitions):
         return [
-            replay_journal(broker, topics, partition, replay_progress(f"replaying partition {partition}"))
+            replay_journal(
+                broker,
+                topics,
+                partition,
+                replay_progress(f"replaying partition {partition}"),
+                from_step=from_step,
+                since_ms=since_ms,
+            )
             for partition in range(partitions)
         ]

@@ -1,7 +1,6 @@
 """`onebit tail`: print records from the topics."""
 
 import sys
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import filterfalse, islice
@@ -14,13 +13,13 @@ from onebit.cli.flags import Json, with_settings
 from stream.kafka.port import Broker
 from stream.kafka.reading import follow as follow_topics
 from stream.kafka.reading import offset_at, read_in_order, read_partition
-from stream.parsing import DurationError, close_matches, parse_duration
+from stream.parsing import close_matches
 from stream.programs.connection import connected
 from stream.programs.process import announce
+from stream.programs.since import parse_since
 from stream.reporting.record_lines import event_id_of, record_json, record_line, short_name
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Program
-from stream.settings.values import parse_time
 from stream.wire.codec import is_tick
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -105,7 +104,7 @@ def _starts(
 ) -> dict[TopicPartition, int]:
     """Return each partition's start offset: the offset at time `since`, or one before the newest `last` records."""
     if since is not None:
-        since_ms = _since_ms(since)
+        since_ms = parse_since(since)
         return {tp: offset_at(broker, tp, since_ms) for tp in tps}
     beginnings = broker.beginnings(tps)
     if last is None:
@@ -123,18 +122,6 @@ def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int,
             return start
         reach *= 4  # too few records, because some offsets belong to ticks or additional markers
     return beginning
-
-
-def _since_ms(since: str) -> int:
-    """Parse a time into milliseconds since 1970. A duration is relative to this host's clock."""
-    try:
-        return time.time_ns() // 1_000_000 - parse_duration(since)
-    except DurationError:
-        pass
-    try:
-        return parse_time(since)
-    except ValueError as error:
-        raise SettingsError(f"--since: expected a duration such as 5m, or a time; {error}") from error
 
 
 def _noting(records: Iterable[Record], starts: dict[TopicPartition, int]) -> Iterator[Record]:

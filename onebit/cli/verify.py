@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from consumers.tally import misplaced
-from consumers.verify import verify_pipeline
+from consumers.verify import Extent, verify_pipeline
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_settings
 from producers.data import dataset_of
@@ -28,7 +28,9 @@ app = typer.Typer()
 
 
 @app.command(
-    epilog=examples("onebit verify", "onebit verify --wait-events 5620 --timeout 10m --json", "onebit verify --replay")
+    epilog=examples(
+        "onebit verify", "onebit verify --wait-events 5620 --timeout 10m --json", "onebit verify --replay --since 7d"
+    )
 )
 @with_settings(Program.VERIFY)
 def verify(
@@ -43,19 +45,33 @@ def verify(
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time to wait")] = "10m",
     replay: Annotated[
         bool,
-        typer.Option("--replay", help="Also replay the whole journal, and compare the result with the recovered state"),
+        typer.Option("--replay", help="Also replay the journal, and compare the result with the recovered state"),
     ] = False,
+    from_step: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="First step of each task to check. Starts at the newest earlier snapshot"
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION|TIME", help="First time to check: 7d (ago), or 2026-03-01T12:00 (UTC)"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Recompute the ledger from the topics and compare it with the learner's ledger.
 
-    With --replay, also replays the journal from the first step without snapshots. The state must be the same, bit for
-    bit, as after a recovery from the newest snapshot. Exits with 1 if a ledger or a state differs, and with 2 if
-    records that the ledger needs have been deleted.
+    If retention has deleted the first records, or with --from-step or --since, the check starts at a snapshot. The
+    state in the snapshot is given; every later record is checked, and the first checked step is printed. With --replay,
+    also replays the journal from there. The state must be the same, bit for bit, as after a recovery from the newest
+    snapshot. Exits with 1 if a ledger or a state differs, and with 2 if records were deleted and no snapshot is early
+    enough.
     """
     if wait_replay and wait_events is None:
         wait_events = events_of(settings, dataset_of(settings))
-    found = verify_pipeline(settings, wait_events=wait_events, timeout=timeout, replay=replay)
+    found = verify_pipeline(
+        settings, wait_events=wait_events, timeout=timeout, replay=replay, extent=Extent(from_step, since)
+    )
     if json:
         print_json(found.to_dict())
     else:
@@ -89,6 +105,8 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
         out.print(table)
         for fault in (*finding.faults, *finding.audited.imbalances()):
             out.print(f"  [red]✗[/] {escape(fault)}", highlight=False)
+        if finding.exact_from > 1:
+            out.print(f"  steps from {finding.exact_from:,} on are checked; the counts before this step are given")
         if found := misplaced(finding.audited):
             print_line(f"  [yellow]![/] {found:,} {MISPLACED_REMEDY}")
         for number, shift_ms in finding.clock_steps:
@@ -125,7 +143,8 @@ def print_log(log: LogFinding) -> None:
         print_line(f"  [yellow]![/] {escape(warning)}")
     replicas = ", ".join(f"{one.instance} {one.sha256[:16]} at {one.version:,}" for one in log.replicas)
     verdict = "[bold green]✓ one model[/]" if log.ok else "[bold red]✗ the shared model's log differs[/]"
-    print_line(f"{verdict}, version {log.version:,}; {replicas or 'no replica reported'}")
+    start = f"; entries from version {log.exact_from:,} on are checked" if log.exact_from else ""
+    print_line(f"{verdict}, version {log.version:,}; {replicas or 'no replica reported'}{start}")
 
 
 def _error_line(error: MatchedError) -> str:
@@ -138,7 +157,7 @@ def _error_line(error: MatchedError) -> str:
 
 
 def print_replays(replays: Sequence[Replay]) -> None:
-    """Print the results of replaying each partition's whole journal."""
+    """Print the results of replaying each partition's journal."""
     for found in replays:
         if found.foreign:
             out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)
@@ -147,16 +166,21 @@ def print_replays(replays: Sequence[Replay]) -> None:
         )
         if found.fault:
             out.print(f"[bold red]✗ partition {found.partition}:[/] {escape(found.fault)}", soft_wrap=True)
-        elif not found.steps:
+        elif not found.steps and not found.start:
             out.print(f"partition {found.partition}: no steps yet")
         elif found.ok:
             print_line(
-                f"[bold green]✓ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the same "
-                f"state as the {compared}, learner {found.state[:16]}"
+                f"[bold green]✓ partition {found.partition}:[/] the replay of {_replayed(found)} gives the same state "
+                f"as the {compared}, learner {found.state[:16]}"
                 + ("" if found.version is None else f" at version {found.version:,}")
             )
         else:
             print_line(
-                f"[bold red]✗ partition {found.partition}:[/] the replay of {found.steps:,} steps gives the state "
+                f"[bold red]✗ partition {found.partition}:[/] the replay of {_replayed(found)} gives the state "
                 f"{found.replayed[:16]}; the {compared} gives {found.recovered[:16]}"
             )
+
+
+def _replayed(found: Replay) -> str:
+    """Return the part of a message that names the replayed steps."""
+    return f"{found.steps:,} steps" + (f" after the snapshot of step {found.start:,}" if found.start else "")

@@ -71,7 +71,7 @@ of that model, for messages."""
 
 Decides = Callable[[Task, JournalStep], None]
 """A callback invoked before each step is reapplied. It sets the task's model to the version with which the step made
-its decisions."""
+its decisions. It can leave the task's Recall in place for the first steps."""
 
 
 class Callbacks(NamedTuple):
@@ -79,7 +79,7 @@ class Callbacks(NamedTuple):
 
     progress: Report = lambda progress: None  # called before the first step and after each step
     observe: Observer = lambda number, effects: None
-    decides: Decides | None = None  # if None, a task with a shared model uses the published decisions
+    decides: Decides | None = None  # as long as a shared model's task has no View, it uses the published decisions
 
 
 NO_CALLBACKS = Callbacks()
@@ -148,6 +148,7 @@ def rebuilding(
     *,
     until: int | None = None,
     snapshots: bool = True,
+    snapshot_max: int | None = None,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> Recovery:
     """Restore a task to its last step or an earlier one, without a shared model and without writing anything.
@@ -159,13 +160,15 @@ def rebuilding(
         begin: returns the settings for a task that has not taken a step. If None, an error is raised for such a task.
         until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
+        snapshot_max: only the snapshots of this step and earlier ones are used; None means no limit.
         callbacks: called while steps are reapplied.
 
     Raises:
         JournalError: the task has not taken a step, or required records were deleted.
     """
     journal = TopicPartition(topics.journal, partition)
-    stored = yield from reading_snapshots(broker, topics, partition, until if snapshots else 0)
+    limits = [limit for limit in (until, snapshot_max) if limit is not None]
+    stored = yield from reading_snapshots(broker, topics, partition, min(limits, default=None) if snapshots else 0)
     last = last_step(broker, journal)
     yield True
     if stored.newest is None:
@@ -202,14 +205,14 @@ def _reapply(
     published: Published | None = None
     with ExitStack() as stack:
         inputs = stack.enter_context(closing(Inputs(broker, topics, journal.partition, recovered.step, last)))
-        if decides is None and isinstance(task.model, Recall):
+        if isinstance(task.model, Recall):
             published = stack.enter_context(closing(Published(broker, topics, journal.partition, first)))
         progress(ReplayProgress(first - 1, first, final, 0))
         for step in _steps(broker, journal, first, final, last):
             _prepare(task, step, journal)
             if decides is not None:
                 decides(task, step)
-            elif published is not None and isinstance(task.model, Recall):
+            if published is not None and isinstance(task.model, Recall):
                 task.model.expect(step.updates, published.decisions(step))
             batch = inputs.of(step)
             try:

@@ -9,6 +9,10 @@ contexts and feedback to an `Oracle`, and compares:
     ticks, drift alarms    each step with decisions has a tick; its examples report the alarms that the journal counts
 
 Each topic is read once, and all topics are read in parallel. Memory use therefore does not grow with their size.
+
+If retention has deleted the first records, or a range was requested, the audit starts at a snapshot: see
+`stream.verifying.starts`. The oracle then begins with the snapshot's decisions, orphans and settled ids, and with the
+counts in the journal. Everything after the snapshot is checked as in an audit of all steps.
 """
 
 from collections import Counter
@@ -30,13 +34,15 @@ from stream.recovery.chunks import read_snapshots
 from stream.recovery.commit import predictions_digest
 from stream.recovery.control import Requests, read_requests
 from stream.recovery.state import decode
-from stream.recovery.steps import JournalError, JournalStep, last_step, read_journal
+from stream.recovery.steps import JournalError, JournalStep, last_step, read_from_step, read_journal
 from stream.recovery.torn import IN_PART, outputs_of
 from stream.shared.view import features_max
 from stream.task.changes import differences
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import restored_settings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import AuditedEvent, Decided, Letter, Oracle, differing
+from stream.verifying.starts import BEFORE_ALL, Start, deleted, first_offset, start_of_check
 from stream.wire import codec
 from stream.wire.classes import NewClassesError
 from stream.wire.codec import MalformedError, is_tick, tick_step
@@ -71,6 +77,7 @@ class Finding(NamedTuple):
     foreign_count: int = 0
     latencies: Sketch = Sketch()  # decision latencies
     clock_steps: tuple[tuple[int, int], ...] = ()  # steps that begin with another clock shift, and this shift in ms
+    exact_from: int = 1  # the first checked step; earlier steps are given
 
     @property
     def ok(self) -> bool:
@@ -108,6 +115,9 @@ def audit_partition(
     partition: int,
     progress: Callable[[str], None] = lambda message: None,
     observe: Observe = lambda step, oracle: None,
+    *,
+    from_step: int | None = None,
+    since_ms: int | None = None,
 ) -> Finding:
     """Recompute one partition's ledger from its topics.
 
@@ -118,11 +128,14 @@ def audit_partition(
         progress: called with each progress message.
         observe: called after each step with the step and the oracle, whose `events` then contain only the step's
             events.
+        from_step: the first step to check; None means all steps. The check can start earlier; see `start_of_check`.
+        since_ms: the first time to check.
 
     Raises:
-        JournalError: the journal cannot be read.
+        JournalError: the journal or the snapshots cannot be read.
     """
-    audit = _Audit(broker, topics, partition, progress, observe)
+    start = start_of_check(broker, topics, partition, from_step, since_ms)
+    audit = _Audit(broker, topics, partition, progress, observe, start)
     if not (gone := audit.gone()):
         finding = audit.run()
         gone = audit.gone()  # again, because records may have been deleted during the audit
@@ -156,12 +169,19 @@ class _Audit:
     """Reads one partition of each topic in parallel and compares the records with the oracle."""
 
     def __init__(
-        self, broker: Broker, topics: Topics, partition: int, progress: Callable[[str], None], observe: Observe
+        self,
+        broker: Broker,
+        topics: Topics,
+        partition: int,
+        progress: Callable[[str], None],
+        observe: Observe,
+        start: Start | None,
     ) -> None:
         self._broker, self._topics, self._partition = broker, topics, partition
         self._progress, self._observe = progress, observe
         self._journal = TopicPartition(topics.journal, partition)
-        self._last = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
+        self._start = start
+        self._last = BEFORE_ALL if start is None else start.step
         self._end = 0  # the last audited step; the learner can commit further steps during the audit
         self._requests = Requests()
         self._published_by = 0  # the last step with published records
@@ -176,23 +196,30 @@ class _Audit:
         self._foreign: list[str] = []
         self._foreign_count = 0
         self._latencies = Sketch()
-        self._contexts = Portions(self._records(topics.contexts))
-        self._feedback = Portions(self._records(topics.feedback))
+        contexts_from, feedback_from = self._last.read_to
+        self._contexts = Portions(self._records(topics.contexts, contexts_from))
+        self._feedback = Portions(self._records(topics.feedback, feedback_from))
         self._outputs = {
             topic: _Output(self._published(topic))
             for topic in (topics.predictions, topics.examples, topics.dead_letter)
         }
 
     def gone(self) -> tuple[str, ...]:
-        """Return a message for each topic whose first records were deleted, also if they were never applied."""
-        topics = self._topics
-        names = (topics.journal, topics.contexts, topics.feedback, *self._outputs)
-        beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in names])
+        """Return a message for each topic whose required records were deleted, also if they were never applied."""
+        topics, start = self._topics, self._start
+        if start is None:
+            return tuple(
+                f"{tp} begins at offset {beginning}; its earlier records have been deleted, and no snapshot is "
+                "followed by retained records only"
+                for tp, beginning in deleted(self._broker, topics, self._partition).items()
+            )
+        needed = dict(zip((topics.contexts, topics.feedback), start.step.read_to, strict=True))
+        beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
         return tuple(
-            f"{tp} begins at offset {beginning}; its earlier records have been deleted. To verify a pipeline, set its "
-            "topics' retention.ms to -1"
+            f"{tp} begins at offset {beginning}; the records from offset {needed[tp.topic]} on were deleted during the "
+            "audit. Run it again"
             for tp, beginning in beginnings.items()
-            if beginning > 0
+            if beginning > needed[tp.topic]
         )
 
     def run(self) -> Finding:
@@ -200,7 +227,9 @@ class _Audit:
         if (end := last_step(self._broker, self._journal)) is not None:
             self._end = end.number
         self._requests = read_requests(self._broker, self._topics)
-        for record, step in read_journal(self._broker, self._journal):
+        if self._start is not None:
+            self._oracle = self._begin_at(self._start)
+        for record, step in self._steps(end):
             place = place_of(record)
             if self._oracle is None:
                 if step.settings is None or step.number != 1:
@@ -230,13 +259,39 @@ class _Audit:
             foreign_count=self._foreign_count,
             latencies=self._latencies,
             clock_steps=tuple(self._clock_steps),
+            exact_from=1 if self._start is None else self._start.step.number + 1,
         )
 
-    def _begin(self, settings: TaskSettings) -> Oracle:
+    def _steps(self, end: JournalStep | None) -> Iterator[tuple[Record, JournalStep]]:
+        """Yield the steps to check, with their records."""
+        if self._start is None or end is None:
+            return read_journal(self._broker, self._journal)
+        return read_from_step(self._broker, self._journal, self._start.step.number + 1, end)
+
+    def _begin_at(self, start: Start) -> Oracle:
+        """Return an oracle with the state in a snapshot, after checking the snapshot against the journal."""
+        number, place = start.step.number, f"step {start.step.number} of {self._journal}"
+        stored = read_snapshots(self._broker, self._topics, self._partition, number).newest
+        if stored is None or stored.number != number:
+            raise JournalError("the snapshot was overwritten during the audit; run it again", place)
+        snapshot = decode(stored)
+        settings = restored_settings(snapshot.settings)
+        oracle = self._begin(settings, snapshot.classes)
+        oracle.start_from(snapshot)
+        self._settings_from, self._clock_shift_ms = start.step.settings_from, start.step.clock_shift_ms
+        if snapshot.step != start.step:
+            self._fault(f"{place}: expected the step in the snapshot at {stored.place}: {snapshot.step}")
+        elif (expected := oracle.ledger()) != start.step.ledger:
+            self._fault(
+                f"{place}: the entries in the snapshot at {stored.place}: {differing(expected, start.step.ledger)}"
+            )
+        return oracle
+
+    def _begin(self, settings: TaskSettings, classes: Sequence[str] | None = None) -> Oracle:
         imported = None
-        if settings.open_classes and settings.model == "own":
+        if classes is None and settings.open_classes and settings.model == "own":
             imported = read_snapshots(self._broker, self._topics, self._partition, 0).imported
-        self._use(settings, () if imported is None else decode(imported).classes)
+        self._use(settings, (classes or ()) if imported is None else decode(imported).classes)
         return Oracle(settings)
 
     def _use(self, settings: TaskSettings, classes: Iterable[str]) -> None:
@@ -506,18 +561,24 @@ class _Audit:
                 else:
                     self._fault(f"{place_of(record)} cannot be read: {error}")
 
-    def _records(self, topic: str, open_ms: int = 0) -> Generator[Record, None, None]:
+    def _records(self, topic: str, start: int, open_ms: int = 0) -> Generator[Record, None, None]:
         self._progress(topic)
         tp = TopicPartition(topic, self._partition)
-        for number, record in enumerate(read_partition(self._broker, tp, open_ms=open_ms), start=1):
+        for number, record in enumerate(read_partition(self._broker, tp, start, open_ms), start=1):
             yield record
             if number % PROGRESS_RECORDS == 0:
                 self._progress(f"{topic}: {number:,} records")
 
     def _published(self, topic: str) -> Iterator[Record]:
-        """Yield the audited steps' records in an output topic."""
-        for record in self._records(topic, OPEN_MS):
+        """Yield the audited steps' records in an output topic, and earlier steps' records that follow them."""
+        start = self._start
+        tp = TopicPartition(topic, self._partition)
+        has_begun = False
+        for record in self._records(topic, 0 if start is None else first_offset(self._broker, tp, start), OPEN_MS):
             step = codec.step_of(record)
+            has_begun = has_begun or start is None or (step or 0) > start.step.number
+            if not has_begun:
+                continue
             if step is None:
                 self._count_foreign(record, "the record has no step number")
                 continue

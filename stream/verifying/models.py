@@ -1,7 +1,8 @@
 """Exports the model as of any past step, rebuilds a shared model, and imports a model into a new pipeline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice, takewhile
 from typing import Any
 
@@ -20,16 +21,25 @@ from stream.recovery.recover import Callbacks, Report, pipeline_settings, rebuil
 from stream.recovery.state import (
     ModelSnapshot,
     Snapshot,
+    decode,
     decode_model,
     encode,
     fresh_replica,
     restore_model,
     state_digest,
 )
-from stream.recovery.steps import JournalError, JournalStep, last_step, read_from_step, read_journal
+from stream.recovery.steps import (
+    JournalError,
+    JournalStep,
+    MissingRecordsError,
+    last_step,
+    read_from_step,
+    read_journal,
+)
 from stream.shared.replica import Replica
 from stream.task.settings import TaskSettings, learner_of
 from stream.task.stored_settings import PARAMETER, check_settings, restored_settings
+from stream.verifying.starts import first_model, starts_of
 from stream.wire import codec
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
@@ -37,11 +47,14 @@ from stream.wire.topics import Topics
 
 
 class TooEarlyError(ModelError):
-    """Raised when the first record in the journal or in the model's log is later than the given time."""
+    """Raised when no model can be exported as of the given time, because the records that it needs are later."""
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
-        """Create an error message from the partition's name, the given time and the time of the first record."""
-        super().__init__(f"{place}: there was no record by {at_ms} ms; the first record was written at {first_ms} ms")
+        """Create an error message from the partition's name, the given time and the earliest possible time."""
+        super().__init__(
+            f"{place}: expected a time from {first_ms} ms on, because earlier records do not exist or were "
+            f"deleted; got {at_ms} ms"
+        )
         self.place = place
         self.first_ms = first_ms
 
@@ -65,12 +78,15 @@ def export_model(
     version that the log had at a given time.
 
     Raises:
-        ModelError: there is no model.
-        TooEarlyError: the task had completed no step by the given time.
+        ModelError: there is no model, or no model of this step or version.
+        TooEarlyError: the task had completed no step by the given time, or the records that the model needs were
+            deleted.
         JournalError: required records have been deleted.
     """
     journal = TopicPartition(topics.journal, partition)
     last = last_step(broker, journal)
+    if last is None:
+        last = _last_snapshot(broker, topics, partition)
     if last is None:
         raise ModelError(f"{journal} is empty: the task has not started, so there is no model yet")
     if last.log is not None:
@@ -78,11 +94,21 @@ def export_model(
     if version is not None:
         raise ModelError(f"{journal}: the task has its own model, which has no log versions; use a step or a time")
     if at_ms is not None:
-        _, later = next(read_journal(broker, journal, _offset_after(broker, journal, at_ms)), (None, None))
+        offset = _offset_after(broker, journal, at_ms, first_ms=lambda: _first_ms(broker, topics, partition))
+        _, later = next(read_journal(broker, journal, offset), (None, None))
         number = last.number if later is None else later.number - 1
     if number is not None and not 1 <= number <= last.number:
         raise ModelError(f"{journal}: expected a step from 1 to {last.number}; got {number}")
-    recovered = rebuild(broker, topics, partition, until=number, callbacks=Callbacks(progress))
+    try:
+        recovered = rebuild(broker, topics, partition, until=number, callbacks=Callbacks(progress))
+    except MissingRecordsError as error:
+        starts = starts_of(broker, topics, partition)
+        if number is None or not error.is_deleted or not starts:
+            raise
+        if at_ms is not None:
+            raise TooEarlyError(str(journal), at_ms, starts[0].append_ms) from error
+        first = starts[0].step.number
+        raise ModelError(f"{journal}: expected a step from {first} on; got {number}: {error}") from error
     task, step = recovered.task, recovered.step
     position = {
         "partition": partition,
@@ -93,6 +119,12 @@ def export_model(
     }
     counts = {"updates": task.version, "ledger": task.join.ledger()._asdict()}
     return _model_of(topics, task.settings, position, counts, task.learner, task.classes.names)
+
+
+def _last_snapshot(broker: Broker, topics: Topics, partition: int) -> JournalStep | None:
+    """Return the step of a task's newest snapshot, for a task whose journal was deleted by retention."""
+    newest = read_snapshots(broker, topics, partition).newest
+    return None if newest is None else decode(newest).step
 
 
 def _model_of(
@@ -135,7 +167,9 @@ def _shared_model(
 
     `last` is the last step in the partition's journal.
     """
-    offset = None if at_ms is None else _offset_after(broker, TopicPartition(topics.updates, 0), at_ms)
+    tp = TopicPartition(topics.updates, 0)
+    first_ms = partial(_first_model_ms, broker, topics)
+    offset = None if at_ms is None else _offset_after(broker, tp, at_ms, first_ms)
     if number is not None:
         journal = TopicPartition(topics.journal, partition)
         _, step = next(read_from_step(broker, journal, number, last), (None, last))  # `last` if no step is found
@@ -143,15 +177,26 @@ def _shared_model(
             raise ModelError(f"{journal} has no step {number}")
         version = step.updates
     settings = restored_settings(settings_in_force(broker, topics, partition).settings)
-    replica = replica_at(broker, topics, settings, offset=offset, version=version)
+    try:
+        replica = replica_at(broker, topics, settings, offset=offset, version=version)
+    except MissingRecordsError as error:
+        if at_ms is None or (earliest_ms := first_ms()) is None:
+            raise
+        raise TooEarlyError(str(tp), at_ms, earliest_ms) from error
     position = {"version": replica.version, "offset": replica.offset}
     counts = {"updates": replica.updates}
     classes = replica.names if settings.open_classes else settings.make_classes().names
     return _model_of(topics, settings, position, counts, replica.learner, classes)
 
 
-def _offset_after(broker: Broker, tp: TopicPartition, at_ms: int) -> int:
+def _offset_after(broker: Broker, tp: TopicPartition, at_ms: int, first_ms: Callable[[], int | None]) -> int:
     """Return the offset after the last record at or before a given broker time.
+
+    Args:
+        broker: the broker.
+        tp: the partition.
+        at_ms: the time.
+        first_ms: returns the earliest possible time if the partition's first records were deleted.
 
     Raises:
         TooEarlyError: the first record was written later.
@@ -159,7 +204,8 @@ def _offset_after(broker: Broker, tp: TopicPartition, at_ms: int) -> int:
     """
     offset = offset_at(broker, tp, at_ms + 1)
     if offset == broker.beginnings([tp])[tp] and (first := next(read_partition(broker, tp), None)) is not None:
-        raise TooEarlyError(str(tp), at_ms, first.append_ms)
+        deleted_ms = first_ms() if offset > 0 else None
+        raise TooEarlyError(str(tp), at_ms, first.append_ms if deleted_ms is None else deleted_ms)
     return offset
 
 
@@ -248,6 +294,22 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
         raise ModelError(str(error)) from error
 
 
+def _first_ms(broker: Broker, topics: Topics, partition: int) -> int | None:
+    """Return the earliest time as of which a task's model can be exported, after records were deleted."""
+    starts = starts_of(broker, topics, partition)
+    return starts[0].append_ms if starts else None
+
+
+def _first_model_ms(broker: Broker, topics: Topics) -> int | None:
+    """Return the earliest time as of which a shared model can be exported, after records were deleted."""
+    tp = TopicPartition(topics.updates, 0)
+    start = first_model(broker, topics, broker.beginnings([tp])[tp])
+    if start is None:
+        return None
+    complete = read_snapshots(broker, topics, None).complete.values()
+    return min(each.append_ms for each in complete if each.number == start.version)
+
+
 BATCH_RECORDS = 1_000
 
 
@@ -265,16 +327,26 @@ def replica_at(
 
     Raises:
         ModelError: no log record ends at this version.
+        MissingRecordsError: the log after the newest snapshot for this version was deleted.
         UpdatesError: the log cannot be read further.
         JournalError: the newest snapshot cannot be read, or belongs to a different model.
     """
-    stored = read_snapshots(broker, topics, None)
+    stored = read_snapshots(broker, topics, None, version)
     replica, newest = fresh_replica(settings, stored.imported), stored.newest
-    if newest is not None and (version is None or newest.number <= version):
+    while newest is not None:
         snapshot = decode_model(newest)
         if offset is None or snapshot.offset <= offset:
             restore_model(snapshot, replica, settings)
-    records: Iterator[Record] = read_partition(broker, TopicPartition(topics.updates, 0), start=replica.offset)
+            break
+        newest = read_snapshots(broker, topics, None, newest.number - 1).newest
+    tp = TopicPartition(topics.updates, 0)
+    if (beginning := broker.beginnings([tp])[tp]) > replica.offset:
+        raise MissingRecordsError(
+            f"expected the log from offset {replica.offset} on, where the newest snapshot for this version ends; "
+            f"it begins at offset {beginning}. Earlier records were deleted; export a later model",
+            tp, beginning, is_deleted=True,
+        )  # fmt: skip
+    records: Iterator[Record] = read_partition(broker, tp, start=replica.offset)
     if offset is not None:
         records = takewhile(lambda record: record.offset < offset, records)
     before, batch_records = replica.version, BATCH_RECORDS if version is None else 1

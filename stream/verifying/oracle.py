@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from math import inf
 from typing import Any, NamedTuple
 
+from stream.recovery.state import Snapshot
 from stream.task.settings import TaskSettings
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.ledger import Ledger
@@ -53,6 +54,10 @@ AuditedEvent = Decided | Example | Corrected | SettingsChanged | Letter
 """An event that the oracle expects. Expected examples have no drift alarm."""
 
 
+_LEVELS = ("pending", "deferred", "orphans_waiting")
+"""The fields of the ledger that contain a number of entries."""
+
+
 class _Pending(NamedTuple):
     id: str
     action: int
@@ -95,6 +100,27 @@ class Oracle:
         self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
+    def start_from(self, snapshot: Snapshot) -> None:
+        """Begin with a snapshot's entries and with the counts after its step."""
+        self.counts = Counter({name: n for name, n in snapshot.step.ledger._asdict().items() if name not in _LEVELS})
+        self.undated = {step: [] for step in snapshot.undated}
+        self._stream_ms, self._dated_ms = snapshot.stream_ms, snapshot.dated_ms
+        for waiting, entries in (
+            (self._pending, snapshot.pending),
+            (self._deferred, snapshot.deferred),
+            (self._shown, snapshot.shown),
+        ):
+            for event_id, entry in zip(*entries, strict=True):
+                date = self.undated[entry.time.step] if entry.time.ms is None else [entry.time.ms]
+                propensity = entry.decision.known_propensity
+                waiting[event_id] = _Pending(event_id, entry.decision.action, propensity, date, entry.arm)
+        for event_id, orphan in zip(*snapshot.orphans, strict=True):
+            self._orphans[event_id] = _Orphan(orphan.feedback, orphan.record, orphan.since_ms)
+        for event_id, known, settled_ms in zip(*snapshot.retained, strict=True):
+            self._known[event_id] = _Known(
+                known.outcome, known.reward, known.action, settled_ms, is_final=known.pending is None
+            )  # fmt: skip
+
     def change_settings(self, settings: TaskSettings) -> None:
         """Change limits and policies, and settle the entries that are due under the new limits."""
         self.events.append(SettingsChanged(settings))
@@ -104,11 +130,8 @@ class Oracle:
 
     def ledger(self) -> Ledger:
         """Return the expected counts."""
-        levels = {
-            "pending": len(self._pending) + len(self._shown),
-            "deferred": len(self._deferred),
-            "orphans_waiting": len(self._orphans),
-        }
+        waiting = len(self._pending) + len(self._shown), len(self._deferred), len(self._orphans)
+        levels = dict(zip(_LEVELS, waiting, strict=True))
         return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
 
     def malformed(self, record: Record, name: str) -> None:

@@ -1,11 +1,13 @@
-"""Reapplies a whole journal and compares the result with the published records and with a recovered task.
+"""Reapplies a journal and compares the result with the published records and with a recovered task.
 
-If the model is shared, its log is also reapplied.
+If the model is shared, its log is also reapplied. If the first records were deleted, or a range was requested, the
+replay starts at a snapshot; see `stream.verifying.starts`.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, dropwhile
+from math import inf
 from typing import NamedTuple
 
 from stream.kafka.port import Broker
@@ -18,6 +20,7 @@ from stream.recovery.steps import JournalError, JournalStep, LogStep, last_step
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
+from stream.verifying.starts import Start, first_offset, start_of_check
 from stream.wire import codec
 from stream.wire.records import Foreign, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
@@ -36,6 +39,7 @@ class Replay(NamedTuple):
     fault: str = ""  # the reason for a failure; empty if there is none
     version: int | None = None  # version of the shared model whose state is `state`; None without a shared model
     foreign: str = ""  # message about records from other programs that have step numbers; only with a shared model
+    start: int = 0  # step of the snapshot at which the replay started; 0 if all steps were reapplied
 
     @property
     def ok(self) -> bool:
@@ -43,8 +47,16 @@ class Replay(NamedTuple):
         return not self.fault and self.replayed == self.recovered
 
 
-def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
-    """Reapply a task's whole journal and compare the result with the published records and with a recovered task.
+def replay_journal(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    progress: Report = lambda progress: None,
+    *,
+    from_step: int | None = None,
+    since_ms: int | None = None,
+) -> Replay:
+    """Reapply a task's journal and compare the result with the published records and with a recovered task.
 
     Every prediction and example must equal the published record byte for byte. The ledger after each step must equal
     the ledger in the journal, and the final state must equal the recovered state.
@@ -52,15 +64,19 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
     If the model is shared, every decision is repeated at its version, and the log must contain the steps' entries; see
     `_LogAgain`. The journal then identifies a step's predictions, so records from other programs that have the step's
     number are skipped, as in a recovery. If the task has its own model, such a record is a fault.
+
+    `from_step` and `since_ms` are as in `start_of_check`. In a replay from a snapshot, the first decisions with a
+    shared model are not repeated, until the model has observed all of the task's decisions before the snapshot.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition)
     log: _LogAgain | None = None
     try:
+        start = start_of_check(broker, topics, partition, from_step, since_ms)
         recovered = rebuild(broker, topics, partition)
         if recovered.task.settings.model == "shared":
-            log = _LogAgain(broker, topics, recovered.task.settings, partition)
-        published = _Published(broker, topics, partition)
+            log = _LogAgain(broker, topics, recovered.task.settings, partition, start)
+        published = _Published(broker, topics, partition, start)
         number = recovered.step.number
         newest = recovered.stored.newest
         recovered_digest = task_digest(recovered.task)
@@ -71,7 +87,8 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
                 log.expect(step, effects)
 
         alone = rebuild(
-            broker, topics, partition, until=number, snapshots=False,
+            broker, topics, partition, until=number, snapshots=start is not None,
+            snapshot_max=None if start is None else start.step.number,
             callbacks=Callbacks(progress, observe, None if log is None else log.advance),
         ).task  # fmt: skip
         published.read_to_end(number, allows_foreign=log is not None)
@@ -83,16 +100,19 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
     snapshot = 0 if newest is None else newest.number
     version = None if log is None else log.replica.version
     foreign = published.foreign.describe("its predictions and examples") if published.foreign.records else ""
-    return Replay(partition, number, snapshot, task_digest(alone), recovered_digest, state, "", version, foreign)
+    first = 0 if start is None else start.step.number
+    return Replay(
+        partition, number - first, snapshot, task_digest(alone), recovered_digest, state, "", version, foreign, first
+    )
 
 
 class _Published:
     """Compares a task's published records, step by step, with the records from the replay. Skips all other records."""
 
-    def __init__(self, broker: Broker, topics: Topics, partition: int) -> None:
+    def __init__(self, broker: Broker, topics: Topics, partition: int, start: Start | None) -> None:
         self.foreign = Foreign()  # skipped records
-        self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
-        self._examples = _of_learners(broker, TopicPartition(topics.examples, partition))
+        self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition), start)
+        self._examples = _of_learners(broker, TopicPartition(topics.examples, partition), start)
 
     def compare(self, step: int, effects: Effects) -> None:
         """Compare one step's predictions and examples.
@@ -135,31 +155,51 @@ class _Published:
         )
 
 
-def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
-    """Return the records that were written by learners' steps. The audit reports all other records."""
-    return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record))
+def _of_learners(broker: Broker, tp: TopicPartition, start: Start | None) -> Iterator[Record]:
+    """Return the records that were written by learners' steps, from the first step after a start on.
+
+    The audit reports all other records.
+    """
+    first = None if start is None else first_offset(broker, tp, start)
+    records = (record for record in read_partition(broker, tp, first, OPEN_MS) if codec.step_of(record))
+    number = 0 if start is None else start.step.number
+    return dropwhile(lambda record: (codec.step_of(record) or 0) <= number, records)
 
 
 class _LogAgain:
-    """A replica for a task that repeats its decisions. The replica starts at the first entry in the log.
+    """A replica for a task that repeats its decisions. The replica starts at the first entry in the log or a snapshot.
 
     A step's entries must equal its records in the log byte for byte. Each replica digest in the task's journal, and the
     digest of the model's newest snapshot, must equal this replica's digest at the same version.
     """
 
-    def __init__(self, broker: Broker, topics: Topics, settings: TaskSettings, partition: int) -> None:
-        """Start before the first entry in the log.
+    def __init__(
+        self, broker: Broker, topics: Topics, settings: TaskSettings, partition: int, start: Start | None
+    ) -> None:
+        """Start before the first entry in the log or, with a start, at the newest earlier snapshot of the model.
 
         Raises:
-            JournalError: the model's newest snapshot cannot be read.
+            JournalError: a snapshot of the model cannot be read, or is missing.
         """
         stored = read_snapshots(broker, topics, None)
-        self.replica = fresh_replica(settings, stored.imported)
+        model = stored.imported
+        if start is not None:
+            model = read_snapshots(broker, topics, None, start.step.updates).newest or model
+        self.replica = fresh_replica(settings, model)
+        tp = TopicPartition(topics.updates, 0)
+        if (beginning := broker.beginnings([tp])[tp]) > self.replica.offset:
+            raise JournalError(
+                f"the log begins at offset {beginning}; the replay needs it from offset {self.replica.offset} on, "
+                "because the model has no later snapshot",
+                str(tp),
+            )
+        self._unobserved = 0 if start is None else start.step.wrote  # last step in the log before the start
+        self._first = inf  # the first step whose decisions are repeated, when it is known
         self._broker = broker
         self._topics = topics
         self._partition = partition
-        self._view = View(self.replica, partition)
-        self._records = read_partition(broker, TopicPartition(topics.updates, 0), open_ms=OPEN_MS)
+        self._view: View | None = None  # None until the model has observed all decisions before the start
+        self._records = read_partition(broker, tp, self.replica.offset, OPEN_MS)
         self._expected: deque[tuple[int, bytes]] = deque()  # (step, expected log record)
         self._log_step: LogStep | None = None  # log position of the step being replayed
         newest = stored.newest if partition == MODEL_PARTITION else None
@@ -172,8 +212,6 @@ class _LogAgain:
             JournalError: the log does not have this version, or the journal has a different digest for the replica.
             UpdatesError: the log cannot be read further.
         """
-        if task.model is not self._view:
-            task.use_model(self._view)
         while self.replica.version < step.updates and (record := next(self._records, None)) is not None:
             self._take(record)
         if task.classes.is_open and self.replica.names != task.classes.names:
@@ -187,7 +225,12 @@ class _LogAgain:
                 f"no record in {self._topics.updates} ends at that version; the last record read ends at "
                 f"{self.replica.version}"
             )
+        if self._view is None and self.replica.place_of(self._partition).step >= self._unobserved:
+            self._view, self._first = View(self.replica, self._partition), step.number
+            task.use_model(self._view)
         self._log_step = step.log
+        if self._view is None:
+            self._unobserved = step.wrote
         if step.replica is not None:
             self._compare(step.replica.sha256, f"{step.replica.instance} at step {step.number}")
 
@@ -233,7 +276,7 @@ class _LogAgain:
         before = self.replica.place_of(self._partition)
         self.replica.read([record])
         place = self.replica.place_of(self._partition)
-        if place != before and (last is None or place.step <= last):
+        if place != before and place.step >= self._first and (last is None or place.step <= last):
             step, value = self._expected.popleft() if self._expected else (0, b"")
             if (step, value) != (place.step, record.value):
                 raise JournalError(

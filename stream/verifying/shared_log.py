@@ -5,7 +5,8 @@
                names of open classes in log order
     replicas   replicas at the same version are bit-identical
 
-The model is not recomputed here; see `stream.verifying.reapply`.
+The model is not recomputed here; see `stream.verifying.reapply`. If retention has deleted the log's first records, the
+audit starts at the oldest snapshot of the model after which all records are retained.
 """
 
 from array import array
@@ -19,9 +20,10 @@ from stream.kafka.reading import OPEN_MS, read_partition
 from stream.measures.latencies import Behind, ReplicaReport
 from stream.recovery.chunks import read_snapshots
 from stream.recovery.recover import pipeline_settings
-from stream.recovery.state import decode_model
+from stream.recovery.state import ModelSnapshot, decode_model
 from stream.recovery.steps import JournalStep, ReplicaDigest, read_journal
 from stream.verifying.audit import FAULTS_SHOWN_MAX
+from stream.verifying.starts import first_model
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 from stream.wire.updates import Update, UpdatesError, decode_update
@@ -49,6 +51,7 @@ class LogFinding(NamedTuple):
     behind: Behind | None  # statistics over the steps that wrote to the log; None if there are none
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
+    exact_from: int = 0  # version of the snapshot at which the audit started; 0 if it read the whole log
 
     @property
     def ok(self) -> bool:
@@ -65,6 +68,7 @@ class LogFinding(NamedTuple):
                 "ok": self.ok,
                 "faults": self.faults,
                 "warnings": self.warnings,
+                "exact_from": self.exact_from,
                 "behind": None if self.behind is None else asdict(self.behind),
             },
         }
@@ -90,7 +94,9 @@ def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
         audit.read_journal(broker, partition)
     audit.read_log(broker)
     audit.compare_reports()
-    return LogFinding(audit.version, audit.replicas(), audit.behind(), tuple(audit.faults), tuple(audit.warnings))
+    return LogFinding(
+        audit.version, audit.replicas(), audit.behind(), tuple(audit.faults), tuple(audit.warnings), audit.first
+    )
 
 
 class _Steps:
@@ -119,6 +125,7 @@ class _LogAudit:
 
     def __init__(self, topics: Topics) -> None:
         self.version = 0
+        self.first = 0  # version at which the audit starts
         self.faults: list[str] = []
         self.warnings: list[str] = []
         self._topics = topics
@@ -146,17 +153,20 @@ class _LogAudit:
 
     def read_log(self, broker: Broker) -> None:
         tp = TopicPartition(self._topics.updates, 0)
-        read_to = broker.beginnings([tp])[tp]
-        if read_to > 0:
+        beginning = broker.beginnings([tp])[tp]
+        start = first_model(broker, self._topics, beginning)
+        if start is None and beginning > 0:
             self._fault(
-                f"{tp.topic} begins at offset {read_to}: earlier records were deleted, so the model cannot be "
-                "rebuilt. Set the topic's retention.ms to -1"
+                f"{tp.topic} begins at offset {beginning}: earlier records were deleted, and no snapshot of the model "
+                "is followed by retained records only, so the model cannot be rebuilt"
             )
             return
         ends = broker.ends([tp])[tp]
-        if (imported := read_snapshots(broker, self._topics, None).imported) is not None:
+        if start is not None:
+            self._start_from(start)
+        elif (imported := read_snapshots(broker, self._topics, None).imported) is not None:
             self._names.update(dict.fromkeys(decode_model(imported).classes))
-        for record in read_partition(broker, tp, open_ms=OPEN_MS):
+        for record in read_partition(broker, tp, None if start is None else start.offset, OPEN_MS):
             try:
                 update = decode_update(record)
             except UpdatesError as error:
@@ -179,6 +189,14 @@ class _LogAudit:
                     f"the journal of partition {partition} has the classes {steps.names}; {tp.topic} names {names}"
                 )
             self._check_entries(partition, steps, is_whole=stable >= ends.high_watermark)
+
+    def _start_from(self, start: ModelSnapshot) -> None:
+        """Begin with the version, the classes and the tasks' positions in a snapshot of the model."""
+        self.version = self.first = start.version
+        self._names.update(dict.fromkeys(start.classes))
+        for partition, place in start.places.items():
+            if partition in self._steps:
+                self._steps[partition].seen, self._steps[partition].parts = place.step, place.parts
 
     def _check_entries(self, partition: int, steps: _Steps, *, is_whole: bool) -> None:
         """Check that the number of log entries from each step equals the number in the step's journal record.

@@ -4,7 +4,12 @@ from typing import Any
 
 import orjson
 
+from stream.recovery.chunks import ChunkWriter
+from stream.recovery.recover import rebuild
+from stream.recovery.state import encode, take
+from stream.recovery.steps import decode_step
 from stream.verifying.audit import Finding, audit_partition
+from stream.wire import codec
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Edit, Pipeline, edited_copy, run_until_idle, small_task
@@ -46,10 +51,39 @@ GOOD = Ledger(
 )  # fmt: skip
 
 
-def tampered(good: Pipeline, topic: str, edit: Edit) -> Finding:
-    """Copy all topics, edit one topic's records in the copy, and return the audit of the copy."""
+def tampered(good: Pipeline, topic: str, edit: Edit, start: int | None = None) -> Finding:
+    """Copy all topics, edit one topic's records in the copy, and return the audit of the copy.
+
+    With a start, the audit begins after the snapshot of this step, because all earlier records are deleted.
+    """
     other = edited_copy(good, {TopicPartition(topic, 0): edit})
+    if start is not None:
+        add_snapshot(other, good, start)
+        cut(other, start)
     return audit_partition(other.broker, TOPICS, 0)
+
+
+def add_snapshot(pipeline: Pipeline, of: Pipeline, number: int, partition: int = 0, slot: str = "a") -> None:
+    """Write a snapshot of a step of the same run, or of another copy of it."""
+    recovered = rebuild(of.broker, TOPICS, partition, until=number, snapshots=False)
+    snapshot = take(recovered.task, recovered.step)
+    for key, value in ChunkWriter(number, encode(snapshot), str(partition), slot).portion(10**9):
+        pipeline.broker.producer().send(TOPICS.snapshots, partition, key, value, codec.HEADERS)
+
+
+def cut(pipeline: Pipeline, number: int, partition: int = 0) -> None:
+    """Delete the records before a step's end, except the step's journal record."""
+    (step,) = (step for step in pipeline.journal(partition) if step.number == number)
+    firsts = dict(zip((TOPICS.contexts, TOPICS.feedback), step.read_to, strict=True))
+    for record in pipeline.records(TOPICS.journal, partition):
+        if decode_step(record).number == number:
+            firsts.setdefault(TOPICS.journal, record.offset)
+    for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):
+        later = (each.offset for each in pipeline.records(topic, partition) if (codec.step_of(each) or 0) > number)
+        tp = TopicPartition(topic, partition)
+        firsts[topic] = next(later, pipeline.broker.ends([tp])[tp].stable)
+    for topic, first in firsts.items():
+        pipeline.broker.delete_records(TopicPartition(topic, partition), first)
 
 
 def drop(offset: int) -> Edit:

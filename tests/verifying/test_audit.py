@@ -133,14 +133,19 @@ def test_audit_detects_that_applied_feedback_was_also_dropped_as_an_orphan(good:
     assert fault.startswith(f"{TOPICS.dead_letter}/0 offset 3:")
 
 
+WHOLE_AND_RANGE = pytest.mark.parametrize("start", [None, 1], ids=["whole", "range"])
+"""Audits all steps, or those after the first one, whose orphans are in a snapshot."""
+
+
+@WHOLE_AND_RANGE
 @pytest.mark.parametrize("field", Ledger._fields)
-def test_audit_detects_a_wrong_value_of_every_count(good: Pipeline, field: str) -> None:
+def test_audit_detects_a_wrong_value_of_every_count(good: Pipeline, field: str, start: int | None) -> None:
     def edit(records: list[Record]) -> list[Record]:
         fields = orjson.loads(records[-1].value or b"")
         fields["ledger"][field] = fields["ledger"].get(field, 0) + 1
         return [*records[:-1], records[-1]._replace(value=orjson.dumps(fields))]
 
-    finding = tampered(good, TOPICS.journal, edit)
+    finding = tampered(good, TOPICS.journal, edit, start)
     assert not finding.ok
     assert finding.audited == GOOD
     assert finding.learner == GOOD._replace(**{field: getattr(GOOD, field) + 1})
@@ -314,9 +319,10 @@ TAMPERINGS = [
 ]
 
 
+@WHOLE_AND_RANGE
 @pytest.mark.parametrize("tampering", TAMPERINGS, ids=lambda tampering: tampering.claim)
-def test_audit_detects_an_edit_and_names_its_location(good: Pipeline, tampering: Tampering) -> None:
-    finding = tampered(good, tampering.topic, tampering.edit)
+def test_audit_detects_an_edit_and_names_its_location(good: Pipeline, tampering: Tampering, start: int | None) -> None:
+    finding = tampered(good, tampering.topic, tampering.edit, start)
     assert not finding.ok
     assert any(tampering.place in fault for fault in finding.faults), finding
 
@@ -332,10 +338,11 @@ MISCOUNTS: dict[str, tuple[str, Edit, dict[str, int]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("start", [None, 1, 2])
 @pytest.mark.parametrize("claim", MISCOUNTS)
-def test_audit_computes_counts_from_the_topics_alone(good: Pipeline, claim: str) -> None:
+def test_audit_computes_counts_from_the_topics_alone(good: Pipeline, claim: str, start: int | None) -> None:
     topic, edit, counts = MISCOUNTS[claim]
-    finding = tampered(good, topic, edit)
+    finding = tampered(good, topic, edit, start)
     assert not finding.ok
     assert finding.audited == GOOD._replace(**counts)
 

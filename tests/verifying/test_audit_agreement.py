@@ -8,9 +8,10 @@ from stream.settings.task_fields import JoinSettings
 from stream.task.settings import DatedBy
 from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import Finding, audit_partition
+from stream.verifying.reapply import replay_journal
 from stream.wire.codec import tick_headers
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
-from tests.verifying.tampering import GOOD, hand_made_run
+from tests.verifying.tampering import GOOD, add_snapshot, cut, hand_made_run
 
 
 def test_records_that_the_learner_has_not_applied_are_backlog_and_not_faults() -> None:
@@ -40,9 +41,8 @@ def test_audit_ignores_records_that_are_written_while_it_runs() -> None:
     assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(decided)
 
 
-@pytest.mark.parametrize("dated_by", ["tick", "context"])
-@pytest.mark.parametrize("seed", range(20))
-def test_audit_agrees_with_the_learner_despite_clock_steps_and_foreign_ticks(seed: int, dated_by: DatedBy) -> None:
+def random_run(seed: int, dated_by: DatedBy) -> tuple[Pipeline, JoinSettings]:
+    """A run with events in an unusual order, clock steps and foreign ticks."""
     rng = Random(seed)
     limits = JoinSettings(
         window_ms=rng.choice((20, 200)),
@@ -70,6 +70,13 @@ def test_audit_agrees_with_the_learner_despite_clock_steps_and_foreign_ticks(see
         pipeline.clock.now_ms += -rng.choice((1, 15, 60)) if back else rng.choice((0, 0, 1, 8, 40))
         if rng.random() < 0.7:
             learner.step(0)
+    return pipeline, limits
+
+
+@pytest.mark.parametrize("dated_by", ["tick", "context"])
+@pytest.mark.parametrize("seed", range(20))
+def test_audit_agrees_with_the_learner_despite_clock_steps_and_foreign_ticks(seed: int, dated_by: DatedBy) -> None:
+    pipeline, limits = random_run(seed, dated_by)
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.faults == ()
     assert finding.ok, finding
@@ -77,3 +84,22 @@ def test_audit_agrees_with_the_learner_despite_clock_steps_and_foreign_ticks(see
     assert min(found.expired, found.matched, found.shown, found.unshown, found.orphans_dropped) > 0
     assert (found.orphans_evicted > 0) == (limits.orphans_max == 2)
     assert (found.retained_evicted > 0) == (limits.retained_max < 1_000)
+
+
+@pytest.mark.parametrize("dated_by", ["tick", "context"])
+@pytest.mark.parametrize("seed", range(10))
+def test_audit_of_every_range_finds_the_same_counts_as_the_whole(seed: int, dated_by: DatedBy) -> None:
+    pipeline, _ = random_run(seed, dated_by)
+    whole = audit_partition(pipeline.broker, TOPICS, 0)
+    last = pipeline.journal()[-1].number
+    for number in range(1, last, max(1, last // 10)):
+        add_snapshot(pipeline, pipeline, number)
+        finding = audit_partition(pipeline.broker, TOPICS, 0, from_step=number + 1)
+        assert (finding.audited, finding.faults, finding.exact_from) == (whole.audited, (), number + 1)
+    number = last // 2
+    add_snapshot(pipeline, pipeline, number)
+    cut(pipeline, number)
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert (finding.audited, finding.faults, finding.exact_from) == (whole.audited, (), number + 1)
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert (replay.ok, replay.start, replay.steps) == (True, number, last - number)

@@ -23,6 +23,7 @@ def test_json_of_a_finding_has_all_fields() -> None:
         "foreign": ("foreign",),
         "foreign_count": 6,
         "clock_steps": (),
+        "exact_from": 1,
         "contexts_behind": 4,
         "feedback_behind": 5,
         "latency": {"median_ms": 7, "p90_ms": 7, "p99_ms": 7, "max_ms": 7},

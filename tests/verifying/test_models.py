@@ -371,9 +371,20 @@ def _right_answer(program: LearnerProgram) -> Any:
     return x, program.tasks[0].learner.predict(x, 0.0), 1
 
 
-def test_replay_reports_deleted_inputs() -> None:
+def test_replay_after_deleted_inputs_starts_at_a_snapshot() -> None:
+    pipeline, program = run_pipeline(events=40)
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert replay.ok
+    assert (replay.start, replay.steps) == (pipeline.generations()[-2], pipeline.journal()[-1].number - replay.start)
+    assert replay.replayed == task_digest(program.tasks[0])
+
+
+def test_replay_reports_deleted_inputs_that_no_snapshot_replaces() -> None:
     pipeline, _ = run_pipeline(events=40)
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
+    pipeline.broker.delete_topics([TOPICS.snapshots])
+    pipeline.broker.create_topics(TOPICS.specs(1))
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert replay.fault.startswith("test.contexts/0: ")
     assert replay == Replay(0, 0, 0, "", "", "", replay.fault)
