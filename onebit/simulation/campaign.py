@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
-from onebit.simulation.checks import EVICTIONS, check, equal_faultless, row_name
+from onebit.simulation.checks import EVICTIONS, RETENTION_CUT, check, check_ranges, equal_faultless, row_name
 from onebit.simulation.schedule import (
     ENVIRONMENT,
     EVENTS,
@@ -66,6 +66,7 @@ def examine(schedule: Schedule) -> tuple[list[str], Trace]:
             faultless = World(schedule.faultless())
             faultless.run()
             wrong += equal_faultless(world, faultless)
+        wrong += check_ranges(world)
     except Exception as error:  # reported as a finding for this seed, so that the campaign continues
         wrong = [f"{type(error).__name__}: {error}"]
         world.trace.note("!", wrong[0])
@@ -85,7 +86,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     others = [
         "reordered feedback", "operation during an outage", "fenced", "removed and ends",
         "blocked by a transaction", "step aborted after a rebalance", "transaction timeout",
-        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, APPLIED, REFUSED, *EVICTIONS,
+        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, APPLIED, REFUSED, RETENTION_CUT, *EVICTIONS,
     ]  # fmt: skip
     if shares:
         others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE]

@@ -14,13 +14,17 @@ from onebit.simulation.schedule import N_CLASSES, SHOWN, ItemKind
 from onebit.simulation.shared_model import check_shared_model
 from onebit.simulation.tracing import APPLIED, REFUSED
 from onebit.simulation.world import World
+from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.recovery.control import read_requests
 from stream.recovery.recover import rebuild
 from stream.recovery.state import state_digest, task_digest
+from stream.recovery.steps import JournalStep, read_journal
 from stream.task.changes import Changed
 from stream.task.task import Task
+from stream.verifying.audit import audit_partition
 from stream.verifying.oracle import Decided, Letter
+from stream.verifying.starts import starts_of
 from stream.wire import codec
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
 from stream.wire.ledger import Ledger
@@ -49,6 +53,19 @@ def check(world: World) -> list[str]:
     return wrong + _nothing_aborted_is_visible(world)
 
 
+def check_ranges(world: World) -> list[str]:
+    """Check that each task's audit and recovery give the same result after retention has deleted its first records.
+
+    This check deletes records, so it must be the last one.
+    """
+    return [
+        f"partition {number}: {what}"
+        for number, task in sorted(world.processes.tasks().items())
+        for what in _ranges_are_the_same(world, number, task)
+    ]
+
+
+RETENTION_CUT = "retention deletes the records before a snapshot"
 EVICTIONS = ("pending_evicted", "orphans_evicted", "retained_evicted", "deferred_evicted")
 
 
@@ -229,6 +246,43 @@ def _recovered_is_the_same(partition: Partition, task: Task) -> list[str]:
         if task_digest(again) != digest:
             wrong.append(f"the learner's task is not bit-identical to the task recovered from {how}")
     return wrong
+
+
+def _ranges_are_the_same(world: World, number: int, task: Task) -> list[str]:
+    """Audit and rebuild a task from each of its snapshots, before and after retention deletes all earlier records."""
+    broker, digest = world.broker, task_digest(task)
+    starts, wrong = starts_of(broker, TOPICS, number), list[str]()
+
+    def audit(what: str, first: int, from_step: int | None) -> None:
+        finding = audit_partition(broker, TOPICS, number, from_step=from_step)
+        if not finding.ok or finding.exact_from != first:
+            wrong.append(f"audit {what}: expected no faults from step {first} on; got {finding}")
+
+    for start in starts:
+        first = start.step.number + 1
+        audit(f"from step {first} on", first, first)
+        if task_digest(rebuild(broker, TOPICS, number, snapshot_max=start.step.number).task) != digest:
+            wrong.append(f"the task rebuilt from the snapshot of step {start.step.number} is not bit-identical")
+    for start in starts[:1]:
+        world.trace.fired[RETENTION_CUT] += 1
+        for tp, offset in _offsets_after(broker, number, start.step).items():
+            broker.delete_records(tp, offset)
+        audit("after a retention cut", start.step.number + 1, None)
+        if task_digest(rebuild(broker, TOPICS, number).task) != digest:
+            wrong.append("the task recovered after a retention cut is not bit-identical")
+    return wrong
+
+
+def _offsets_after(broker: Broker, partition: int, step: JournalStep) -> dict[TopicPartition, int]:
+    """Return the offsets of a step's journal record, and of the first later records in the other topics."""
+    inputs, outputs = ([TopicPartition(topic, partition) for topic in topics] for topics in (INPUTS, OUTPUTS[:3]))
+    offsets = dict(zip(inputs, step.read_to, strict=True))
+    for tp in outputs:
+        later = (record.offset for record in read_partition(broker, tp) if (codec.step_of(record) or 0) > step.number)
+        offsets[tp] = next(later, broker.ends([tp])[tp].stable)
+    journal = TopicPartition(TOPICS.journal, partition)
+    offsets[journal] = next(record.offset for record, each in read_journal(broker, journal) if each == step)
+    return offsets
 
 
 def _nothing_aborted_is_visible(world: World) -> list[str]:

@@ -230,6 +230,7 @@ _DICE = {
     "shared models": 0x2545F4914,
     "repeated commits": 0x7F4A7C159E3779B9,
     "changes": 0xD6E8FEB86659FD93,
+    "retention": 0x632BE59BD9B4E019,
 }
 """Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
 
@@ -291,6 +292,9 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         snapshot_bytes_max=luck.choice((1, 5_000, 1_000_000)),
         snapshot_chunk_bytes=luck.choice((250, 1_000, 1_000_000)),  # some snapshots need several records
     )
+    kept = Luck(seed ^ _DICE["retention"])
+    if options.snapshot_interval_ms and not timeless and kept.chance(50):
+        options = replace(options, keep_ms=kept.choice((20, 100, 400)))
     if model == "shared":  # most runs have several tasks and processes
         several = Luck(~seed ^ _DICE["shared models"])
         partitions, members = several.choice((1, 2, 2, 3, 3)), several.choice((1, 2, 2, 3))

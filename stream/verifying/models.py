@@ -302,8 +302,7 @@ def _first_ms(broker: Broker, topics: Topics, partition: int) -> int | None:
 
 def _first_model_ms(broker: Broker, topics: Topics) -> int | None:
     """Return the earliest time as of which a shared model can be exported, after records were deleted."""
-    tp = TopicPartition(topics.updates, 0)
-    start = first_model(broker, topics, broker.beginnings([tp])[tp])
+    start = first_model(broker, topics)
     if start is None:
         return None
     complete = read_snapshots(broker, topics, None).complete.values()

@@ -20,7 +20,7 @@ from stream.recovery.steps import JournalError, JournalStep, LogStep, last_step
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
-from stream.verifying.starts import Start, first_offset, start_of_check
+from stream.verifying.starts import Start, first_model, first_offset, start_of_check
 from stream.wire import codec
 from stream.wire.records import Foreign, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
@@ -72,8 +72,12 @@ def replay_journal(
         return Replay(partition)
     log: _LogAgain | None = None
     try:
-        start = start_of_check(broker, topics, partition, from_step, since_ms)
         recovered = rebuild(broker, topics, partition)
+        version_min = 0
+        if recovered.task.settings.model == "shared":
+            oldest = first_model(broker, topics)
+            version_min = 0 if oldest is None else oldest.version
+        start = start_of_check(broker, topics, partition, from_step, since_ms, version_min)
         if recovered.task.settings.model == "shared":
             log = _LogAgain(broker, topics, recovered.task.settings, partition, start)
         published = _Published(broker, topics, partition, start)

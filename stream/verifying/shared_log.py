@@ -154,7 +154,7 @@ class _LogAudit:
     def read_log(self, broker: Broker) -> None:
         tp = TopicPartition(self._topics.updates, 0)
         beginning = broker.beginnings([tp])[tp]
-        start = first_model(broker, self._topics, beginning)
+        start = first_model(broker, self._topics)
         if start is None and beginning > 0:
             self._fault(
                 f"{tp.topic} begins at offset {beginning}: earlier records were deleted, and no snapshot of the model "

@@ -57,7 +57,12 @@ def deleted(broker: Broker, topics: Topics, partition: int) -> dict[TopicPartiti
 
 
 def start_of_check(
-    broker: Broker, topics: Topics, partition: int, from_step: int | None = None, since_ms: int | None = None
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    from_step: int | None = None,
+    since_ms: int | None = None,
+    version_min: int = 0,
 ) -> Start | None:
     """Return the start for the check of a range, or None if all records must be checked.
 
@@ -70,11 +75,12 @@ def start_of_check(
         partition: the task's partition.
         from_step: the first step to check. The check can start earlier.
         since_ms: the first time to check.
+        version_min: the lowest version of a shared model's log that can be applied; 0 if the log is whole.
 
     Raises:
         JournalError: the journal or the snapshots cannot be read.
     """
-    is_whole = not deleted(broker, topics, partition)
+    is_whole = not deleted(broker, topics, partition) and not version_min
     if since_ms is not None:
         journal = TopicPartition(topics.journal, partition)
         record, first = next(read_journal(broker, journal, offset_at(broker, journal, since_ms)), (None, None))
@@ -83,7 +89,11 @@ def start_of_check(
         from_step = max(from_step or 1, until)
     if is_whole and from_step is None:
         return None
-    usable = [start for start in starts_of(broker, topics, partition) if _is_kept(broker, topics, partition, start)]
+    usable = [
+        start
+        for start in starts_of(broker, topics, partition)
+        if start.step.updates >= version_min and _is_kept(broker, topics, partition, start)
+    ]
     early = [start for start in usable if from_step is not None and start.step.number < from_step]
     if early:
         return early[-1]
@@ -120,11 +130,13 @@ def _steps_in(broker: Broker, tp: TopicPartition) -> Iterator[int]:
     return (number for record in read_partition(broker, tp) if (number := step_of(record)))
 
 
-def first_model(broker: Broker, topics: Topics, beginning: int) -> ModelSnapshot | None:
+def first_model(broker: Broker, topics: Topics) -> ModelSnapshot | None:
     """Return the oldest snapshot of a shared model after which the log is retained, or None if the log is whole.
 
     The result is also None if there is no such snapshot.
     """
+    tp = TopicPartition(topics.updates, 0)
+    beginning = broker.beginnings([tp])[tp]
     if beginning == 0:
         return None
     for number in sorted({each.number for each in read_snapshots(broker, topics, None).complete.values()}):
