@@ -15,6 +15,7 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import offset_of_number, read_partition
 from stream.learners import ParameterError
 from stream.programs.connection import Connected
+from stream.programs.keep import check_keep
 from stream.programs.process import announce, every
 from stream.programs.task_settings import challengers_of, holdout_policy, named_features, parameter_of
 from stream.recovery.control import read_requests
@@ -130,6 +131,16 @@ def _with_learners(now: TaskSettings, wanted: Wanted) -> TaskSettings:
     if champion == first:
         champion = None if wanted.champion is None else learner
     return replace(now, learner=learner, parameters=parameters, challengers=kept, champion=champion)
+
+
+def check_retention(connection: Connected, join: JoinSettings, snapshot_interval_ms: int) -> None:
+    """Check that the topics keep records long enough for new windows.
+
+    Raises:
+        SettingsError: the retention is too short.
+    """
+    topics = connection.topics
+    check_keep(topics.keep_ms(connection.broker.describe_topics(list(topics))), join, snapshot_interval_ms)
 
 
 def request_for(now: Changed, after: TaskSettings) -> Request:

@@ -48,7 +48,7 @@ def alter_topics(settings: Settings) -> list[str]:
     check_keep(settings.keep_ms, settings.join, settings.snapshot_interval_ms)
     with closing(connect(settings)) as broker:
         require_topics(broker, settings)
-        found = broker.describe_topics(settings.topics.all_of(shares_model=True))
+        found = settings.topics.limited(broker.describe_topics(settings.topics.all_of(shares_model=True)))
         broker.alter_topics([
             TopicSpec(name, topic.partitions, topic.compacted, settings.keep_ms, topic.replication)
             for name, topic in found.items()
@@ -83,7 +83,7 @@ def _warnings(found: Mapping[str, TopicDescription], settings: Settings) -> Iter
         check_keep(keep_ms, settings.join, settings.snapshot_interval_ms)
     except SettingsError as error:
         yield str(error)
-    if longer := [name for name, topic in found.items() if topic.retention_ms != keep_ms]:
+    if longer := [name for name, topic in settings.topics.limited(found).items() if topic.retention_ms != keep_ms]:
         yield (
             f"{', '.join(longer)}: expected retention {format_retention(keep_ms)}, as for the other topics; got "
             f"{', '.join(format_retention(found[name].retention_ms) for name in longer)}. Run: "
@@ -100,7 +100,7 @@ def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
 
 def _keep_hint(found: Mapping[str, TopicDescription], settings: Settings) -> str:
     """Return a hint with the existing topics' retention if the requested retention differs."""
-    kept_ms = {topic.retention_ms for topic in found.values()}
+    kept_ms = {topic.retention_ms for topic in settings.topics.limited(found).values()}
     if kept_ms == {settings.keep_ms}:
         return ""
     alter = f"{command_hint(settings, 'topics alter')} --keep {format_retention(settings.keep_ms)}"

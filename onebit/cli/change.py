@@ -7,6 +7,7 @@ import typer
 
 from onebit.changes import (
     Wanted,
+    check_retention,
     first_better,
     outcome_of,
     request_for,
@@ -94,7 +95,9 @@ def change(
         if champion_when_better:
             wanted = wanted._replace(champion=first_better(connection, StopRequest()))
         now = settings_now(connection)
-        request = request_for(now, with_changes(now.settings, wanted))
+        after = with_changes(now.settings, wanted)
+        check_retention(connection, after.join, settings.snapshot_interval_ms)
+        request = request_for(now, after)
         if request.changes and not champion_when_better and not yes:
             _confirm(request, connection)
         stop = StopRequest()

@@ -88,12 +88,16 @@ class Topics(NamedTuple):
             for name in self
         ]
 
+    def limited(self, found: Mapping[str, TopicDescription]) -> dict[str, TopicDescription]:
+        """Return the topics with a retention: all except control."""
+        return {name: topic for name, topic in found.items() if name != self.control}
+
     def keep_ms(self, found: Mapping[str, TopicDescription]) -> int:
         """Return the shortest retention of these topics, or -1 if all of them keep records without limit.
 
         The snapshots topic is compacted, so its retention does not delete records.
         """
-        kept_ms = [topic.retention_ms for name, topic in found.items() if name != self.snapshots]
+        kept_ms = [topic.retention_ms for name, topic in self.limited(found).items() if name != self.snapshots]
         return min((kept for kept in kept_ms if kept >= 0), default=-1)
 
 

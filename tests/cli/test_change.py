@@ -167,3 +167,10 @@ def test_challenger_is_added_to_the_others(on_broker: Callable[[Broker], None], 
     assert onebit("change", "--challenger", "igw-logistic", *NOW).code == ExitCode.OK
     (changes,) = requested(pipeline)
     assert changes["challengers"].new.keys() == {"late-ucb", "igw-logistic"}
+
+
+def test_window_that_exceeds_the_retention_is_rejected(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
+    pipeline = pipeline_of(on_broker)
+    pipeline.broker.alter_topics([spec for spec in TOPICS.specs(1, keep_ms=86_400_000) if spec.name != TOPICS.control])
+    assert onebit("change", "--window", "12h", *NOW).code == ExitCode.USAGE
+    assert onebit("change", "--window", "1h", *NOW).code == ExitCode.OK

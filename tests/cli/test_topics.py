@@ -23,7 +23,13 @@ def broker(on_broker: Callable[[Broker], None]) -> EmbeddedBroker:
 
 
 def kept_ms(broker: EmbeddedBroker) -> set[int]:
-    return {found.retention_ms for found in broker.describe_topics(ALL).values()}
+    return {found.retention_ms for found in TOPICS.limited(broker.describe_topics(ALL)).values()}
+
+
+def test_requested_changes_are_kept_for_ever(onebit: Onebit, broker: EmbeddedBroker) -> None:
+    onebit("topics", "create", "--keep", "7d")
+    onebit("topics", "alter", "--keep", "24h")
+    assert broker.describe_topics([TOPICS.control])[TOPICS.control].retention_ms == -1
 
 
 def test_all_topics_keep_records_for_30_days_by_default(onebit: Onebit, broker: EmbeddedBroker) -> None:

@@ -20,7 +20,8 @@ from stream.recovery.slices import Parts, finish
 from stream.recovery.state import task_digest
 from stream.recovery.steps import JournalError, MissingRecordsError, decode_step, encode_step
 from stream.settings.task_fields import JoinSettings
-from stream.task.changes import Changed, ChangeRefusedError, differences
+from stream.task.carry import ChangeError
+from stream.task.changes import Changed, differences
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingDifference, SettingsDifferError, stored_settings
 from stream.task.task import Task
@@ -367,7 +368,8 @@ def test_recovery_and_audit_detect_a_damaged_change_record(damage: str) -> None:
     with pytest.raises(JournalError) as raised:
         rebuild(pipeline.broker, TOPICS, 0)
     if damage == "the step has other settings":
-        assert isinstance(raised.value.__cause__, ChangeRefusedError)
+        assert isinstance(raised.value.__cause__, ChangeError)
+        assert (raised.value.__cause__.setting, raised.value.__cause__.got) == ("seed", 77)
     else:
         assert isinstance(raised.value, MissingRecordsError)
         assert raised.value.needed == (number if damage == "the step is missing" else 1)

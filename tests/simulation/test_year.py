@@ -43,7 +43,7 @@ def size_of(pipeline: Pipeline) -> int:
     return sum(
         len(record.key or b"") + len(record.value or b"")
         for topic in TOPICS.all_of(shares_model=shares_model)
-        for partition in range(1 if topic == TOPICS.updates else pipeline.partitions)
+        for partition in range(1 if topic in (TOPICS.updates, TOPICS.control) else pipeline.partitions)
         for record in pipeline.records(topic, partition)
     )
 
