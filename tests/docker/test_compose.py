@@ -1,4 +1,4 @@
-"""The settings that docker/compose.secure.yaml adds to docker/compose.yaml."""
+"""Settings of the services in the Compose files."""
 
 import re
 import stat
@@ -30,6 +30,19 @@ ComposeLoader.add_multi_constructor("!", _value)
 def services(name: str) -> dict[str, Any]:
     read: dict[str, Any] = yaml.load((FOLDER / name).read_text(), ComposeLoader)  # noqa: S506  # ComposeLoader is a SafeLoader
     return read["services"]  # type: ignore[no-any-return]
+
+
+def test_only_the_service_that_builds_the_image_can_pull_it() -> None:
+    files = [path.name for path in FOLDER.glob("compose*.yaml")]
+    found = [
+        (name, each, own) for name in files for each, own in services(name).items() if "onebit" in own.get("image", "")
+    ]
+
+    assert [(name, each) for name, each, own in found if own.get("pull_policy") != "never"] == [
+        ("compose.yaml", "topics")
+    ]
+    assert "build" in services("compose.yaml")["topics"]
+    assert services("compose.secure.yaml")["users"]["pull_policy"] == "never"
 
 
 def test_each_program_reads_its_credentials_from_client_properties() -> None:
