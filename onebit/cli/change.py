@@ -77,7 +77,7 @@ def change(
     """Change the settings of a running pipeline, such as its window or its champion.
 
     Writes a request to the control topic. Each task applies it at the beginning of a step; no program needs a restart.
-    --challenger adds to the challengers. Only flags count: variables and the settings file do not change a pipeline.
+    A challenger is added to the others. Only flags count: variables and the settings file do not change a pipeline.
     `onebit changes` lists all requests.
     """
     given = frozenset(

@@ -186,7 +186,7 @@ def _check_members(before: TaskSettings, after: TaskSettings) -> None:
         raise ChangeError("learner", before.learner, after.learner, Reason.UNTRAINED, learner=after.learner)
     after.check_champion()
     decides = names_of(before)[before.decides]
-    if before.champion == after.champion and sources[names_of(after)[after.decides]] != decides:
+    if after.champion in (None, before.champion) and sources[names_of(after)[after.decides]] != decides:
         raise ChangeError("challengers", names_of(before), names_of(after), Reason.DECIDES, learner=decides)
 
 

@@ -199,7 +199,6 @@ class Task:
         self.join = Join(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
-        self._is_shared = is_shared
         self._contexts_topic = contexts_topic
         self._time = DecisionTime(0)  # time object shared by the current step's decisions
         self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks are not applied yet
@@ -225,7 +224,7 @@ class Task:
             log=self._log,
             encoder=settings.feature_encoder(),
             classes=self.classes,
-            nnz_max=features_max(self.learner) if self._is_shared else None,
+            nnz_max=features_max(self.learner) if settings.model == "shared" else None,
         )
 
     @property

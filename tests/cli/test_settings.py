@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from onebit.cli.app import markdown
+from onebit.cli.change import NAMES as CHANGED
 from onebit.cli.settings_table import as_markdown
 from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig
@@ -80,7 +81,7 @@ def test_command_has_the_flags_of_its_program_with_their_help(
         assert len(shown) == (program in one.setting.programs), one.flag
         if shown:
             assert one.setting.help in shown[0]
-            is_unchanged = program is Program.CHANGE and one.panel is Panel.JOIN
+            is_unchanged = program is Program.CHANGE and one.field in CHANGED
             assert f"[default: ({'unchanged' if is_unchanged else one.shown_default})]" in shown[0]
 
 

@@ -478,7 +478,7 @@ def test_removing_the_deciding_learner_is_refused_unless_another_is_promoted() -
     assert (raised.value.setting, raised.value.reason) == ("challengers", Reason.DECIDES)
     promoted = replace(PAIR, champion="soba-diag")
     old = promoted.make_learner()
-    assert carried(old, promoted, BANDITRON).name == "banditron"
+    assert carried(old, promoted, replace(BANDITRON, champion="banditron")).name == "banditron"
     assert carried(old, promoted, TaskSettings("soba-diag", K, D)).name == "soba-diag"
 
 

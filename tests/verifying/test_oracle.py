@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stream.settings.task_fields import JoinSettings
-from stream.verifying.oracle import Corrected, Decided, Letter, Oracle
+from stream.verifying.oracle import Corrected, Decided, Letter, Oracle, SettingsChanged
 from stream.wire.records import Context, Decision, Example, Features, Feedback, Outcome, Prediction, Record
 from tests.pipeline import TOPICS, small_task
 
@@ -187,7 +187,7 @@ def example(outcome: Outcome, *rest: int | None, event_id: str = "a") -> Example
 
 
 def outcomes(oracle: Oracle) -> list[Any]:
-    return [event for event in oracle.events if not isinstance(event, Decided)]
+    return [event for event in oracle.events if not isinstance(event, Decided | SettingsChanged)]
 
 
 @pytest.mark.parametrize(
