@@ -70,7 +70,7 @@ def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., C
     """
 
     def run(broker: Broker, *flags: str, meanwhile: Callable[[], None] | None = None) -> CommandResult:
-        asked = iter(([False] * 20 + [True]) * 2)
+        asked = iter(([False] * 60 + [True]) * 2)
         monkeypatch.setattr(learn, "StopRequest", lambda first: lambda: next(asked))
 
         def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
