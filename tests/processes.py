@@ -184,9 +184,8 @@ class Watch:
         return self._ledger
 
     def applied_to(self, partition: int) -> tuple[int, int]:
-        """The end offsets of the contexts and of the feedback that a task has applied, according to its journal."""
-        step = self._follower.steps[partition]
-        return step.contexts[1], step.feedback[1]
+        """The offsets up to which a task has read the contexts and the feedback, according to its journal."""
+        return self._follower.steps[partition].read_to
 
     def wait_until(self, claim: Callable[[Ledger], bool], what: str, timeout_s: float = WAIT_S) -> None:
         """Wait until the ledger satisfies a condition."""

@@ -333,7 +333,7 @@ def test_learner_of_a_shared_model_reports_its_missing_acl(
     with closing(pipeline_of("learner", users, tmp_path, client)) as pipeline:
         learner = pipeline.start(*command)
         learner.wait_until_it_says("decided 2, matched 1,")
-        assert learner.stop() == ExitCode.OK
+        learner.kill()  # a last snapshot would contain the log and the pending decision
     for missing in reads:  # the learner reads the log and the pending decision
         assert_names(users, outputs, missing, client, command)
 
