@@ -100,6 +100,7 @@ def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: 
                     lines,
                     levels,
                     is_half=True,
+                    is_pointwise=bool(names),  # separate categories
                 )
             )
     return charts

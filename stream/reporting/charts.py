@@ -1,7 +1,7 @@
 """Chart data, and the script that draws the charts: uPlot (MIT licence, included in the page) and Onebit's code.
 
-A line's number determines its colour in all charts on a page. The page's content security policy allows only this
-script, so that text from data sets and settings cannot inject code.
+A line's number determines its colour and dashes in all charts on a page. The page's content security policy allows only
+this script, so that text from data sets and settings cannot inject code.
 """
 
 import base64
@@ -30,7 +30,7 @@ class Axis(NamedTuple):
 class Line(NamedTuple):
     """A line with ascending x values, and with a band if low and high are given."""
 
-    number: int
+    number: int | None  # None for a line that is the same for all learners
     label: str
     x: Sequence[float]
     y: Sequence[float]
@@ -67,8 +67,7 @@ class Chart(NamedTuple):
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
     is_half: bool = False  # True if two of these charts are shown side by side on a wide page
-    is_pointwise: bool = False  # True for separate points with intervals, not joined by lines
-    is_stepped: bool = False  # True if each value applies up to the next x value
+    is_pointwise: bool = False  # True for separate points, with intervals if given, not joined by lines
     hides_start: bool = False  # True to omit the noisy first points on a linear x-axis
     compares: bool = False  # True if the page offers to show the lines relative to one of them
     y_limits: tuple[float, float] | None = None  # initial range of a linear y-axis; None: from 0 to the maximum

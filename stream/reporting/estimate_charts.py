@@ -16,7 +16,7 @@ from stream.reporting.tables import percent
 class _Path(NamedTuple):
     """An estimate as a function of the number of decisions."""
 
-    number: int  # number of this policy's line in the charts
+    number: int | None  # as in `Line`
     name: str
     n: list[int]
     values: list[float]
@@ -87,10 +87,11 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
         "Weights",
         "Share of decisions by importance weight: the policy's probability of the logged action, divided by the "
         "log's. Large weights mean that only a few decisions determine the estimate.",
-        "Line chart of the distribution of importance weights by policy.",
+        "Chart of the distribution of importance weights by policy.",
         Axis("weight", "number", names=["0", *(f"≤ {edge:.3g}" for edge in WEIGHT_EDGES[1 : last + 1])]),
         Axis("share of the decisions", "share"),
         lines,
+        is_pointwise=True,
     )
 
 
@@ -116,7 +117,7 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
     if not longest:
         return []
     # All learners replay the same logged actions, so one line is enough.
-    paths.append(_Path(max(found) + 1, "logged", [at.n for at in longest], [at.logged for at in longest], []))
+    paths.append(_Path(None, "logged", [at.n for at in longest], [at.logged for at in longest], []))
     summary = "; ".join(f"{path.name} {percent(path.values[-1])}" for path in paths if path.n)
     late = [value for path in paths for n, value in zip(path.n, path.values, strict=True) if n >= longest[-1].n / 20]
     ends = [path.intervals[-1].high for path in paths if path.intervals]

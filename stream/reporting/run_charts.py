@@ -154,7 +154,7 @@ def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
     delays = _spread(
         "delays",
         "Delays",
-        "Distribution of matched feedback by its delay after the decision; ten bins per power of ten.",
+        "Share of the matched feedback that arrived within each delay after the decision.",
         names,
         found,
         lambda run: run.delay_counts,
@@ -171,10 +171,10 @@ def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
 
 
 _LATENCIES = {
-    "decision": "Distribution of the time from the append of the context to the append of the prediction, by the "
-    "broker's clock.",
-    "step": "Distribution of the real time per learner step. A step decides on the available contexts, learns "
-    "from the available feedback, and writes the results. An embedded run has no network latency.",
+    "decision": "Share of the decisions made within each latency: the time from the append of the context to the "
+    "append of the prediction, by the broker's clock.",
+    "step": "Share of the learner's steps that took at most each real time. A step decides on the available contexts, "
+    "learns from the available feedback, and writes the results. An embedded run has no network latency.",
 }
 
 
@@ -217,13 +217,10 @@ def _charts(curves: Sequence[_Curve], names: Sequence[str], found: Sequence[Seri
     return charts
 
 
-_OF_ALL = 5  # grey
-
-
 def _merged(lines: Sequence[Line]) -> Sequence[Line]:
     """Merge the lines if all are identical, because they would hide each other."""
     if len(lines) > 1 and all(line[2:] == lines[0][2:] for line in lines):
-        return [lines[0]._replace(number=_OF_ALL, label="all")]
+        return [lines[0]._replace(number=None, label="all")]
     return lines
 
 
@@ -266,19 +263,18 @@ def _spread(
     counts_of: Callable[[LearnerRun], Sketch | None],
     what: str,
 ) -> Chart | None:
-    """Return histograms as stepped lines, or None if there are no data."""
+    """Return cumulative distributions, or None if there are no data."""
     lines, quantiles = [], []
     for number, (name, series) in enumerate(zip(names, found, strict=True)):
         counts = [one for run in series.runs if (one := counts_of(run)) is not None]
         if not counts:
             continue
         shares = [one.shares(_BINS_PER_DECADE) for one in counts]
-        # An empty bin on each side, so that the line starts and ends at 0.
-        bins = range(min(map(min, shares)) - 1, max(map(max, shares)) + 3)
-        edges_ms = [10 ** ((place - 1) / _BINS_PER_DECADE) for place in bins]
-        lines.append(
-            _banded(number, name, edges_ms, np.array([[of.get(place, 0.0) for place in bins] for of in shares]))
-        )
+        # The first bin is empty, so that the line starts at 0.
+        bins = range(min(map(min, shares)) - 1, max(map(max, shares)) + 1)
+        ends_ms = [10 ** (place / _BINS_PER_DECADE) for place in bins]
+        within = np.cumsum([[of.get(place, 0.0) for place in bins] for of in shares], axis=1)
+        lines.append(_banded(number, name, ends_ms, within))
         quantiles.append([duration(counts[0].quantile_s(share) or 0.0) for share in (0.5, 0.99)])
     if not lines:
         return None
@@ -287,9 +283,9 @@ def _spread(
         f"{line.label}: median {median}, 99th percentile {most}"
         for line, (median, most) in zip(merged, quantiles, strict=False)
     )
-    alt = f"Histogram of {title.lower()}. {unbroken(summary)}."
+    alt = f"Cumulative distribution of {title.lower()}. {unbroken(summary)}."
     x, y = Axis("", "ms", "log"), Axis(f"share of the {what}", "share")
-    return Chart(key, title, caption, alt, x, y, merged, is_half=True, is_stepped=True)
+    return Chart(key, title, caption, alt, x, y, merged, is_half=True, y_limits=(0.0, 1.0))
 
 
 _BINS_PER_DECADE = 10

@@ -43,7 +43,7 @@ def test_estimate_page_contains_all_flags(found: Estimates) -> None:
 def test_estimate_page_has_charts_of_intervals_paths_and_weights(found: Estimates) -> None:
     intervals, path, weights = estimate_charts(found.policies)
     assert [len(chart.lines) for chart in (intervals, path, weights)] == [3, 3, 3]
-    assert intervals.is_pointwise
+    assert [chart.is_pointwise for chart in (intervals, path, weights)] == [True, False, True]
     for chart in (intervals, weights):
         assert max(max(line.x) for line in chart.lines) == len(chart.x.names) - 1
     content = estimate_page(found, 0.95, "onebit")

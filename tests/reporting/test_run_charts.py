@@ -109,12 +109,18 @@ def test_identical_lines_are_merged() -> None:
     delays = Sketch({151: 1, 156: 2, 161: 1})
     reports = [replace(of_seed(1, learner=name), delay_counts=delays) for name in ("banditron", "soba-diag")]
     (line,) = charts(reports)["delays"].lines
-    assert (line.label, list(line.y)) == ("all", [0.0, 0.25, 0.5, 0.25, 0.0, 0.0])
+    assert (line.number, line.label) == (None, "all"), "no learner's line has this colour"
     other = replace(reports[1], delay_counts=Sketch({160: 1}))
     drawn = charts([reports[0], other])["delays"]
     assert [line.label for line in drawn.lines] == ["banditron", "soba-diag"]
     assert drawn.marks == [Mark("window", 10_000.0)]
     assert "soba-diag: median 1.5 s, 99th percentile 1.5 s." in drawn.alt.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_distribution_of_delays_is_cumulative() -> None:
+    (line,) = charts([replace(of_seed(1), delay_counts=Sketch({151: 1, 156: 2, 161: 1}))])["delays"].lines
+    assert list(line.y) == [0.0, 0.25, 0.75, 1.0]
+    assert line.x == pytest.approx([10 ** (place / 10) for place in range(30, 34)])  # ms; bucket 151 ends below 10**3.1
 
 
 def test_exploration_and_latency_have_charts_only_if_they_are_known() -> None:

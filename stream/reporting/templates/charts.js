@@ -1,10 +1,14 @@
 // The charts of a page, drawn by uPlot. Without this script, the page describes them in text.
 "use strict";
 (() => {
-  const DASHES = [[], [12, 4], [4, 3], [14, 4, 3, 4]];
+  const DASHES = [[], [12, 4], [4, 3], [14, 4, 3, 4], [1, 3]];
   const COLOURS = 6;
   const START_SHARE = 1 / 200;
   const FEW_POINTS = 20;
+  const AXIS_PX = 62; // width of the labels of a y axis
+  const NAME_PX = 7; // width of a character in a label
+  const NAME_MAX = 24; // characters in a label
+  const SLANTED_PX = 18; // room for a slanted label
   const HEIGHT_PX = { full: 340, half: 260 };
   const PAPER_PX = { full: 660, half: 320 };
   const DISTRIBUTIONS = { linear: 1, log: 3, log2: 3, symlog: 4 };
@@ -12,7 +16,7 @@
 
   const root = document.documentElement;
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
-  const series = (number) => `series-${number % COLOURS}`;
+  const series = (number) => (number === null ? "ink" : `series-${number % COLOURS}`);
   const dash = (number) => DASHES[Math.floor(number / COLOURS) % DASHES.length];
 
   // Formatting of numbers.
@@ -29,6 +33,7 @@
     count: short,
     number: short,
   };
+  const shortened = (name) => (name.length > NAME_MAX ? `${name.slice(0, NAME_MAX - 1)}…` : name);
   const powerOfTwo = (value) => `2${String(Math.round(Math.log2(value))).replace(/[-\d]/g, (each) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(each)])}`;
   const exact = {
     share: (value) => `${digits(Number((100 * value).toPrecision(3)))}%`,
@@ -208,14 +213,13 @@
       this.lines = lines;
       this.where.textContent = "";
       this.data = uPlot.join(lines.length ? lines.map((line) => this.shown(line)) : [[[0, 1], [null, null]]]);
-      const stepped = chart.is_stepped ? uPlot.paths.stepped({ align: 1 }) : undefined;
       const drawnSeries = [{}];
       const bands = [];
       for (const line of lines) {
         const place = drawnSeries.length;
         const stroke = () => colour(series(line.number));
-        const common = { spanGaps: true, paths: stepped, points: { show: false } };
-        const few = chart.xs[line.x].length < FEW_POINTS && !chart.is_stepped && !chart.is_pointwise;
+        const common = { spanGaps: true, points: { show: false } };
+        const few = chart.xs[line.x].length < FEW_POINTS && !chart.is_pointwise;
         const width = chart.is_pointwise ? 0 : 2;
         drawnSeries.push({ ...common, stroke, width, dash: dash(line.number), points: { show: few, size: 5 } });
         drawnSeries.push({ ...common, width: 0 }, { ...common, width: 0 });
@@ -230,7 +234,7 @@
           scales: { x: this.scale("x"), y: this.scale("y") },
           axes: [this.axis("x"), this.axis("y")],
           cursor: { drag: { x: true, y: false }, points: { size: 7 }, y: false },
-          padding: [chart.marks.length ? 20 : 8, 12, 0, 0],
+          padding: [chart.marks.length ? 20 : 8, 24, 0, 0], // on the right, half of the last label
           hooks: {
             draw: [() => this.references(), () => this.points()],
             setCursor: [(u) => this.tell(u.cursor.idx)],
@@ -246,7 +250,14 @@
     size() {
       const kind = this.chart.is_half ? "half" : "full";
       const width = root.classList.contains("print") ? PAPER_PX[kind] : Math.max(this.plot.clientWidth, 200);
-      return { width, height: HEIGHT_PX[kind] };
+      return { width, height: HEIGHT_PX[kind] + this.slant(width) };
+    }
+
+    // The additional height of the names on the x axis if they are slanted, because they are wider than their places.
+    slant(width) {
+      const { names } = this.chart.x;
+      const longest = NAME_PX * Math.max(0, ...names.map((name) => shortened(name).length));
+      return (width - AXIS_PX) / names.length < longest + NAME_PX ? longest * Math.SQRT1_2 : 0;
     }
 
     resize() {
@@ -262,7 +273,7 @@
         if (low === null || high === null) return isLog ? [0.1, 1] : [0, 1];
         if (axis === "x") {
           const isWhole = !isLog && low === this.data[0][0] && low > 0;
-          if (this.chart.x.names.length) return [low - 0.2, high + 0.2];
+          if (this.chart.x.names.length) return [low - 0.5, high + 0.5];
           return isWhole ? [0, high] : low === high ? [low - 0.5, high + 0.5] : [low, high];
         }
         if (isLog) return [low * 0.85, high * 1.2];
@@ -288,7 +299,7 @@
         font: "12px system-ui, sans-serif",
         grid: { show: !isX, stroke: () => colour("line"), width: 1 },
         ticks: { show: false },
-        size: isX ? 30 : 62,
+        size: isX ? 30 : AXIS_PX,
         values: (u, splits) => splits.map((value) => (value === null ? "" : write(value))),
       };
       if (this.isLog[axis] && this.chart[axis].scale !== "symlog") {
@@ -296,28 +307,34 @@
         made.splits = (u, place, low, high) => logarithmic(low, high, (isX ? u.width : u.height) / room, base(this.chart[axis]));
         made.filter = (u, splits) => splits;
       }
+      if (this.isLog[axis] && this.chart[axis].scale === "symlog") {
+        made.filter = (u, splits) => splits.map((value) => (value === 0 || Number.isInteger(Math.log10(value)) ? value : null));
+      }
       if (names.length) {
-        const every = Math.ceil((names.length * 90) / this.size().width);
-        made.splits = () => names.map((_, place) => place).filter((place) => place % every === 0);
-        made.values = (u, splits) => splits.map((place) => names[place]);
+        const every = (u) => Math.ceil((SLANTED_PX * names.length) / (u.width - AXIS_PX));
+        made.splits = (u) => names.map((_, place) => place).filter((place) => place % every(u) === 0);
+        made.values = (u, splits) => splits.map((place) => shortened(names[place]));
+        made.rotate = (u) => (this.slant(u.width) ? 45 : 0);
+        made.size = (u) => 30 + this.slant(u.width);
       }
       if (label) Object.assign(made, { label, labelSize: 22, labelFont: "12px system-ui, sans-serif" });
       return made;
     }
 
-    // Values with intervals, side by side at each x.
+    // Values with their intervals, side by side at each x.
     points() {
       if (!this.chart.is_pointwise) return;
       const { ctx } = this.drawn;
       const px = window.devicePixelRatio;
-      const step = Math.min(8, 40 / this.lines.length) * px;
+      const room = this.drawn.valToPos(1, "x", true) - this.drawn.valToPos(0, "x", true);
+      const step = Math.min(8 * px, (0.7 * room) / this.lines.length);
       ctx.save();
       this.lines.forEach((line, number) => {
         ctx.strokeStyle = ctx.fillStyle = colour(series(line.number));
         ctx.lineWidth = 2 * px;
         this.chart.xs[line.x].forEach((at, i) => {
           const x = this.drawn.valToPos(at, "x", true) + (number - (this.lines.length - 1) / 2) * step;
-          const [y, low, high] = [line.y, line.low, line.high].map(({ [i]: value }) => (value === null ? null : this.drawn.valToPos(value, "y", true)));
+          const [y, low, high] = [line.y, line.low, line.high].map(({ [i]: value = null }) => (value === null ? null : this.drawn.valToPos(value, "y", true)));
           if (y === null) return;
           ctx.beginPath();
           if (low !== null && high !== null) [low, high].forEach((end, first) => (first ? ctx.lineTo(x, end) : ctx.moveTo(x, end)));
