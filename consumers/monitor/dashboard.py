@@ -39,10 +39,6 @@ from stream.wire.topics import Topics
 RATE_MS = 5_000
 """Time span over which rates are computed."""
 
-DOUBT_MS = 1_000
-DOUBTFUL_MAX = 10
-"""If at most this many offsets are waiting, they may all be transaction markers, so the caller reads them to check."""
-
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
 BEHIND_MAX = 20_000
@@ -93,7 +89,7 @@ class Dashboard:
         self._clock = EstimatedClock(now_ms)  # an estimate of the broker's time
         self._level = 0  # one in every 2**level decisions is processed
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
-        self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end offset, and record count
+        self._waiting: Mapping[TopicPartition, int] = {}  # number of waiting records in each input
 
     def judge(self, policies: Policies, contexts_at: ContextsAt) -> None:
         """Set the policies to evaluate. Call this before adding records or restoring states."""
@@ -161,34 +157,24 @@ class Dashboard:
             state = self._states.get(partition)
             return 0 if state is None else state.next_offset.get(topic, 0)
 
-    def update_ends(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
-        """Set the topics' end offsets and each task's last step, as reported by Kafka."""
+    def update_ends(
+        self,
+        ends: Mapping[TopicPartition, Ends],
+        last: Mapping[int, JournalStep],
+        waiting: Mapping[TopicPartition, int],
+    ) -> None:
+        """Set the state reported by Kafka.
+
+        Args:
+            ends: End offsets of the topics.
+            last: Each task's last step.
+            waiting: Number of waiting records in each input, without ticks; see `WaitingRecords`.
+        """
         with self._lock:
-            self._ends, self._last = ends, dict(last)
+            self._ends, self._last, self._waiting = ends, dict(last), waiting
             self._answered_ms = self._now_ms()
             self._look()
             self._pace()
-
-    def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
-        """Return the inputs whose waiting offsets may all be ticks or transaction markers.
-
-        Such records do not require a step. The result is empty unless the learner may soon be reported as stuck.
-        """
-        with self._lock:
-            if self._now_ms() - self._stepped_ms < DOUBT_MS:
-                return []
-            return [
-                (tp, applied)
-                for partition in range(self._partitions)
-                for topic, applied in self._applied(partition).items()
-                if 0 < self._lag(partition)[topic] <= DOUBTFUL_MAX
-                and self._waiting.get(tp := TopicPartition(topic, partition), ())[:2] != (applied, self._end(tp))
-            ]
-
-    def count_waiting(self, tp: TopicPartition, start: int, records: int) -> None:
-        """Set the number of records, excluding ticks, between an offset and the end of a partition."""
-        with self._lock:
-            self._waiting[tp] = (start, self._end(tp), records)
 
     def verdict(self) -> Verdict:
         """Return the pipeline's condition."""
@@ -241,6 +227,7 @@ class Dashboard:
             "partitions": [self._partition(partition) for partition in range(self._partitions)],
             "letters": self._letters(),
             "letters_in_all": _dead_letters(ledger),
+            "classes_in_all": len({action for state in states for action in state.classes}),
             "unreadable": sum(state.unreadable for state in states),
         }
 
@@ -303,24 +290,10 @@ class Dashboard:
     def _ledger(self) -> Ledger:
         return total_ledger(step.ledger for step in self._last.values())
 
-    def _applied(self, partition: int) -> dict[str, int]:
-        """Return the offsets up to which a task has applied its inputs, by topic."""
-        step = self._last.get(partition)
-        contexts, feedback = (0, 0) if step is None else (step.contexts[1], step.feedback[1])
-        return {self._topics.contexts: contexts, self._topics.feedback: feedback}
-
     def _lag(self, partition: int) -> dict[str, int]:
         """Return, for each input, the number of records that no step has applied yet."""
-        lags = {}
-        for topic, applied in self._applied(partition).items():
-            tp = TopicPartition(topic, partition)
-            end = self._end(tp)
-            start, until, records = self._waiting.get(tp, (-1, -1, 0))
-            lags[topic] = records if (start, until) == (applied, end) else max(0, end - applied)
-        return lags
-
-    def _end(self, tp: TopicPartition) -> int:
-        return self._ends.get(tp, Ends(0, 0)).high_watermark
+        inputs = (self._topics.contexts, self._topics.feedback)
+        return {topic: self._waiting.get(TopicPartition(topic, partition), 0) for topic in inputs}
 
     def _pace(self) -> None:
         """Lower the sampling rate if the monitor falls behind, and raise it if the monitor keeps up."""

@@ -11,9 +11,10 @@ from typing import Any
 from consumers.monitor.dashboard import Dashboard, Pipeline
 from consumers.monitor.named_policies import check_live, live_policies
 from consumers.monitor.policies import Policies
+from consumers.monitor.waiting import WaitingRecords
 from stream.errors import StoppedError
 from stream.kafka.port import AccessError, Broker, BrokerError
-from stream.kafka.reading import RecordsAt, read_partition
+from stream.kafka.reading import RecordsAt
 from stream.programs.connection import connect, require_topics
 from stream.programs.process import announce, monotonic_ms, warn
 from stream.programs.watching import Watched, watched
@@ -24,7 +25,6 @@ from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import client_config_of
 from stream.telemetry.metrics import MONITOR
 from stream.telemetry.serving import Page, Site
-from stream.wire.codec import is_tick
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -200,19 +200,17 @@ def _polling(settings: Settings, dashboard: Dashboard, topics: Topics, partition
 def _poll(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int, ended: Event) -> None:
     names = (topics.contexts, topics.feedback, topics.predictions, topics.examples)
     tps = [TopicPartition(name, partition) for name in names for partition in range(partitions)]
-    follower = JournalFollower(broker, topics, partitions)
     naming = _Names(broker, topics)
-    try:
+    with (
+        closing(JournalFollower(broker, topics, partitions)) as follower,
+        closing(WaitingRecords(broker, topics, partitions)) as waiting,
+    ):
         while not ended.wait(POLL_S):
             follower.read(0)
             if naming.is_due():
                 dashboard.name(naming.read(follower.steps))
-            dashboard.update_ends(broker.ends(tps), follower.steps)
-            for tp, start in dashboard.inputs_to_count():
-                records = read_partition(broker, tp, start=start)
-                dashboard.count_waiting(tp, start, sum(not is_tick(record) for record in records))
-    finally:
-        follower.close()
+            ends = broker.ends(tps)
+            dashboard.update_ends(ends, follower.steps, waiting.count(ends, follower.steps))
 
 
 class _Names:

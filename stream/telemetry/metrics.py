@@ -139,7 +139,8 @@ CLOCK_STEPS = Metric(
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", MetricKind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
     "onebit_input_lag_records", MetricKind.GAUGE, _PIPELINE,
-    "Input records that have not been applied yet. The learner's value excludes the ticks that the learner has read.",
+    "Input records that have not been applied yet. The learner's value excludes the ticks that it has read. The "
+    "monitor's value excludes ticks if at most 10 offsets are waiting.",
     ("topic", "partition"),
 )  # fmt: skip
 REWARDS = Metric(

@@ -4,9 +4,9 @@ from threading import Event
 
 import orjson
 
-from consumers.monitor.dashboard import DOUBT_MS, Dashboard
+from consumers.monitor.dashboard import Dashboard
 from consumers.monitor.loop import _poll
-from consumers.monitor.verdict import Condition
+from consumers.monitor.verdict import STUCK_MS, Condition
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
@@ -48,6 +48,6 @@ def test_pipeline_with_an_unapplied_tick_is_idle() -> None:
     host_ms = [0]
     dashboard = Dashboard(TOPICS, 1, lambda: host_ms[0])
     _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
-    host_ms[0] += 10 * DOUBT_MS
+    host_ms[0] += 10 * STUCK_MS
     _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
     assert dashboard.verdict().condition is Condition.IDLE

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from consumers.monitor.dashboard import Dashboard
+from consumers.monitor.dashboard import CLASSES_SHOWN, Dashboard
 from consumers.monitor.verdict import Condition
 from stream.kafka.port import Ends
 from stream.recovery.steps import JournalStep
@@ -30,7 +30,9 @@ class Monitored:
         self.ms += after_ms
         tps = {TopicPartition(TOPICS.contexts, 0): contexts, TopicPartition(TOPICS.feedback, 0): feedback}
         ends = {tp: Ends(end, end) for tp, end in tps.items()}
-        self.dashboard.update_ends(ends, {} if step is None else {0: step})
+        applied = (0, 0) if step is None else (step.contexts[1], step.feedback[1])
+        waiting = {tp: end - start for (tp, end), start in zip(tps.items(), applied, strict=True)}
+        self.dashboard.update_ends(ends, {} if step is None else {0: step}, waiting)
         verdict = self.dashboard.verdict()
         return verdict.condition, verdict.why
 
@@ -84,23 +86,6 @@ def test_pipeline_with_pending_decisions_is_stuck_without_regular_steps() -> Non
         ("alive", "1 decision is pending; the learner is making progress"),
         ("stuck", "no step for 3.0 s while 1 decision is pending"),
     ]
-
-
-def test_backlog_does_not_include_transaction_markers() -> None:
-    monitored = Monitored()
-    done = step(1, 10, decided=10, matched=10, feedback=0)._replace(feedback=(0, 10))
-    monitored.update(0, 11, done, feedback=11)
-    assert monitored.dashboard.inputs_to_count() == []  # empty, because the pipeline will not soon be reported as stuck
-    monitored.ms += 1_000
-    assert monitored.dashboard.inputs_to_count() == [
-        (TopicPartition(TOPICS.contexts, 0), 10), (TopicPartition(TOPICS.feedback, 0), 10)
-    ]  # fmt: skip
-    for tp, start in monitored.dashboard.inputs_to_count():
-        monitored.dashboard.count_waiting(tp, start, 0)
-    assert monitored.update(9_000, 11, done, feedback=11)[0] == "idle"
-    assert monitored.update(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 2 contexts wait")
-    monitored.dashboard.count_waiting(TopicPartition(TOPICS.contexts, 0), 10, 1)
-    assert monitored.update(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 1 context waits")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +175,13 @@ def test_number_of_dead_letters_includes_reasons_that_are_not_shown() -> None:
     assert monitored.shown()["letters_in_all"] == 38
 
 
+def test_number_of_classes_includes_classes_that_are_not_shown() -> None:
+    monitored = Monitored()
+    monitored.dashboard.take([prediction(number, action=number) for number in range(CLASSES_SHOWN + 5)])
+    shown = monitored.shown()
+    assert (len(shown["classes"]), shown["classes_in_all"]) == (CLASSES_SHOWN, CLASSES_SHOWN + 5)
+
+
 def test_age_of_oldest_pending_decision_uses_broker_time() -> None:
     monitored = Monitored()
     waiting = step(1, 2, decided=2, pending=2)
@@ -235,7 +227,7 @@ def test_monitor_with_high_lag_reads_a_sample_of_ids() -> None:
     def falls_behind_by(records: int, after_ms: int) -> int:
         monitored.ms += after_ms
         monitored.dashboard.take([])
-        monitored.dashboard.update_ends({tp: Ends(records, records) for tp in tps}, {})
+        monitored.dashboard.update_ends({tp: Ends(records, records) for tp in tps}, {}, {})
         sample: int = monitored.shown()["sample"]
         return sample
 

@@ -73,11 +73,8 @@ def advance(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
     )  # fmt: skip
     ends = decided + 2_000
     step = JournalStep(number, (0, decided + 4), (0, decided - 5_221), 9_000, ledger)
-    topics = (TOPICS.contexts, TOPICS.feedback)
-    dashboard.update_ends(
-        {TopicPartition(topic, partition): Ends(ends, ends) for topic in topics for partition in range(2)},
-        {0: step, 1: step},
-    )
+    inputs = [TopicPartition(topic, partition) for topic in (TOPICS.contexts, TOPICS.feedback) for partition in (0, 1)]
+    dashboard.update_ends(dict.fromkeys(inputs, Ends(ends, ends)), {0: step, 1: step}, dict.fromkeys(inputs, 1_996))
     return dashboard.as_json()
 
 

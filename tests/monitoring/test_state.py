@@ -17,7 +17,7 @@ from tests.pipeline import TOPICS
 
 
 def prediction(offset: int, action: int = 1, greedy: int = 1, append_ms: int = 0, **fields: Any) -> Record:
-    decision = Decision(action, greedy, 0.5, np.zeros(3))
+    decision = Decision(action, greedy, 0.5, np.zeros(max(3, action + 1)))
     value = encode_prediction(Prediction(f"event-{offset}", decision, 0, **fields), offset)
     return Record(TOPICS.predictions, 0, offset, append_ms, b"event-%d" % offset, value, codec.HEADERS)
 

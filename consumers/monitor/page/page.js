@@ -82,7 +82,7 @@ const errorChart = new Chart("error", {
   bands: [{series: [3, 2], fill: () => colour("band")}],
 });
 const delayChart = new Chart("delays", {
-  padding: [8, 0, 0, 0],
+  padding: [8, 24, 0, 0], // on the right, half of the last label
   scales: {x: {time: false, range: () => [-0.5, delayBins.length - 0.5]}, y: {range: (u, low, high) => [0, high]}},
   axes: [
     axis(28, (u, splits) => splits.map(place => seconds(delayBins[place][0])),
@@ -203,12 +203,15 @@ function show(picture) {
       element("td", one.balanced ? "✓ balanced" : "✗ not balanced", one.balanced ? "good" : "bad"),
     ]));
 
+  const {classes, classes_in_all: all} = picture;
+  say(at("classes-in-all"), classes.length < all ? `The ${count(classes.length)} most frequently played of ${count(all)} classes.` : "");
   at("classes").replaceChildren();
   table(at("classes"), ["class", "played", "share", "error"],
-    picture.classes.map(one => [String(one.action), count(one.decided), percent(one.share), shown(one.error)]));
+    classes.map(one => [String(one.action), count(one.decided), percent(one.share), shown(one.error)]));
 
   at("h-letters").parentElement.hidden = !picture.letters.length;
-  say(at("letters-in-all"), `${count(picture.letters_in_all)} in all; the table has the latest reasons`);
+  const listed = picture.letters.reduce((sum, one) => sum + one.n, 0);
+  say(at("letters-in-all"), `${count(picture.letters_in_all)} in all; the table has the ${count(listed)} with the most frequent recent reasons.`);
   at("letters").replaceChildren();
   table(at("letters"), [element("th", "last reason", "text"), "kind", "records", "last record", "last letter", "at (UTC)"],
     picture.letters.map(one => [
