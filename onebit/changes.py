@@ -28,7 +28,7 @@ from stream.task.changes import Changed, ChangeRefusedError, changed, difference
 from stream.task.settings import TaskSettings, learner_of
 from stream.task.stored_settings import restored_settings
 from stream.wire.codec import HEADERS
-from stream.wire.control import Request, encode_request
+from stream.wire.control import REQUEST_BYTES_MAX, Request, encode_request
 from stream.wire.named_features import from_plain
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -140,7 +140,8 @@ def check_retention(connection: Connected, join: JoinSettings, snapshot_interval
         SettingsError: the retention is too short.
     """
     topics = connection.topics
-    check_keep(topics.keep_ms(connection.broker.describe_topics(list(topics))), join, snapshot_interval_ms)
+    found = connection.broker.describe_topics(topics.all_of(shares_model=True))
+    check_keep(topics.keep_ms(found), join, snapshot_interval_ms)
 
 
 def request_for(now: Changed, after: TaskSettings) -> Request:
@@ -162,6 +163,8 @@ def request_for(now: Changed, after: TaskSettings) -> Request:
     digest = sha256(encode_request(Request(str(now.control), "", changes))).hexdigest()
     request = Request(digest[:16], _user(), changes)
     changed(now.settings, request)
+    if (size := len(encode_request(request))) > REQUEST_BYTES_MAX:
+        raise ChangeRefusedError(f"expected a request of at most {REQUEST_BYTES_MAX:,} bytes; got {size:,}")
     return request
 
 
@@ -224,6 +227,7 @@ class Outcome(NamedTuple):
     steps: dict[int, int]  # number of the step from which on the request is in force, by partition
     waiting: tuple[int, ...]  # partitions whose tasks have not read the request yet
     refusal: str  # why the tasks refused it; empty if they did not
+    is_forgotten: bool = False  # True if retention has deleted a step that applied or refused it
 
 
 class Recorded(NamedTuple):
@@ -239,20 +243,23 @@ def outcome_of(connection: Connected, offset: int) -> Outcome:
     """Return what the tasks have done with the request at an offset in the control topic."""
     broker, topics, partitions = connection
     journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
-    steps, waiting, refusal = {}, [], ""
+    steps, waiting, refusal, is_forgotten = {}, [], "", False
     for journal, last in sorted(last_steps(broker, journals).items()):
         if last.control <= offset:
             waiting.append(journal.partition)
-        elif (step := _step_after(broker, journal, offset)) is not None:
+        elif (step := _step_after(broker, journal, offset)) is None:
+            is_forgotten = True
+        else:
             steps[journal.partition] = step.number
             refusal = refusal or dict(step.refused).get(offset, "")
-    return Outcome(steps, tuple(waiting), refusal)
+    return Outcome(steps, tuple(waiting), refusal, is_forgotten)
 
 
 def _step_after(broker: Broker, journal: TopicPartition, offset: int) -> JournalStep | None:
-    """Return the first step in a journal with the request at `offset`."""
+    """Return the first step in a journal with the request at `offset`; None if retention may have deleted it."""
     start = offset_of_number(broker, journal, offset + 1, lambda record: decode_step(record).control)
-    return next(map(decode_step, read_partition(broker, journal, start=start)), None)
+    step = next(map(decode_step, read_partition(broker, journal, start=start)), None)
+    return None if step is not None and step.number > 1 and start <= broker.beginnings([journal])[journal] else step
 
 
 def recorded(connection: Connected) -> Iterator[Recorded]:

@@ -7,8 +7,11 @@ from typing import NamedTuple
 from stream.kafka.port import Broker, TopicSettingsError
 from stream.programs.connection import command_hint, connect, require_topics
 from stream.programs.keep import check_keep
+from stream.recovery.recover import pipeline_settings
 from stream.settings.definitions import Settings, SettingsError
+from stream.settings.task_fields import JoinSettings
 from stream.settings.values import format_retention
+from stream.task.stored_settings import restored_settings
 from stream.wire.topics import TopicDescription, TopicSpec
 
 
@@ -45,15 +48,21 @@ def alter_topics(settings: Settings) -> list[str]:
     Raises:
         SettingsError: the retention is too short for the windows, or a topic is missing.
     """
-    check_keep(settings.keep_ms, settings.join, settings.snapshot_interval_ms)
     with closing(connect(settings)) as broker:
-        require_topics(broker, settings)
+        join = _join_of(broker, settings, require_topics(broker, settings))
+        check_keep(settings.keep_ms, join, settings.snapshot_interval_ms)
         found = settings.topics.limited(broker.describe_topics(settings.topics.all_of(shares_model=True)))
         broker.alter_topics([
             TopicSpec(name, topic.partitions, topic.compacted, settings.keep_ms, topic.replication)
             for name, topic in found.items()
         ])  # fmt: skip
     return list(found)
+
+
+def _join_of(broker: Broker, settings: Settings, partitions: int) -> JoinSettings:
+    """Return a pipeline's windows or, before its first step, the user's."""
+    stored = pipeline_settings(broker, settings.topics, partitions).settings
+    return restored_settings(stored).join if "seed" in stored else settings.join
 
 
 class Described(NamedTuple):

@@ -83,7 +83,8 @@ class _LearnerLoop:
         check_keep(keep_ms, task.join, settings.snapshot_interval_ms)
 
         def keep(keep_ms: int) -> None:
-            check_keep(keep_ms, task.join, settings.snapshot_interval_ms)
+            for running in program.tasks.values():
+                check_keep(keep_ms, running.settings.join, settings.snapshot_interval_ms)
             program.keep(keep_ms)
 
         watch = watch_topics(
@@ -177,7 +178,7 @@ class _Compiler:
         """Return whether the kernels for these settings are compiled. If not, start to compile them.
 
         Raises:
-            PluginError: a plug-in's learner raises an exception.
+            SettingsError: a learner raises an exception.
         """
         run = next((run for compiled, run in self._runs if compiled == settings), None)
         if run is None:
@@ -186,13 +187,19 @@ class _Compiler:
             Thread(target=_compile, args=(settings, run), name="compiler", daemon=True).start()
         if not run.done():
             return False
-        run.result()
+        if (error := run.exception()) is not None:
+            raise SettingsError(
+                f"the learners of a request cannot be used: {error}. `onebit changes` lists the request; reverse it "
+                "with `onebit change`"
+            ) from error
         return True
 
 
 def _compile(settings: TaskSettings, run: "Future[None]") -> None:
     try:
         compile_kernels(settings)
+        for name in settings.members:
+            settings.warm_up_member(name)  # pending decisions are converted by each learner alone
     except Exception as error:  # raised where the result is asked for
         run.set_exception(error)
     else:

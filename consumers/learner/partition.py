@@ -82,6 +82,7 @@ class Partition:
     awaited: frozenset[str] = frozenset()  # open classes written to the log but not yet read from it
     clock: BrokerClock = field(default_factory=BrokerClock)
     clock_shift_ms: int = 0  # shift for the next step; see `JournalStep`
+    planned: tuple[tuple[int, int], Changed] | None = None  # the first and last offset of the due requests; the result
     logged_control: int = 0  # offset in the control topic up to which this task has written requests to the log
 
     @property
@@ -143,7 +144,9 @@ class Partition:
             records_max=records_max,
         )
 
-    def hold_back(self, records: list[Record], names: Sequence[str]) -> tuple[list[Record], Sequence[str]]:
+    def hold_back(
+        self, records: list[Record], names: Sequence[str], *, starts: bool
+    ) -> tuple[list[Record], Sequence[str]]:
         """Return the records before the first context with a new open class, and the class names to add to the log.
 
         That context and all later records go back to the buffers until the log assigns an index to the class. Only this
@@ -152,10 +155,11 @@ class Partition:
         Args:
             records: the next records.
             names: the names in the log so far.
+            starts: whether the task takes its first step even if there are no records.
         """
         waited, self.awaited = self.awaited, frozenset()
         known = self.task.classes.names or ()
-        if (records or self.newest_step.number > 0) and (added := names[len(known) :]):
+        if (records or starts or self.newest_step.number > 0) and (added := names[len(known) :]):
             self.task.classes.add(added)
             self.new_names += added
         for place, record in enumerate(records):
@@ -240,7 +244,7 @@ class Partition:
         task, before = self.task, self.newest_step
         number = before.number + 1
         changes = number == 1 or (change is not None and change.settings != task.settings)
-        if change is not None:
+        if change is not None and change.settings != task.settings:
             task.change_settings(change.settings)
         if logs is not None:
             self.logged_control = logs.control

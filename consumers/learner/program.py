@@ -157,8 +157,6 @@ class LearnerProgram:
         self._running: dict[int, Partition] = {}
         self._assigned: set[int] = set()
         self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
-        shortest_ms = min(settings.join.window_ms, settings.join.activation_limit_ms)
-        self._idle_ms = min(options.idle_ms, max(1, shortest_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
         # Host time at which this process last had a partition; None after `_announce_standby` has logged its message.
         self._standby_since_ms: int | None = host_ms()
@@ -314,7 +312,7 @@ class LearnerProgram:
         Assumes that the host's and the broker's clocks agree.
         """
         due = [due_ms for running in self._running.values() if (due_ms := running.next_due_ms()) is not None]
-        return max(min(due), self._append_at_ms + self._idle_ms) if due else None
+        return max(min(due), self._append_at_ms + min(map(self._idle_ms_of, self._running.values()))) if due else None
 
     def step(self, timeout_ms: int) -> int:
         """Poll once and apply the available records in one transaction. Return 0 if there was no work.
@@ -407,19 +405,21 @@ class LearnerProgram:
     def _apply(self, running: Partition) -> Commit | None:
         """Apply the next records, or run a step without records if one is due."""
         shared = self.shared if running.task.settings.model == "shared" else None
+        if shared is not None and shared.replica.control > self._control.requests.end:
+            return None  # the log contains a change whose request has not been read yet
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
             records_max = min(records_max, shared.room(running.partition, running.task.model))
         records = running.next_records(self._consumer, records_max)
+        change, logs = self._change_of(running, shared), self._logs(running, shared)
         adds: Sequence[str] = ()
         if shared is not None and running.task.settings.open_classes:
-            records, adds = running.hold_back(records, shared.replica.names)
+            records, adds = running.hold_back(records, shared.replica.names, starts=logs is not None)
         silent_ms = self._host_ms() - running.applied_at_ms
         # An idle task needs a tick for each renewal, so that stream time advances and settled ids are forgotten.
         renews = not records and self._snapshots.renews(running.sources(shared), self.broker_ms)
-        ticks = renews or running.needs_tick(records, self._host_ms(), self._idle_ms)
+        ticks = renews or running.needs_tick(records, self._host_ms(), self._idle_ms_of(running))
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
-        change, logs = self._change_of(running, shared), self._logs(running, shared)
         is_requested = logs is not None or (change is not None and running.newest_step.number > 0)
         reason = self._step_reason(
             running, shared, silent_ms, records, adds, ticks=ticks, is_requested=is_requested, reports=reports
@@ -430,6 +430,7 @@ class LearnerProgram:
         self._announce_clock_step(running)
         if change is not None:
             self._announce_change(running, change)
+            self._snapshots.spare = None  # memory for the state of the learner before the change
         result = running.step(
             records, shared, self._consumer, ticks=ticks, reports=reports, adds=adds, change=change, logs=logs
         )
@@ -437,6 +438,12 @@ class LearnerProgram:
         portion = self._snapshots.portion(running.partition, sources, stream_ms, silent_ms, self.broker_ms)
         running.uncommitted = result = result._replace(snapshot=portion)
         return result
+
+    def _idle_ms_of(self, running: Partition) -> int:
+        """Return the interval between ticks while decisions wait: a tenth of the window, or less."""
+        limits = running.task.settings.join
+        shortest_ms = min(limits.window_ms, limits.activation_limit_ms)
+        return min(self._options.idle_ms, max(1, shortest_ms // 10))
 
     def _step_reason(
         self,
@@ -478,12 +485,11 @@ class LearnerProgram:
         due = requests.end if shared is None else min(requests.end, shared.replica.control)
         if control >= due:
             return None
-        change = requests.after(running.task.settings, control, due)
-        if not carries(running.task.settings, change.settings):
-            return change
-        if not self._is_prepared(change.settings):
+        if running.planned is None or running.planned[0] != (control, due):
+            running.planned = (control, due), requests.after(running.task.settings, control, due)
+        change = running.planned[1]
+        if carries(running.task.settings, change.settings) and not self._is_prepared(change.settings):
             return None
-        self._snapshots.spare = None  # memory for the state of the earlier learner
         return change
 
     def _logs(self, running: Partition, shared: SharedModel | None) -> LogChange | None:

@@ -53,7 +53,8 @@ def _shown_outcome(outcome: Outcome) -> str:
     if outcome.refusal:
         return f"refused: {outcome.refusal}"
     waiting = f"waiting for {named(outcome.waiting)}" if outcome.waiting else ""
-    return "; ".join(filter(None, (shown_steps(outcome.steps), waiting)))
+    forgotten = "applied or refused before the retained steps" if outcome.is_forgotten else ""
+    return "; ".join(filter(None, (shown_steps(outcome.steps), waiting, forgotten)))
 
 
 def _plain(one: Recorded) -> dict[str, Any]:

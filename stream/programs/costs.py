@@ -56,19 +56,22 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
     )
 
 
+_EXPLORE = "To explore, use --floor 0.05, or `onebit change --floor 0.05` in a running pipeline"
+
+
 def exploration_notice(task: TaskSettings) -> str:
     """Return a notice if there is too little exploration to evaluate other policies, otherwise an empty string."""
     if task.challengers and not task.floor:
         return (
             f"challengers cannot learn about classes that {task.learner} never plays. The estimate for a challenger "
-            "that chooses such a class is too low. To explore, start a pipeline with --floor 0.05"
+            f"that chooses such a class is too low. {_EXPLORE}"
         )
     decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
     if decision.propensity < 1.0 or task.play == "logged":
         return ""
     return (
         f"{task.learner} does not explore: the propensity is 1, and no other policy can be evaluated from the "
-        "decisions. To explore, start a pipeline with --floor 0.05"
+        f"decisions. {_EXPLORE}"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from stream.programs.task_settings import n_features_of, task_settings, with_chosen
 from stream.settings.data_sizes import DataSizes, SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
+from stream.settings.model import Program
 from stream.settings.sources import Described, described
 from stream.settings.values import shown_value
 from stream.task.settings import Sharing, TaskSettings
@@ -121,9 +122,20 @@ def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> 
 
 def with_hint(error: SettingsDifferError) -> SettingsError:
     """Suggest `onebit change` in the error if this command would resolve the differences."""
-    if not error.can_change:
+    flags = {
+        name: one.flag
+        for one in described()
+        if Program.CHANGE in one.setting.programs and len(determined_by(one)) == 1
+        for name in determined_by(one)
+    }
+    has_flags = all(one.name in flags or one.name.startswith(PARAMETER) for one in error.differences)
+    if not (error.can_change and has_flags):
         moves = "" if error.prevents_import else ", and move the model to it (onebit model export, import)"
         return SettingsError(f"{error}, or start a new pipeline with a different --topic-prefix{moves}")
-    flags = {name: one.flag for one in described() for name in determined_by(one)}
-    named = " ".join(f"{flags[name]} {shown_value(name, value)}" for name, _, value in error.differences)
+    named = " ".join(
+        f"{flags[name]} {shown_value(name, value)}"
+        if name in flags
+        else f"--param {name.removeprefix(PARAMETER)}={value}"
+        for name, _, value in error.differences
+    )
     return SettingsError(f"{error}, or change them for the whole pipeline: onebit change {named}")

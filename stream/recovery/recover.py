@@ -128,7 +128,14 @@ def recovery(
     if step.number == 0:
         recovered = recovered._replace(step=step._replace(control=start.control))
     else:
-        latest = read_requests(broker, topics).after(task.settings, step.control).settings
+        requests = read_requests(broker, topics)
+        if step.control > requests.end:
+            raise UnrecoverableError(
+                f"expected requests up to offset {step.control}, which the task has applied; the topic ends at offset "
+                f"{requests.end}. It was truncated or recreated. {NEW_PIPELINE}",
+                topics.control,
+            )
+        latest = requests.after(task.settings, step.control).settings
         resolve(stored_settings(latest), settings, given, place=f"{topics.journal}/{partition}")
         if last is None:
             check_unchanged(broker, topics, {partition: step})
@@ -305,7 +312,7 @@ def reading_settings(broker: Broker, topics: Topics, partition: int) -> Parts[In
     snapshot = yield from decoding(generation)
     is_older = last is not None and snapshot.step.settings_from != last.settings_from
     settings = {} if is_older else {"model": "own", **snapshot.settings}
-    return InForce(settings, 0 if last is None else last.control)
+    return InForce(settings, snapshot.step.control if last is None else last.control)
 
 
 def reading_pipeline_settings(broker: Broker, topics: Topics, partitions: int) -> Parts[InForce]:

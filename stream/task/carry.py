@@ -49,7 +49,7 @@ from stream.learners.wrappers.mixture import Mixture
 from stream.parsing import shown
 from stream.settings.model import Change
 from stream.task.settings import TaskSettings, learner_of
-from stream.task.stored_settings import CHANGEABLE, PARAMETER, STORED, SettingDifference, stored_settings
+from stream.task.stored_settings import ALWAYS_CHANGEABLE, PARAMETER, STORED, SettingDifference, stored_settings
 from stream.wire.named_features import NamedFeaturesError, check_extends
 from stream.wire.records import NO_CLASS, NOT_ELIGIBLE, NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
 
@@ -232,8 +232,7 @@ def sources_of(before: TaskSettings, after: TaskSettings) -> dict[str, str | Non
 def carries(before: TaskSettings, after: TaskSettings) -> bool:
     """Return whether a change concerns more than the settings on which neither model nor pending decisions depend."""
     old, new = stored_settings(before), stored_settings(after)
-    changed = {name for name in {**old, **new} if old.get(name) != new.get(name)}
-    return not changed <= CHANGEABLE | {"champion"}
+    return any(old.get(name) != new.get(name) for name in {**old, **new}.keys() - ALWAYS_CHANGEABLE)
 
 
 class Carry:

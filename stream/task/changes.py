@@ -11,13 +11,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from stream.errors import OnebitError
-from stream.learners import ParameterError
 from stream.parsing import shown
 from stream.settings.task_fields import JoinSettings
 from stream.settings.values import setting_name, shown_value
 from stream.task.carry import check_change
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import CHANGEABLE, PARAMETER, STORED, restored_settings, stored_settings
+from stream.task.stored_settings import ALWAYS_CHANGEABLE, PARAMETER, STORED, restored_settings, stored_settings
 from stream.wire.control import Replaced, Request, Requested
 
 
@@ -36,8 +35,8 @@ _TYPES = {
 }
 
 
-ALWAYS = CHANGEABLE | {"champion"}
-"""The settings that can change with a shared model, too."""
+SETTINGS_BYTES_MAX = 900_000
+"""Limit on the size of a task's settings. The rest of a journal record, and Kafka's overhead, take up to 100 kB."""
 
 
 class ChangeRefusedError(OnebitError):
@@ -97,24 +96,32 @@ def changed(settings: TaskSettings, request: Request) -> TaskSettings:
         del after[name]
     try:
         return _checked(settings, after)
-    except (ParameterError, ValueError) as error:
+    except (OnebitError, ValueError, TypeError) as error:
         raise ChangeRefusedError(str(error)) from error
 
 
 def _checked(settings: TaskSettings, after: Mapping[str, Any]) -> TaskSettings:
     new = restored_settings(after).resolved()
-    if new.model == "shared" and not (changes := differences(settings, new).keys()) <= ALWAYS:
+    if new.model == "shared" and not (changes := differences(settings, new).keys()) <= ALWAYS_CHANGEABLE:
         raise ChangeRefusedError(
-            f"{min(changes - ALWAYS)}: expected a model per partition, because the log of a shared model contains "
-            "entries in the earlier form; got a shared model. Start a new pipeline with a different topic prefix"
+            f"{min(changes - ALWAYS_CHANGEABLE)}: expected a model per partition, because the log of a shared model "
+            "contains entries in the earlier form; got a shared model. Start a new pipeline with a different topic "
+            "prefix"
         )
     check_change(settings, new)
+    if (size := len(orjson.dumps(stored_settings(new)))) > SETTINGS_BYTES_MAX:
+        raise ChangeRefusedError(
+            f"settings: expected at most {SETTINGS_BYTES_MAX:,} bytes, to fit in a record of the journal; got "
+            f"{size:,}. Use a smaller features file or a smaller holdout policy"
+        )
     return new
 
 
 def _check_value(name: str, value: object) -> None:
     try:
         _TYPES[name].validate_json(orjson.dumps(value), strict=True)
+    except (TypeError, RecursionError) as error:  # not JSON, such as a number of more than 64 bits
+        raise ChangeRefusedError(f"{name}: expected a JSON value; {error}") from error
     except ValidationError as error:
         raise ChangeRefusedError(f"{name}: {error.errors()[0]['msg']}; got {shown(value)}") from error
 

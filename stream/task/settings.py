@@ -348,6 +348,13 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     def _weighs(self) -> bool:
         return registered()[self.learner].from_logs is FromLogs.PROPENSITY
 
+    def warm_up_member(self, name: str) -> None:
+        """Compile or load the kernels with which a new learner reads earlier decisions; see `stream.task.carry`."""
+        x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
+        with registered().blamed(learner_of(name)):
+            learner = self.make_member(name)
+            learner.as_played(x, learner.predict(x, 0.5), 0, 1.0)
+
     def warm_up(self) -> None:
         """Compile or load all kernels that a step uses, so that the first event is not delayed.
 

@@ -42,6 +42,9 @@ NAMES = ("class_names", "features")
 CHANGEABLE = frozenset(name for name, stored in STORED.items() if stored.change is Change.FREE)
 """The settings that can change without a change of the model or the pending decisions: windows, limits and policies."""
 
+ALWAYS_CHANGEABLE = CHANGEABLE | {"champion"}
+"""The settings that can change with a shared model, too."""
+
 
 def stored_settings(settings: TaskSettings) -> dict[str, Any]:
     """Return all settings by name, including all of the learner's parameters."""
@@ -99,8 +102,8 @@ class SettingDifference(NamedTuple):
 
     @property
     def can_change(self) -> bool:
-        """Whether the setting can change in a running pipeline."""
-        return self.name in CHANGEABLE
+        """Whether `onebit change` can change the setting, if each partition has its own model."""
+        return self.name.startswith(PARAMETER) or STORED[self.name].change is not Change.REFUSED
 
     @property
     def prevents_import(self) -> bool:

@@ -308,7 +308,7 @@ class _Audit:
         expected = self._requests.after(oracle.settings, self._last.control, step.control)
         if step.control < self._last.control or expected.control != step.control:
             self._fault(f"{place}: expected requests up to offset {expected.control}; got {step.control}")
-        if step.refused != expected.refused:
+        if dict(step.refused).keys() != dict(expected.refused).keys():  # the reasons depend on Onebit's version
             self._fault(f"{place}: expected refused requests {expected.refused}; got {step.refused}")
         settings = oracle.settings if step.settings is None else step.settings
         if differs := differences(expected.settings, settings):
@@ -515,6 +515,8 @@ class _Audit:
         ]
         self._compare(topics.examples, step, Example, oracle.events, settled)
         self._compare(topics.dead_letter, step, Letter, oracle.events, of_inputs)
+        if step.settings is not None and last.number:
+            return  # a learner with challengers counts no alarms
         raised = step.alarms - last.alarms
         if raised < 0 or shown > raised or (shown < raised and last.number):  # an imported model can have alarms
             self._fault(f"step {step.number}: drift alarms: {raised} in its journal record, {shown} in its examples")

@@ -139,7 +139,9 @@ def _model_of(
     if settings.challengers:
         name = settings.members[learner.decides]
         parameters = settings.challengers.get(name, settings.parameters)
-        settings = replace(settings, learner=learner_of(name), parameters=dict(parameters), challengers={})
+        settings = replace(
+            settings, learner=learner_of(name), parameters=dict(parameters), challengers={}, champion=None
+        )
         learner = learner.deciding
     plain, state = asdict(settings), learner.state()
     meta = {

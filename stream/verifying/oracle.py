@@ -35,7 +35,7 @@ class Corrected(NamedTuple):
 class SettingsChanged(NamedTuple):
     """A change of the settings."""
 
-    settings: TaskSettings  # index of the new champion in `TaskSettings.members`
+    settings: TaskSettings
 
 
 class Letter(NamedTuple):

@@ -129,7 +129,7 @@ class Classes:
         index = new.setdefault(given, len(self.names) + len(new))
         if index >= self.n_classes:
             raise ClassesError(
-                f"the pipeline accepts at most {self.n_classes} classes; {shown(given)} would exceed this limit. Start "
-                "a new pipeline with a larger classes_max"
+                f"the pipeline accepts at most {self.n_classes} classes; {shown(given)} would exceed this limit. "
+                "Raise it with `onebit change --classes-max`"
             )
         return index

@@ -43,6 +43,9 @@ class Requested(NamedTuple):
     refusal: str = ""  # why tasks ignore the record, whatever their settings are
 
 
+REQUEST_BYTES_MAX = 1_000_000
+"""Limit on a request's size, so that it fits in a record."""
+
 _decoder = Decoder(Request)
 
 

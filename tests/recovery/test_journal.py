@@ -25,10 +25,12 @@ from stream.recovery.steps import (
     last_step,
     read_from_step,
 )
+from stream.settings.model import Change
 from stream.settings.task_fields import JoinSettings, shared_values
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import (
-    CHANGEABLE,
+    PARAMETER,
+    STORED,
     Given,
     SettingDifference,
     SettingsDifferError,
@@ -275,7 +277,7 @@ def test_error_for_a_different_setting_names_the_setting(name: str, all_given: b
     with pytest.raises(SettingsDifferError) as raised:
         resolved(requested, None if all_given else (name,))
     assert raised.value.differences == (SettingDifference(name, stored[name], OTHERS.get(name, 0.5)),)
-    assert raised.value.can_change == (name in CHANGEABLE)
+    assert raised.value.can_change == (name.startswith(PARAMETER) or STORED[name].change is not Change.REFUSED)
     others = [other for other in OTHERS if other != name]
     assert resolved(requested, others if name != "learner" else ("seed",)) == INITIAL
 

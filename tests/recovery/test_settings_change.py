@@ -1,5 +1,6 @@
 """Requested changes take effect at the same step in the learner and in every program that reads the journal."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,7 @@ from stream.task.stored_settings import SettingDifference, SettingsDifferError, 
 from stream.task.task import Task
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
-from stream.wire.control import Replaced, Request, encode_request
+from stream.wire.control import Replaced, encode_request
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import partition_for
@@ -169,17 +170,21 @@ def test_change_without_effect_stores_no_settings() -> None:
         {"champion": Replaced(None, "banditron")},  # no challengers
         {"seed": Replaced(0, 1)},
         {"speed": Replaced(None, 1)},
+        {"window_ms": Replaced(1_000, 10**20)},  # not a JSON number of 64 bits
+        {"parameters.gamma": Replaced(0.1, 10**20)},
+        {"holdout_policy": Replaced("uniform", "constant:" + "x" * 950_000)},
     ],
-    ids=str,
+    ids=lambda damage: str(damage)[:60],
 )
 def test_impossible_request_is_refused_with_a_reason(damage: dict[str, Replaced]) -> None:
     pipeline, _ = started()
-    pipeline.send(TOPICS.control, encode_request(Request("a", "tests", damage)))
+    plain = {name: {"from": change.old, "to": change.new} for name, change in damage.items()}
+    pipeline.send(TOPICS.control, json.dumps({"id": "a", "by": "tests", "changes": plain}).encode())
     program = pipeline.learner()
     traffic(pipeline, program, range(60, 70))
     ((offset, reason),) = (refused for step in pipeline.journal() for refused in step.refused)
     assert (offset, changes(pipeline)) == (0, {})
-    assert any(name in reason for name in (*damage, "late"))
+    assert any(name in reason for name in (*damage, "late", "settings"))
     assert_agree_everywhere(pipeline, program)
 
 
