@@ -21,6 +21,7 @@ from onebit.cli.console import StopRequest, err, examples, fail, out, print_json
 from onebit.cli.flags import Json, with_settings
 from stream.errors import ExitCode
 from stream.programs.connection import Connected, connected
+from stream.programs.costs import cost_change
 from stream.programs.pipeline_settings import determined_by
 from stream.programs.process import quantity
 from stream.settings.definitions import Settings, SettingsError
@@ -97,9 +98,9 @@ def change(
         now = settings_now(connection)
         after = with_changes(now.settings, wanted)
         check_retention(connection, after.join, settings.snapshot_interval_ms)
-        request = request_for(now, after)
+        request, cost = request_for(now, after), cost_change(now.settings, after)
         if request.changes and not champion_when_better and not yes:
-            _confirm(request, connection)
+            _confirm(request, cost, connection)
         stop = StopRequest()
         offset = send(connection.broker, connection.topics, request) if request.changes else now.control - 1
         if wait:
@@ -114,14 +115,14 @@ def change(
     elif not request.changes:
         out.print("the pipeline already has these settings", highlight=False)
     else:
-        lines = (*shown_changes(request.changes), shown_steps(steps) or "requested")
+        lines = (*shown_changes(request.changes), *filter(None, (cost,)), shown_steps(steps) or "requested")
         out.print("\n".join(lines), highlight=False, markup=False)
 
 
-def _confirm(request: Request, connection: Connected) -> None:
+def _confirm(request: Request, cost: str, connection: Connected) -> None:
     if not sys.stdin.isatty():
         raise SettingsError("to change a pipeline without a terminal, add --yes")
-    err.print("\n".join(shown_changes(request.changes)), highlight=False, markup=False)
+    err.print("\n".join((*shown_changes(request.changes), *filter(None, (cost,)))), highlight=False, markup=False)
     tasks = quantity(connection.partitions, "partition")
     if not typer.confirm(f"Change this in {tasks} of {connection.topics.contexts}?", err=True):
         raise typer.Exit(ExitCode.DIFFERS)
