@@ -62,8 +62,8 @@ def settings_now(connection: Connected) -> Changed:
     return read_requests(broker, topics).after(restored_settings(stored), control)
 
 
-class Wanted(NamedTuple):
-    """What a user wants to change."""
+class DesiredChange(NamedTuple):
+    """Changes that a user asks for."""
 
     settings: Settings
     given: frozenset[str]  # the fields of `settings` to change
@@ -72,13 +72,13 @@ class Wanted(NamedTuple):
     classes: Sequence[str] = ()  # names of classes to append to a fixed set
 
 
-def with_changes(now: TaskSettings, wanted: Wanted) -> TaskSettings:
+def with_changes(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
     """Return a pipeline's settings after a user's changes.
 
     Raises:
         SettingsError: a flag does not fit the pipeline, for example because its classes have no names.
     """
-    settings, given = wanted.settings, wanted.given
+    settings, given = desired.settings, desired.given
     own = {field.name: getattr(settings, field.name) for field in fields(TaskSettings) if field.name in given & PLAIN}
     join = {field.name: getattr(settings, field.name) for field in fields(JoinSettings) if field.name in given}
     after = replace(now, **own, join=replace(now.join, **join))
@@ -95,32 +95,32 @@ def with_changes(now: TaskSettings, wanted: Wanted) -> TaskSettings:
             )
         assert settings.classes_max is not None
         after = replace(after, n_classes=settings.classes_max)
-    if wanted.classes:
+    if desired.classes:
         if now.class_names is None:
             raise SettingsError("--add-class: expected a pipeline whose classes have names")
-        names = (*now.class_names, *wanted.classes)
+        names = (*now.class_names, *desired.classes)
         after = replace(after, class_names=names, n_classes=len(names))
-    return _with_learners(after, wanted)
+    return _with_learners(after, desired)
 
 
 PLAIN = frozenset(("on_expiry", "late", "floor", "holdout", "n_features"))
 """The fields that `Settings` and `TaskSettings` share and that can change."""
 
 
-def _with_learners(now: TaskSettings, wanted: Wanted) -> TaskSettings:
+def _with_learners(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
     """Add and remove learners, change their parameters, and choose the champion."""
     learners = {now.learner: now.parameters, **now.challengers}
-    if unknown := [name for name in wanted.removed if name not in learners]:
+    if unknown := [name for name in desired.removed if name not in learners]:
         raise SettingsError(f"--remove-learner {unknown[0]}: expected one of {', '.join(learners)}")
-    if "challenger" in wanted.given:
-        learners |= challengers_of(wanted.settings)
-    for text in wanted.settings.param if "param" in wanted.given else ():
+    if "challenger" in desired.given:
+        learners |= challengers_of(desired.settings)
+    for text in desired.settings.param if "param" in desired.given else ():
         scope, name, value = parameter_of(text)
         if (owner := scope or now.learner) not in learners:
             raise SettingsError(f"--param {text!r}: expected one of the learners {', '.join(learners)}; got {owner!r}")
         learners[owner] = {**learners[owner], name: value}
-    champion = now.champion if wanted.champion is None else wanted.champion
-    kept = {name: given for name, given in learners.items() if name not in wanted.removed}
+    champion = now.champion if desired.champion is None else desired.champion
+    kept = {name: given for name, given in learners.items() if name not in desired.removed}
     first = now.learner if now.learner in kept else champion
     if first is None or first not in kept:
         raise SettingsError(
@@ -129,7 +129,7 @@ def _with_learners(now: TaskSettings, wanted: Wanted) -> TaskSettings:
         )
     parameters, learner = dict(kept.pop(first)), learner_of(first)
     if champion == first:
-        champion = None if wanted.champion is None else learner
+        champion = None if desired.champion is None else learner
     return replace(now, learner=learner, parameters=parameters, challengers=kept, champion=champion)
 
 

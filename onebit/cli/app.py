@@ -42,7 +42,7 @@ COMMANDS = {
     "serve": Lazy("serve", "Serve decisions over HTTP and accept feedback."),
     "monitor": Lazy("monitor", "Show a running pipeline on a web page: status, error, delays, ledger and lag."),
     "change": Lazy("change", "Change the settings of a running pipeline, such as its window or its champion."),
-    "changes": Lazy("changes", "List the changes that were requested: who, when, from, to, and what became of them."),
+    "changes": Lazy("changes", "List the changes that were requested: who, when, from, to, and the outcome."),
     "verify": Lazy("verify", "Recompute the ledger from the topics and compare it with the learner's ledger."),
     "tail": Lazy("tail", "Show records, one per line."),
     "estimate": Lazy("estimate", "Estimate the reward of other policies from a log of decisions."),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from onebit.changes import (
-    Wanted,
+    DesiredChange,
     check_retention,
     first_better,
     outcome_of,
@@ -87,16 +87,16 @@ def change(
         if one.field in NAMES
         if (source := context.get_parameter_source(one.field)) is not None and source.name == "COMMANDLINE"
     )
-    wanted = Wanted(settings, given, champion, remove_learner or (), add_class or ())
-    if wanted == Wanted(settings, frozenset()) and not champion_when_better:
+    desired = DesiredChange(settings, given, champion, remove_learner or (), add_class or ())
+    if desired == DesiredChange(settings, frozenset()) and not champion_when_better:
         raise fail("expected a setting to change, such as --window 2m", ExitCode.USAGE)
     if champion is not None and champion_when_better:
         raise fail("expected --champion or --champion-when-better, not both", ExitCode.USAGE)
     with connected(settings) as connection:
         if champion_when_better:
-            wanted = wanted._replace(champion=first_better(connection, StopRequest()))
+            desired = desired._replace(champion=first_better(connection, StopRequest()))
         now = settings_now(connection)
-        after = with_changes(now.settings, wanted)
+        after = with_changes(now.settings, desired)
         check_retention(connection, after.join, settings.snapshot_interval_ms)
         request, cost = request_for(now, after), cost_change(now.settings, after)
         if request.changes and not champion_when_better and not yes:

@@ -21,7 +21,7 @@ app = typer.Typer()
 @app.command(epilog=examples("onebit changes", "onebit changes --topic-prefix store. --json"))
 @with_settings(Program.CONNECT)
 def changes(settings: Settings, json: Json = False) -> None:
-    """List the changes that were requested: who, when, from, to, and what became of them."""
+    """List the changes that were requested: who, when, from, to, and the outcome."""
     with connected(settings) as connection:
         found = list(recorded(connection))
     if json:

@@ -156,4 +156,4 @@ def first_offset(broker: Broker, tp: TopicPartition, start: Start) -> int:
 
 
 BEFORE_ALL = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
-"""Stands for the time before a task's first step."""
+"""A placeholder for the time before a task's first step."""
