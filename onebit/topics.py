@@ -7,11 +7,9 @@ from typing import NamedTuple
 from stream.kafka.port import Broker, TopicSettingsError
 from stream.programs.connection import command_hint, connect, require_topics
 from stream.programs.keep import check_keep
-from stream.recovery.recover import pipeline_settings
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.task_fields import JoinSettings
 from stream.settings.values import format_retention
-from stream.task.stored_settings import restored_settings
 from stream.wire.topics import TopicDescription, TopicSpec
 
 
@@ -61,6 +59,9 @@ def alter_topics(settings: Settings) -> list[str]:
 
 def _join_of(broker: Broker, settings: Settings, partitions: int) -> JoinSettings:
     """Return a pipeline's windows or, before its first step, the user's."""
+    from stream.recovery.recover import pipeline_settings  # deferred: loads numba
+    from stream.task.stored_settings import restored_settings
+
     stored = pipeline_settings(broker, settings.topics, partitions).settings
     return restored_settings(stored).join if "seed" in stored else settings.join
 
