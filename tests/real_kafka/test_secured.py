@@ -227,7 +227,7 @@ def test_program_reports_its_missing_acl(started: Secured, outputs: list[str], m
     if (missing.name, missing.operation) == COMMITS_FIRST:  # an earlier learner has written a snapshot of its last step
         own = settings_of(client_config(started.properties))
         with closing(KafkaProducer(bootstrap_servers=started.kafka.bootstrap, **own)) as producer:
-            producer.send(TOPICS.contexts, context_value(f"new for {client}"))
+            producer.send(TOPICS.feedback, feedback_value(f"nobody, {client}", 1))
     assert_names(started, outputs, missing, client)
     wait_for(lambda: not open_transactions(started), "no transaction remains open", timeout_s=20)
 
