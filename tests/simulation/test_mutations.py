@@ -366,7 +366,7 @@ def journal_without_names(*arguments: Any, original: Any = Partition._log_step) 
     return None if step is None else structs.replace(step, names=())
 
 
-def applies_new_classes(self: Partition, records: list[Record], names: Sequence[str]) -> Any:
+def applies_new_classes(self: Partition, records: list[Record], names: Sequence[str], *, starts: bool) -> Any:
     """Assign an index to a new class immediately, without waiting for the log."""
     self.task.classes._from_log = False
     return records, ()
