@@ -130,6 +130,6 @@ class Classes:
         if index >= self.n_classes:
             raise ClassesError(
                 f"the pipeline accepts at most {self.n_classes} classes; {shown(given)} would exceed this limit. "
-                "Raise it with `onebit change --classes-max`"
+                "Raise `classes_max` with `onebit change`"
             )
         return index
