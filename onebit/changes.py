@@ -3,7 +3,7 @@
 import getpass
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from hashlib import sha256
@@ -239,12 +239,22 @@ class Recorded(NamedTuple):
     outcome: Outcome
 
 
-def outcome_of(connection: Connected, offset: int) -> Outcome:
-    """Return what the tasks have done with the request at an offset in the control topic."""
+def latest_steps(connection: Connected) -> dict[TopicPartition, JournalStep]:
+    """Return the last step of each task that has started, by partition of the journal."""
     broker, topics, partitions = connection
-    journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
+    return last_steps(broker, [TopicPartition(topics.journal, partition) for partition in range(partitions)])
+
+
+def outcome_of(broker: Broker, latest: Mapping[TopicPartition, JournalStep], offset: int) -> Outcome:
+    """Return what the tasks have done with the request at an offset in the control topic.
+
+    Args:
+        broker: the broker.
+        latest: the tasks' last steps; see `latest_steps`.
+        offset: the request's offset.
+    """
     steps, waiting, refusal, is_forgotten = {}, [], "", False
-    for journal, last in sorted(last_steps(broker, journals).items()):
+    for journal, last in sorted(latest.items()):
         if last.control <= offset:
             waiting.append(journal.partition)
         elif (step := _step_after(broker, journal, offset)) is None:
@@ -264,8 +274,9 @@ def _step_after(broker: Broker, journal: TopicPartition, offset: int) -> Journal
 
 def recorded(connection: Connected) -> Iterator[Recorded]:
     """Yield all requests in the control topic, oldest first, with their outcomes."""
+    latest = latest_steps(connection)
     for offset, append_ms, request, refusal in read_requests(connection.broker, connection.topics).all:
-        outcome = outcome_of(connection, offset)
+        outcome = outcome_of(connection.broker, latest, offset)
         yield Recorded(offset, append_ms, request, outcome._replace(refusal=refusal or outcome.refusal))
 
 

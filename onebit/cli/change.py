@@ -9,6 +9,7 @@ from onebit.changes import (
     DesiredChange,
     check_retention,
     first_better,
+    latest_steps,
     outcome_of,
     request_for,
     send,
@@ -105,7 +106,7 @@ def change(
         offset = send(connection.broker, connection.topics, request) if request.changes else now.control - 1
         if wait:
             wait_until_applied(connection, offset + 1, stop)
-        outcome = outcome_of(connection, offset) if request.changes else None
+        outcome = outcome_of(connection.broker, latest_steps(connection), offset) if request.changes else None
     if outcome is not None and outcome.refusal:
         raise ChangeRefusedError(f"request {request.id}: the tasks refused it: {outcome.refusal}")
     steps = {} if outcome is None else outcome.steps

@@ -53,6 +53,16 @@ def send(broker: Broker, topics: Topics, name: str) -> None:
     producer.close()
 
 
+def learner_with_snapshot(broker: Broker, topics: Topics, prefix: str) -> LearnerProgram:
+    """Create the topics, and return a learner that has learned from five bits and written its last snapshot."""
+    broker.create_topics(topics.specs(1, keep_ms=KEEP_MS))
+    program = learner(broker, topics, prefix)
+    send(broker, topics, "first")
+    until(lambda: program.step(50) >= 0 and matched(program) == 5)
+    program.finish(5_000)
+    return program
+
+
 def delete_records(kafka: LocalKafka, broker: Broker, topics: Topics) -> None:
     """Delete all records of all topics except the snapshots, as retention does."""
     tps = [TopicPartition(topic, 0) for topic in topics if topic != topics.snapshots]
@@ -68,11 +78,7 @@ def test_stopped_learner_recovers_from_its_last_snapshot_alone(
     kafka: LocalKafka, broker: Broker, prefix: str, keeps_offsets: bool
 ) -> None:
     topics = Topics.with_prefix(prefix)
-    broker.create_topics(topics.specs(1, keep_ms=KEEP_MS))
-    first = learner(broker, topics, prefix)
-    send(broker, topics, "first")
-    until(lambda: first.step(50) >= 0 and matched(first) == 5)
-    first.finish(5_000)
+    first = learner_with_snapshot(broker, topics, prefix)
     expected = task_digest(first.tasks[0])
     first.close()
     delete_records(kafka, broker, topics)
@@ -92,11 +98,7 @@ def test_killed_learner_without_its_journal_is_rejected_before_it_writes(
     kafka: LocalKafka, broker: Broker, prefix: str
 ) -> None:
     topics = Topics.with_prefix(prefix)
-    broker.create_topics(topics.specs(1, keep_ms=KEEP_MS))
-    first = learner(broker, topics, prefix)
-    send(broker, topics, "first")
-    until(lambda: first.step(50) >= 0 and matched(first) == 5)
-    first.finish(5_000)
+    first = learner_with_snapshot(broker, topics, prefix)
     snapshot = first._running[0].last_step.number
     send(broker, topics, "second")
     until(lambda: first.step(50) >= 0 and matched(first) == 10)
