@@ -16,7 +16,7 @@ app = typer.Typer()
 @app.command(
     epilog=examples(
         "onebit monitor",
-        "onebit monitor --page-port 8000 --topic-prefix own.",
+        "onebit monitor --port 8000 --topic-prefix own.",
         "onebit monitor --estimate constant:3 --estimate model:noon.npz",
     )
 )

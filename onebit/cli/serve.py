@@ -14,7 +14,7 @@ app = typer.Typer()
 @app.command(
     epilog=examples(
         "onebit serve",
-        "onebit serve --serve-port 8443 --serve-certificate cert.pem --serve-key key.pem --metrics-host 0.0.0.0",
+        "onebit serve --port 8443 --serve-certificate cert.pem --serve-key key.pem --metrics-host 0.0.0.0",
         "onebit serve --timeout 200ms --fallback uniform --rate-max 500",
     )
 )
@@ -22,9 +22,9 @@ app = typer.Typer()
 def serve(settings: Settings) -> None:
     """Serve decisions over HTTP and accept feedback.
 
-    POST /v1/decide writes a context and returns the committed decision. POST /v1/feedback writes the feedback bit.
-    POST /v1/shown reports that a deferred decision was shown. The gateway requires a running learner. Any number of
-    processes can serve one pipeline. ONEBIT_SERVE_TOKEN sets a bearer token. Requires an extra: pip install
+    POST /v1/decide writes up to 100 contexts and returns their committed decisions. POST /v1/feedback writes the
+    feedback bit. POST /v1/shown reports that a deferred decision was shown. The gateway requires a running learner. Any
+    number of processes can serve one pipeline. ONEBIT_SERVE_TOKEN sets a bearer token. Requires an extra: pip install
     'onebit[serve]'.
     """
     run_serve(settings, StopRequest("completing open requests"))

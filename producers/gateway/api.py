@@ -18,7 +18,18 @@ from starlette.routing import Route, Router
 from producers.gateway.decisions import Answer, Decisions, FallbackError, PipelineFacts, fallback_answer
 from producers.gateway.link import Link
 from producers.gateway.openapi import document
-from producers.gateway.server import DECIDE, DECISIONS, FEEDBACK, OPENAPI, SHOWN, Counts, json_response, problem
+from producers.gateway.server import (
+    BATCH_MAX,
+    DECIDE,
+    DECISIONS,
+    FEEDBACK,
+    OPENAPI,
+    SHOWN,
+    Counts,
+    json_response,
+    problem,
+)
+from stream.kafka.port import BrokerError
 from stream.parsing import shown
 from stream.telemetry import metrics
 from stream.telemetry.exposition import exposition
@@ -52,8 +63,36 @@ class Gateway:
     fallback: str | None = None  # response after the timeout; None for status 504
 
     async def decide(self, request: Request) -> Response:
-        """Write a context and return its decision once it is committed. A repeated id gets the same decision."""
-        given, value = await _body(request, "id", "x", "eligible", "deferred")
+        """Write a context and return its decision once it is committed. A repeated id gets the same decision.
+
+        For an array of contexts, return an array with a decision or an error for each context, in the same order.
+        """
+        given, value = await _json(request)
+        headers, with_scores = _headers_of(request), _flag(request, "scores")
+        if type(given) is not list:
+            status, fields = await self._decide(given, value, headers, with_scores=with_scores)
+            return json_response(fields, status)
+        if not 0 < len(given) <= BATCH_MAX:
+            raise MalformedError(f"body: expected 1 to {BATCH_MAX} contexts; got {len(given)}")
+        parts = (self._decide_part(one, headers, with_scores=with_scores) for one in given)
+        return json_response(await asyncio.gather(*parts))
+
+    async def _decide_part(self, given: Any, headers: Headers, *, with_scores: bool) -> dict[str, Any]:
+        """Decide one context of an array. An error is a part of the response, and does not affect other contexts."""
+        try:
+            status, fields = await self._decide(given, _encode(given), headers, with_scores=with_scores)
+        except (MalformedError, BrokerError) as error:
+            error.__traceback__ = None  # as in `Guard`
+            status, fields = (422 if isinstance(error, MalformedError) else 503), {"error": str(error)}
+            if type(given) is dict and type(given.get("id")) is str:
+                fields["id"] = given["id"]
+        return fields if status == 200 else {**fields, "status": status}
+
+    async def _decide(
+        self, body: Any, value: bytes, headers: Headers, *, with_scores: bool
+    ) -> tuple[int, dict[str, Any]]:
+        """Write a context and return the status and the fields of its response."""
+        given = _fields(body, "id", "x", "eligible", "deferred")
         if "id" not in given:
             given["id"] = uuid4().hex
             value = _encode(given)
@@ -62,30 +101,38 @@ class Gateway:
         if (answer := self.decisions.find(event_id)) is None:
             try:
                 with self.decisions.expected(event_id, value) as expected:
-                    self.link.put(self.topics.contexts, event_id, value, _headers_of(request), expected)
+                    self.link.put(self.topics.contexts, event_id, value, headers, expected)
                     async with asyncio.timeout(self.timeout_s):
                         answer = await expected
             except TimeoutError:
                 return self._late(event_id, eligible, is_checked=given.get("eligible") is None or eligible is not None)
-        return _decision(event_id, answer)
+        return 200, self._decision(event_id, answer, with_scores=with_scores)
 
-    def _late(self, event_id: str, eligible: IndexArray | None, *, is_checked: bool) -> Response:
+    def _late(self, event_id: str, eligible: IndexArray | None, *, is_checked: bool) -> tuple[int, dict[str, Any]]:
         """Return the fallback, or status 504 if there is none or the eligible classes could not be checked."""
         if is_checked and self.fallback is not None and self.link.facts is not None:
             with suppress(FallbackError):
                 answer = fallback_answer(self.fallback, event_id, self.link.facts, eligible)
                 self.counts.fallbacks += 1
-                return _decision(event_id, answer, fallback=True)
+                return 200, {**self._decision(event_id, answer, with_scores=False), "fallback": True}
         self.decisions.time_out(monotonic())
         error = (
             f"no prediction within {self.timeout_s:g} s; repeat the request with this id. Check the learner, and run: "
             "onebit tail dead-letter"
         )
-        return problem(504, {"error": error, "id": event_id})
+        return 504, {"error": error, "id": event_id}
+
+    def _decision(self, event_id: str, answer: Answer, *, with_scores: bool) -> dict[str, Any]:
+        fields = {
+            "id": event_id, "action": answer.action, "class": answer.class_name, "propensity": answer.propensity,
+            "model_version": answer.model_version, "scores": self.decisions.scores(event_id) if with_scores else None,
+        }  # fmt: skip
+        return {name: value for name, value in fields.items() if value is not None}
 
     async def feedback(self, request: Request) -> Response:
         """Write a feedback record and return its fields once the broker has acknowledged the record."""
-        given, value = await _body(request, "id", "reward", "action")
+        body, value = await _json(request)
+        given = _fields(body, "id", "reward", "action")
         event_id = _id_of(given)
         decode_feedback(_record(value), _ANY if self.link.facts is None else self.link.facts.n_classes)
         await self.link.write(self.topics.feedback, event_id, value, HEADERS)
@@ -93,7 +140,8 @@ class Gateway:
 
     async def shown(self, request: Request) -> Response:
         """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""
-        given, _ = await _body(request, "id")
+        body, _ = await _json(request)
+        given = _fields(body, "id")
         event_id = _id_of(given)
         await self.link.write(self.topics.feedback, event_id, encode_feedback(Shown(event_id)), HEADERS)
         return json_response(given, 202)
@@ -104,7 +152,7 @@ class Gateway:
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
             return problem(404, {"error": "the gateway does not remember a decision with this id", "id": event_id})
-        return _decision(event_id, answer)
+        return json_response(self._decision(event_id, answer, with_scores=_flag(request, "scores")))
 
     async def healthz(self, _: Request) -> Response:
         """Return status 200 while the program is alive."""
@@ -160,8 +208,8 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Rout
     )
 
 
-async def _body(request: Request, *names: str) -> tuple[dict[str, Any], bytes]:
-    """Return the fields in a request's body, and the body itself. Fields other than the named ones are rejected.
+async def _json(request: Request) -> tuple[Any, bytes]:
+    """Return the content of a request's body, and the body itself.
 
     Only JSON is accepted. Browsers let pages from other sites send other media types without asking the gateway (CORS).
     """
@@ -170,14 +218,30 @@ async def _body(request: Request, *names: str) -> tuple[dict[str, Any], bytes]:
         raise HTTPException(415, f"Content-Type: expected application/json; got {shown(media_type)}")
     body = await request.body()
     try:
-        given = orjson.loads(body)
+        return orjson.loads(body), body
     except orjson.JSONDecodeError as error:
         raise HTTPException(400, f"body: expected JSON; {error}") from error
-    if type(given) is not dict:
-        raise MalformedError(f"body: expected an object; got {shown(given)}")
-    if unknown := given.keys() - names:
+
+
+def _fields(body: Any, *names: str) -> dict[str, Any]:
+    """Return the fields of an object. Fields other than the named ones are rejected."""
+    if type(body) is not dict:
+        raise MalformedError(f"body: expected an object; got {shown(body)}")
+    if unknown := body.keys() - names:
         raise MalformedError(f"body: expected only the fields {', '.join(names)}; got {shown(min(unknown))}")
-    return given, body
+    return body
+
+
+def _flag(request: Request, name: str) -> bool:
+    """Return whether a query parameter is true.
+
+    Raises:
+        MalformedError: the parameter is neither true nor false.
+    """
+    given = request.query_params.get(name, "false")
+    if given not in ("true", "false"):
+        raise MalformedError(f"{name}: expected true or false; got {shown(given)}")
+    return given == "true"
 
 
 def _id_of(given: dict[str, Any]) -> str:
@@ -191,7 +255,7 @@ def _record(value: bytes, headers: Headers = HEADERS) -> Record:
     return Record("", 0, 0, 0, None, value, headers)
 
 
-def _encode(given: dict[str, Any]) -> bytes:
+def _encode(given: Any) -> bytes:
     try:
         return orjson.dumps(given)
     except TypeError as error:  # raised if the JSON is nested too deeply
@@ -216,14 +280,6 @@ def _eligible(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) 
 def _headers_of(request: Request) -> Headers:
     given = tuple((name.decode("latin-1"), value) for name, value in request.scope["headers"])
     return HEADERS + trace_of(_record(b"", given))
-
-
-def _decision(event_id: str, answer: Answer, *, fallback: bool | None = None) -> Response:
-    fields = {
-        "id": event_id, "action": answer.action, "class": answer.class_name, "propensity": answer.propensity,
-        "model_version": answer.model_version, "fallback": fallback,
-    }  # fmt: skip
-    return json_response({name: value for name, value in fields.items() if value is not None})
 
 
 def _page(verdict: Verdict) -> Response:

@@ -6,17 +6,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
 from stream.randomness.draws import Purpose, uniform
 from stream.wire.classes import Classes
 from stream.wire.codec import MalformedError
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 REMEMBERED_MAX = 1_000_000
-"""Limit on the number of remembered decisions, which need about 500 bytes each. The oldest is removed first."""
+"""Limit on the number of remembered decisions, which need about 600 bytes each, without their scores. The oldest is
+removed first."""
 
+
+SCORES_BYTES_MAX = 100_000_000
+"""Limit on the size of the remembered scores, 8 bytes each. The scores of the oldest decisions are removed first; the
+decisions themselves are kept."""
 
 TIMEOUTS, TIMEOUTS_S = 3, 60.0
 """The learner is considered silent if this many requests have timed out within this time, and no prediction has arrived
@@ -98,15 +104,21 @@ def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: I
 class Decisions:
     """Remembered answers by event id, and the requests that wait for an answer. Used only by the event loop."""
 
-    def __init__(self, remember_ms: int, remembered_max: int = REMEMBERED_MAX) -> None:
+    def __init__(
+        self, remember_ms: int, remembered_max: int = REMEMBERED_MAX, scores_bytes_max: int = SCORES_BYTES_MAX
+    ) -> None:
         """Create an empty memory.
 
         Args:
             remember_ms: time for which an answer is remembered, measured by append times.
             remembered_max: limit on remembered answers.
+            scores_bytes_max: limit on the size of remembered scores.
         """
         self.remember_ms = remember_ms
         self._remembered_max = remembered_max
+        self._scores_bytes_max = scores_bytes_max
+        self._scores: dict[str, bytes] = {}  # float64[K] for the newest answers, in the order of arrival
+        self._scores_bytes = 0
         self._answers: dict[str, Answer] = {}  # answers in the order of arrival
         self._waiting: dict[str, dict[asyncio.Future[Answer], bytes]] = {}  # with the value of each request's context
         self._timed_out_s: deque[float] = deque(maxlen=TIMEOUTS)  # times of the last timeouts since the last prediction
@@ -125,12 +137,20 @@ class Decisions:
         """Return the remembered answer to an event, or None."""
         return self._answers.get(event_id)
 
-    def add(self, answers: Iterable[tuple[str, Answer]]) -> None:
+    def scores(self, event_id: str) -> FloatArray | None:
+        """Return the scores of a decision, float64[K], or None if they are not remembered."""
+        found = self._scores.get(event_id)
+        return None if found is None else np.frombuffer(found)
+
+    def add(self, answers: Iterable[tuple[str, Answer, FloatArray]]) -> None:
         """Remember answers and wake the requests that wait for them. Only the first answer to an event is used."""
         newest_ms = 0
         self._timed_out_s.clear()
-        for event_id, answer in answers:
+        for event_id, answer, scores in answers:
             kept = self._answers.setdefault(event_id, answer)
+            if kept is answer:
+                self._scores[event_id] = scores.tobytes()
+                self._scores_bytes += scores.nbytes
             newest_ms = max(newest_ms, answer.append_ms)
             for future in self._waiting.get(event_id, ()):
                 if not future.done():
@@ -141,6 +161,12 @@ class Decisions:
             if is_recent and len(self._answers) <= self._remembered_max:
                 break
             del self._answers[oldest]
+            self._forget_scores(oldest)
+        while self._scores_bytes > self._scores_bytes_max:
+            self._forget_scores(next(iter(self._scores)))
+
+    def _forget_scores(self, event_id: str) -> None:
+        self._scores_bytes -= len(self._scores.pop(event_id, b""))
 
     def time_out(self, now_s: float) -> None:
         """Record that a request has timed out."""

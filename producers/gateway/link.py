@@ -20,7 +20,7 @@ from stream.kafka.reading import offset_at
 from stream.telemetry.heartbeat import Heartbeat
 from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.dead_letters import decode_dead_letter
-from stream.wire.records import Headers, Record, TopicPartition
+from stream.wire.records import FloatArray, Headers, Record, TopicPartition
 from stream.wire.topics import Topics, partition_for
 
 POLL_MS = 100
@@ -276,7 +276,7 @@ def _refuse(batch: Sequence[Outgoing], error: BrokerError) -> None:
             one.request.set_exception(error)
 
 
-def _answers(records: Sequence[Record], topics: Topics) -> Iterator[tuple[str, Answer]]:
+def _answers(records: Sequence[Record], topics: Topics) -> Iterator[tuple[str, Answer, FloatArray]]:
     for record in records:
         # a record from another program, which `onebit verify` reports, has no step or is malformed
         if record.topic != topics.predictions or not step_of(record):
@@ -284,7 +284,8 @@ def _answers(records: Sequence[Record], topics: Topics) -> Iterator[tuple[str, A
         with suppress(MalformedError):
             found, _ = decode_prediction(record)
             action, propensity = found.decision.action, found.decision.known_propensity
-            yield found.id, Answer(action, propensity, found.class_name, found.model_version, record.append_ms)
+            answer = Answer(action, propensity, found.class_name, found.model_version, record.append_ms)
+            yield found.id, answer, found.decision.scores
 
 
 def _rejections(records: Sequence[Record], topics: Topics) -> Iterator[Rejection]:

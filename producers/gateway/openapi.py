@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from producers.gateway.decisions import PipelineFacts
-from producers.gateway.server import DECIDE, DECISIONS, FEEDBACK, SHOWN
+from producers.gateway.server import BATCH_MAX, DECIDE, DECISIONS, FEEDBACK, SHOWN
 from stream.wire.schemas import schema_of
 
 _JSON = "application/json"
@@ -47,6 +47,11 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
                 "class": {"type": "string", "description": "The name of the class, if the classes have names."},
                 "propensity": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
                 "model_version": {"type": "integer", "minimum": 0},
+                "scores": {
+                    "type": "array",
+                    "items": {"type": "number"},
+                    "description": "As in the prediction. Present only if requested, and not in a fallback.",
+                },
                 "fallback": {"const": True, "description": "Present only in a fallback."},
             },
         },
@@ -55,15 +60,35 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
             "required": ["error"],
             "properties": {"error": {"type": "string"}, "id": {"type": "string"}},
         },
+        "Contexts": {"type": "array", "items": _ref("Context"), "minItems": 1, "maxItems": BATCH_MAX},
+        "Results": {
+            "description": "A decision or an error for each context, in the same order.",
+            "type": "array",
+            "items": {"anyOf": [_ref("Decision"), _ref("PartProblem")]},
+        },
+        "PartProblem": {
+            "type": "object",
+            "required": ["error", "status"],
+            "properties": {"error": {"type": "string"}, "id": {"type": "string"}, "status": {"enum": [422, 503, 504]}},
+        },
+        "DecideBody": {"anyOf": [_ref("Context"), _ref("Contexts")]},
+        "DecideResult": {"anyOf": [_ref("Decision"), _ref("Results")]},
     }
     by_id = {"name": "event_id", "in": "path", "required": True, "schema": event_id}
+    scores = {
+        "name": "scores",
+        "in": "query",
+        "description": "Whether decisions contain the scores of all classes.",
+        "schema": {"type": "boolean", "default": False},
+    }
+    decide = _post("Request a decision, or several at once", "DecideBody", 200, "DecideResult", (*_BODY_ERRORS, 504))
     operations = {
-        DECIDE: ("post", _post("Request a decision", "Context", 200, "Decision", (*_BODY_ERRORS, 504))),
+        DECIDE: ("post", {**decide, "parameters": [scores]}),
         FEEDBACK: ("post", _post("Send feedback", "Feedback", 202, "Feedback", _BODY_ERRORS)),
         SHOWN: ("post", _post("Report that a deferred decision was shown", "Notice", 202, "Notice", _BODY_ERRORS)),
         f"{DECISIONS}{{event_id}}": (
             "get",
-            {**_operation("Return a decision by id", 200, "Decision", (404, 503)), "parameters": [by_id]},
+            {**_operation("Return a decision by id", 200, "Decision", (404, 422, 503)), "parameters": [by_id, scores]},
         ),
     }
     pages = {
@@ -108,8 +133,12 @@ def _schema(properties: dict[str, Any], names: Sequence[str], required: Sequence
     return {"type": "object", "required": required, "properties": fields, "additionalProperties": False}
 
 
+def _ref(schema: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
 def _content(schema: str) -> dict[str, Any]:
-    return {"content": {_JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}
+    return {"content": {_JSON: {"schema": _ref(schema)}}}
 
 
 def _operation(summary: str, code: int, schema: str, errors: Iterable[int]) -> dict[str, Any]:

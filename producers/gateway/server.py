@@ -34,6 +34,9 @@ DECIDE, FEEDBACK, SHOWN, DECISIONS = "/v1/decide", "/v1/feedback", "/v1/shown", 
 OPENAPI = "/openapi.json"
 PATHS = frozenset((DECIDE, FEEDBACK, SHOWN, "/healthz", "/readyz", "/metrics", OPENAPI))
 
+BATCH_MAX = 100
+"""Limit on the contexts in one request to `/v1/decide`. A larger batch would delay the decisions on other requests."""
+
 BODY_S = 10.0
 """Time limit for reading a body."""
 
@@ -55,7 +58,7 @@ CLOSE_S = 5
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Create a response with a JSON body."""
-    return Response(orjson.dumps(content), status, headers, "application/json")
+    return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), status, headers, "application/json")
 
 
 def problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -> Response:

@@ -132,6 +132,43 @@ def test_repeated_id_gets_the_same_response_and_one_context() -> None:
         assert [record.key for record in contexts(gateway)] == [b"visit-1"]
 
 
+def test_response_has_the_scores_of_the_prediction_if_requested() -> None:
+    with served(a_pipeline()) as gateway:
+        paths = ("/v1/decide?scores=true", "/v1/decisions/visit-1?scores=true", "/v1/decisions/visit-1?scores=false")
+        first = gateway.ask("POST", paths[0], {"id": "visit-1", "x": [1.0, 0.5]})
+        later, without = (gateway.ask("GET", path) for path in paths[1:])
+        scores = gateway.pipeline.prediction("visit-1")["scores"]
+        assert (first.json["scores"], later.json, "scores" in without.json) == (scores, first.json, False)
+        assert gateway.ask("POST", "/v1/decide?scores=1", {"x": [1.0, 0.5]}).status == 422
+
+
+def test_batch_is_answered_with_a_result_for_each_context_in_order() -> None:
+    with served(a_pipeline()) as gateway:
+        named = [{"id": f"visit-{number}", "x": [1.0, number]} for number in range(3)]
+        got = gateway.ask("POST", "/v1/decide?scores=true", [*named, {"x": [1.0, 0.5]}, named[0]])
+        predictions = [gateway.pipeline.prediction(f"visit-{number}") for number in range(3)]
+        document = gateway.ask("GET", "/openapi.json").json
+    fields = ("id", "action", "propensity", "model_version", "scores")
+    assert got.json[:3] == [{name: one[name] for name in fields} for one in predictions]
+    assert (got.status, len(got.json), got.json[4]) == (200, 5, got.json[0])
+    results = {"$ref": "#/components/schemas/DecideResult", "components": document["components"]}
+    assert Draft202012Validator(results).is_valid(got.json)
+
+
+def test_error_in_a_batch_concerns_only_its_context() -> None:
+    with served(a_pipeline(), timeout_s=0.2, learns=False) as gateway:
+        bodies = [{"id": "a", "x": "text"}, {"id": "b", "x": [1.0, 0.5]}, 7, {"id": "", "x": [1.0, 0.5]}]
+        got = gateway.ask("POST", "/v1/decide", bodies)
+        assert got.status == 200
+        assert [(one["status"], one.get("id")) for one in got.json] == [(422, "a"), (504, "b"), (422, None), (422, "")]
+        assert [record.key for record in contexts(gateway)] == [b"b"]
+
+
+@pytest.mark.parametrize("size", [0, server.BATCH_MAX + 1])
+def test_batch_of_an_invalid_size_is_rejected(shared_gateway: GatewayClient, size: int) -> None:
+    assert shared_gateway.ask("POST", "/v1/decide", [{"x": [1.0, 0.5]}] * size).status == 422
+
+
 def test_invalid_request_is_rejected_even_if_its_id_has_a_decision() -> None:
     with served(a_pipeline()) as gateway:
         gateway.decide("visit-1")
@@ -324,7 +361,7 @@ INVALID = {
     "id: expected a string of 1 to 256 bytes; got 'é": {"id": "é" * 200, "x": [1, 2]},
     "id: expected a string of 1 to 256 bytes; got 1": {"id": 1, "x": [1, 2]},
     "id: expected a string of 1 to 256 bytes; got nothing": {"id": None, "x": [1, 2]},
-    "body: expected an object; got [1]": [1],
+    "body: expected an object; got 7": 7,
 }
 
 

@@ -12,29 +12,47 @@ from producers.gateway.decisions import Answer, Decisions, FallbackError, Pipeli
 FACTS = PipelineFacts(n_classes=3, n_features=2, seed=7)
 
 
+SCORES = np.array([0.5, -1.0, 0.25])
+
+
 def at(append_ms: int, action: int = 0) -> Answer:
     return Answer(action, 0.5, append_ms=append_ms)
 
 
 def test_gateway_keeps_the_first_decision_of_an_event() -> None:
     decisions = Decisions(1_000)
-    decisions.add([("a", at(10, action=1)), ("a", at(20, action=2))])
-    decisions.add([("a", at(30, action=0))])
+    decisions.add([("a", at(10, action=1), SCORES), ("a", at(20, action=2), SCORES)])
+    decisions.add([("a", at(30, action=0), SCORES)])
     assert decisions.find("a") == at(10, action=1)
 
 
 def test_gateway_forgets_decisions_older_than_the_time_limit() -> None:
     decisions = Decisions(1_000)
-    decisions.add([("a", at(10)), ("b", at(11)), ("c", at(1_010))])
+    decisions.add([("a", at(10), SCORES), ("b", at(11), SCORES), ("c", at(1_010), SCORES)])
     assert decisions.find("a") is not None
-    decisions.add([("d", at(1_011))])
+    decisions.add([("d", at(1_011), SCORES)])
     assert (decisions.find("a"), decisions.find("b")) == (None, at(11))
 
 
 def test_gateway_forgets_the_oldest_decision_above_the_size_limit() -> None:
     decisions = Decisions(1_000, remembered_max=2)
-    decisions.add([("a", at(1)), ("b", at(2)), ("c", at(3))])
+    decisions.add([("a", at(1), SCORES), ("b", at(2), SCORES), ("c", at(3), SCORES)])
     assert (decisions.find("a"), decisions.remembered) == (None, 2)
+
+
+def test_gateway_forgets_the_oldest_scores_above_their_limit_but_keeps_the_decisions() -> None:
+    decisions = Decisions(1_000, scores_bytes_max=2 * SCORES.nbytes)
+    decisions.add([("a", at(1), SCORES), ("b", at(2), SCORES), ("c", at(3), SCORES + 1)])
+    found = decisions.scores("c")
+    assert found is not None
+    assert (decisions.find("a"), decisions.scores("a"), found.tolist()) == (at(1), None, [1.5, 0.0, 1.25])
+
+
+def test_gateway_forgets_scores_with_their_decision() -> None:
+    decisions = Decisions(1_000, remembered_max=1, scores_bytes_max=SCORES.nbytes)
+    for number in range(10):
+        decisions.add([(f"visit-{number}", at(number), SCORES)])
+    assert decisions.scores("visit-9") is not None
 
 
 def test_garbage_collector_does_not_track_decisions() -> None:
@@ -50,7 +68,7 @@ def test_decision_completes_all_requests_for_its_event() -> None:
             decisions.expected("b", b"") as third,
         ):
             waiting = decisions.waiting
-            decisions.add([("a", at(1, action=2)), ("b", at(2))])
+            decisions.add([("a", at(1, action=2), SCORES), ("b", at(2), SCORES)])
             answers = list(await asyncio.gather(one, other, third))
         return waiting, answers, decisions.waiting
 
@@ -62,7 +80,7 @@ def test_cancelled_request_does_not_affect_the_others() -> None:
         decisions = Decisions(1_000)
         with decisions.expected("a", b"") as one, decisions.expected("a", b"") as other:
             one.cancel()
-            decisions.add([("a", at(1))])
+            decisions.add([("a", at(1), SCORES)])
             return await other
 
     assert asyncio.run(ask()) == at(1)
