@@ -23,7 +23,7 @@ class LearnerCounts:
         self._rewards = RewardCounts()
         self._latencies = Sketch()
         self._unknown: Counter[str] = Counter()
-        self._clock_steps = 0
+        self._clock_steps = self._framed = 0
 
     def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
         """Add the records from transactions that were committed at `append_ms`."""
@@ -31,6 +31,7 @@ class LearnerCounts:
             self._rewards.add(example for example, _ in part.effects.examples)
             self._unknown.update(part.effects.unknown)
             self._clock_steps += part.steps_clock
+            self._framed += part.framed
             for context_ms in part.contexts_ms:
                 self._latencies.add(append_ms - context_ms)
 
@@ -55,6 +56,7 @@ class LearnerCounts:
         for feature, count in sorted(self._unknown.items()):
             yield metrics.UNKNOWN_VALUES.at(count, feature)
         yield metrics.CLOCK_STEPS.at(self._clock_steps)
+        yield metrics.FRAMED.at(self._framed)
         yield from self._rewards.samples()
         yield self._latencies.sample_of(metrics.DECISION_LATENCY)
 

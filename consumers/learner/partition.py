@@ -18,7 +18,7 @@ from stream.recovery.steps import JournalStep, LogStep
 from stream.shared.view import View, names_max
 from stream.task.changes import Changed
 from stream.task.task import Effects, Task, merge
-from stream.wire.codec import encode_prediction, is_tick
+from stream.wire.codec import encode_prediction, is_framed, is_tick
 from stream.wire.records import Record, TopicPartition
 from stream.wire.updates import LogChange
 
@@ -251,10 +251,11 @@ class Partition:
         contexts_from, feedback_from = self.contexts.offset, self.feedback.offset
         applied = task.join.records
         effects = task.step(records, number, self.partitions, adds, self.clock_shift_ms, logs)
-        contexts_ms = []
+        contexts_ms, framed = [], 0
         last: dict[str, Record] = {}  # the last record of each input
         for record in records:
             last[record.topic] = record
+            framed += is_framed(record)
             if record.topic == self.contexts.tp.topic:
                 self.contexts.applied(record)
                 contexts_ms.append(record.append_ms)
@@ -284,7 +285,7 @@ class Partition:
             self.reported_ms, self.reported_version = task.join.stream_ms, task.version
         self.uncommitted = Commit(
             self.partition, step, effects, (), contexts_ms, ticks or bool(effects.predictions),
-            task.join.records - applied, step.clock_shift_ms != before.clock_shift_ms,
+            task.join.records - applied, framed, step.clock_shift_ms != before.clock_shift_ms,
         )  # fmt: skip
         return self.uncommitted
 

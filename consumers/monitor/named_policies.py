@@ -57,7 +57,7 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         None if settings["features"] is None else from_plain(settings["features"]),
     )
     named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in ALWAYS]
-    return Policies(named, n_classes, n_features, decisions.encoder, settings["holdout"])
+    return Policies(named, n_classes, n_features, decisions.encoder, settings["holdout"], settings["envelope"])
 
 
 def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:

@@ -22,7 +22,7 @@ from stream.estimating.live import target_weight
 from stream.estimating.rows import Chunk, Eligible
 from stream.wire.codec import MalformedError, decode_context, step_of
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import NOT_ELIGIBLE, NOTHING_LOGGED, Features, Prediction, Record
+from stream.wire.records import NOT_ELIGIBLE, NOTHING_LOGGED, Envelope, Features, Prediction, Record
 
 if TYPE_CHECKING:
     from stream.estimating.policies import Policy
@@ -67,11 +67,13 @@ class Policies:
         n_features: int = 0,
         encoder: FeatureEncoder | None = None,
         holdout: float = 0.0,
+        envelope: Envelope = "none",
     ) -> None:
         self._named = tuple(named)
         self._n_classes = n_classes
         self._n_features = n_features
         self._encoder = encoder
+        self._envelope = envelope
         self._holdout = holdout  # share of the decisions in the holdout
         self.names = (*ALWAYS, *(one.policy.name for one in named))
         self.keys = (*ALWAYS, *(one.key for one in named))
@@ -112,7 +114,7 @@ class Policies:
         if context is None:
             return None
         try:
-            found = decode_context(context, self._n_features, encoder=self._encoder)
+            found = decode_context(context, self._n_features, encoder=self._encoder, envelope=self._envelope)
         except MalformedError:
             return None
         return found.x if found.id == event_id else None

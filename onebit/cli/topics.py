@@ -11,6 +11,7 @@ from rich.table import Table
 from onebit.cli.console import examples, out, print_json, print_line
 from onebit.cli.flags import Json, with_settings
 from onebit.topics import Described, alter_topics, create_topics, deletable_topics, describe_topics
+from stream import __version__
 from stream.errors import ExitCode
 from stream.programs.connection import command_hint
 from stream.programs.process import quantity, warn
@@ -18,6 +19,7 @@ from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Panel, Program
 from stream.settings.values import format_retention
 from stream.wire import schemas
+from stream.wire.asyncapi import document
 from stream.wire.topics import TopicDescription
 
 app = typer.Typer(help="Create, alter, describe and delete the topics.", no_args_is_help=True)
@@ -53,7 +55,9 @@ def alter(settings: Settings, json: Json = False) -> None:
         out.print(f"{', '.join(altered)}: retention {format_retention(settings.keep_ms)}")
 
 
-@app.command(epilog=examples("onebit topics describe", "onebit topics describe --schema"))
+@app.command(
+    epilog=examples("onebit topics describe", "onebit topics describe --schema", "onebit topics describe --asyncapi")
+)
 @with_settings(Program.DESCRIBE)
 def describe(
     settings: Settings,
@@ -65,15 +69,24 @@ def describe(
             help="Print the JSON Schema for each topic's values, without connecting to Kafka",
         ),
     ] = False,
+    asyncapi: Annotated[
+        bool,
+        typer.Option(
+            "--asyncapi",
+            rich_help_panel=Panel.OUTPUT,
+            help="Print the AsyncAPI 3 document of the event topics, without connecting to Kafka",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show the topics. Exit with 1 if a topic is missing.
 
     Warns if the retention is too short for these settings, or differs between topics.
     """
-    if schema:
+    if schema or asyncapi:
         by_topic = {getattr(settings.topics, name): schemas.schema_of(name) for name in schemas.EVENTS}
-        sys.stdout.write(orjson.dumps(by_topic, option=orjson.OPT_INDENT_2).decode() + "\n")
+        printed = document(settings.topics, __version__) if asyncapi else by_topic
+        sys.stdout.write(orjson.dumps(printed, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
     found = describe_topics(settings)
     if json:

@@ -26,6 +26,7 @@ class Commit(NamedTuple):
     contexts_ms: Sequence[int] = ()  # append times of the contexts that the step applied
     ticks: bool = False  # True if the step writes a tick
     records: int = 0  # number of contexts and feedback records that the step applied
+    framed: int = 0  # number of these records with the prefix of a schema registry
     steps_clock: bool = False  # True if the step begins with another `clock_shift_ms` than the step before
 
 

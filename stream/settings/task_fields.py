@@ -12,6 +12,7 @@ from pydantic import Field
 from stream.settings.model import LEARN, PIPELINE, TOPIC_PROGRAMS, Change, Program, Setting, Stored
 from stream.settings.values import Duration, OptionalDuration, Probability
 from stream.wire.named_features import Scaling
+from stream.wire.records import Envelope
 
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]
@@ -23,7 +24,7 @@ Reward = Literal["exclusive", "any"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataFields:
-    """The seed, and the scale of features."""
+    """The seed, the envelope of events, and the scale of features."""
 
     seed: Annotated[
         int,
@@ -31,6 +32,14 @@ class DataFields:
         Setting(PIPELINE, "Seed for all random draws and for synthetic data"),
         Stored(reason="all random draws depend on it, including the draws for pending decisions"),
     ] = 0
+    envelope: Annotated[
+        Envelope,
+        Setting(
+            frozenset((Program.LEARN,)),
+            "Envelope of contexts and feedback: none, or CloudEvents in structured mode, whose data is the event",
+        ),
+        Stored(change=Change.FREE),
+    ] = "none"
     scale: Annotated[
         Scaling,
         Setting(

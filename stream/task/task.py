@@ -209,15 +209,16 @@ class Task:
         self._draw_log = Draws(settings.seed, Purpose.LOG)
         self._log = settings.log_reading
         self._propensity_min = settings.learned_propensity_min
-        self._use_names(())
+        self._prepare_reading(())
 
-    def _use_names(self, classes: Iterable[str]) -> None:
-        """Prepare to read contexts with the names in the settings, and with those of open classes so far."""
+    def _prepare_reading(self, classes: Iterable[str]) -> None:
+        """Prepare to read contexts with the names and the envelope in the settings, and with open classes so far."""
         settings = self.settings
         self.classes = settings.make_classes()
         if settings.open_classes:
             self.classes.add(classes)
         self._members = settings.members
+        self._decoded.clear()  # with the earlier names and envelope
         self._decode_context = partial(
             decode_context,
             n_features=settings.n_features,
@@ -225,6 +226,7 @@ class Task:
             encoder=settings.feature_encoder(),
             classes=self.classes,
             nnz_max=features_max(self.learner) if settings.model == "shared" else None,
+            envelope=settings.envelope,
         )
 
     @property
@@ -255,7 +257,8 @@ class Task:
             carry = Carry(before, settings, self.learner)
             self.model.replace(carry.learner)
             self.join.convert(carry.decision)
-            self._use_names(self.classes.names or ())
+        if carries(before, settings) or settings.envelope != before.envelope:
+            self._prepare_reading(self.classes.names or ())
         if settings.champion != before.champion:
             self.model.promote(settings.decides)
         self.join.change_settings(
@@ -422,7 +425,8 @@ class Task:
 
     def _apply_feedback(self, record: Record, effects: Effects) -> str:
         """Apply a feedback record or a shown record and return its id."""
-        feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
+        settings, needs_label = self.settings, self.learner.needs_label
+        feedback = decode_feedback(record, settings.n_classes, needs_label=needs_label, envelope=settings.envelope)
         if isinstance(feedback, Shown):
             self._act_on(self.join.receive_shown(feedback.id, record), effects)
         else:

@@ -107,6 +107,10 @@ UNKNOWN_VALUES = Metric(
     "Categories and words found in named features but missing from the encoding, since the start.",
     ("feature",),
 )  # fmt: skip
+FRAMED = Metric(
+    "onebit_framed_records_total", MetricKind.COUNTER, (LEARNER,),
+    "Contexts and feedback with the prefix of a schema registry, since the start.",
+)  # fmt: skip
 OPEN_CLASSES = Metric(
     "onebit_open_classes", MetricKind.GAUGE, (LEARNER,), "Class names with an index, in a pipeline with open classes.",
     ("partition",),

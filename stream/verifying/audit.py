@@ -374,7 +374,7 @@ class _Audit:
         context: Context | None
         try:
             context = codec.decode_context(
-                record, settings.n_features, self._log, self._encoder, self._classes, self._nnz_max
+                record, settings.n_features, self._log, self._encoder, self._classes, self._nnz_max, settings.envelope
             )
         except (MalformedError, NewClassesError):
             context = None
@@ -442,7 +442,10 @@ class _Audit:
             oracle.tick(tick_step(record) or 0, record.append_ms)
             return
         try:
-            feedback = codec.decode_feedback(record, oracle.settings.n_classes, needs_label=self._needs_label)
+            settings = oracle.settings
+            feedback = codec.decode_feedback(
+                record, settings.n_classes, needs_label=self._needs_label, envelope=settings.envelope
+            )
         except MalformedError:
             self._count_misplaced(oracle, record, None)
             oracle.malformed(record, "feedback")

@@ -26,6 +26,7 @@ from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import (
     Context,
     Decision,
+    Envelope,
     Example,
     Features,
     Feedback,
@@ -42,6 +43,7 @@ from stream.wire.typed_fields import (
     EventFields,
     PredictionFields,
     SparseFields,
+    read_cloud_event,
     read_example,
     read_feedback,
     read_prediction,
@@ -62,9 +64,16 @@ NUMBERS_MAX = (VALUE_BYTES_MAX - 16_384) // len("-2.2250738585072014e-308,")
 the other fields: an id, a class name, and the challengers' names.
 """
 
+FRAME_BYTES = 5
+"""Size of the prefix that serializers for a Confluent schema registry write before a value: a zero byte and the
+schema's 4-byte id. No JSON text begins with a zero byte."""
+
 UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
 1/34."""
+
+STRUCTURED = b"application/cloudevents+json"
+"""The content type of a CloudEvent in structured mode, in a record's `content-type` header."""
 
 TRACE_HEADERS = ("traceparent", "tracestate")
 """Headers that are copied from a context to its prediction and its example."""
@@ -113,6 +122,11 @@ def trace_of(record: Record) -> Headers:
     return tuple(sorted(found.items())) if sum(map(len, found.values())) <= TRACE_BYTES_MAX else ()
 
 
+def is_framed(record: Record) -> bool:
+    """Return whether a record's value has the prefix of a schema registry; see `FRAME_BYTES`."""
+    return record.value is not None and record.value[:1] == b"\0"
+
+
 def header_number(content: bytes | None) -> int | None:
     """Return the number in a header, or None if the content is not a number of at most 64 bits."""
     return int(content) if content and content.isdigit() and len(content) <= _HEADER_DIGITS_MAX else None
@@ -148,6 +162,7 @@ def decode_context(
     encoder: FeatureEncoder | None = None,
     classes: Classes | None = None,
     nnz_max: int | None = None,
+    envelope: Envelope = "none",
 ) -> Context:
     """Decode a context for a learner with n_features features.
 
@@ -159,13 +174,14 @@ def decode_context(
         classes: the pipeline's classes. New names are added if the classes are open. None means that eligible classes
             are ignored.
         nnz_max: limit on the number of features in x; None means no limit.
+        envelope: the envelope of contexts from other programs; see `_event_of`.
 
     Raises:
         MalformedError: the record is not a context, or its features, eligible classes or required logged decision are
             invalid.
         NewClassesError: the context is valid, but some of its classes are not in the shared model's log yet.
     """
-    fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record)
+    fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record, envelope)
     x = fields.x
     unknown: Sequence[str] = ()
     if type(x) is list:
@@ -328,7 +344,9 @@ def encode_feedback(feedback: Feedback | Shown) -> bytes:
     return orjson.dumps(fields)
 
 
-def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False) -> Feedback | Shown:
+def decode_feedback(
+    record: Record, n_classes: int, *, needs_label: bool = False, envelope: Envelope = "none"
+) -> Feedback | Shown:
     """Decode a feedback record or a shown record, for a learner with n_classes classes.
 
     A reward is 0 or 1 as an integer, a float or a boolean. Labels and actions are integers. A null action is treated as
@@ -337,7 +355,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
     """
-    fields = _read(read_feedback, record)
+    fields = _read(read_feedback, record, envelope)
     reward, action, label = fields.reward, fields.action, None
     if fields.shown is False:
         raise MalformedError("shown: expected true; got false")
@@ -370,8 +388,11 @@ def decode_example(record: Record) -> Example:
     return _read(read_example, record)
 
 
-def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
-    """Decode the fields in a record's value and check the rules that apply to all events."""
+def _read(decode: Callable[[bytes], Fields], record: Record, envelope: Envelope | None = None) -> Fields:
+    """Decode the fields in a record's value and check the rules that apply to all events.
+
+    The envelope is None for events that only Onebit writes, which have neither a prefix nor an envelope.
+    """
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -381,18 +402,41 @@ def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
         for name, content in record.headers:
             if name == VERSION_HEADER[0] and content != VERSION_HEADER[1]:
                 raise MalformedError(f"version: expected {VERSION}; got {shown(content)}")
+    if envelope is not None:
+        value = _event_of(value, record.headers, envelope)
     try:
         fields = decode(value)
     except ValidationError as error:
         raise MalformedError(_reason(error, value)) from error
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"value: expected JSON; {error}") from error
+        after = " after the prefix of a schema registry" if is_framed(record) else ""
+        raise MalformedError(f"value: expected JSON{after}; {error}") from error
     key = fields.id.encode()
     if not 0 < len(key) <= ID_BYTES_MAX:
         raise MalformedError(f"id: expected 1 to {ID_BYTES_MAX} bytes; got {len(key)}")
     if record.key is not None and record.key != key:
         raise MalformedError(f"id: expected the record's key, {shown(record.key)}; got {shown(fields.id)}")
     return fields
+
+
+def _event_of(value: bytes, headers: Headers, envelope: Envelope) -> bytes:
+    """Return a value without the prefix of a schema registry and, if `envelope` names one, without its envelope.
+
+    A CloudEvent in binary mode has no envelope, because its value is the data.
+    """
+    if value[0] == 0:
+        value = value[FRAME_BYTES:]
+    if envelope == "none" or not any(map(_is_structured, headers)):
+        return value
+    try:
+        return bytes(read_cloud_event(value).data)
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"value: expected a CloudEvent with JSON in its data; {error}") from error
+
+
+def _is_structured(header: tuple[str, bytes]) -> bool:
+    name, content = header
+    return name.lower() == "content-type" and content.partition(b";")[0].strip().lower() == STRUCTURED
 
 
 def _check_class(name: str, value: int, n_classes: int) -> None:

@@ -96,6 +96,10 @@ class Logged(Struct, frozen=True, gc=False):
     )
 
 
+Envelope = Literal["none", "cloudevents"]
+"""The envelope of contexts and feedback from other programs: none, or CloudEvents in structured mode."""
+
+
 class Context(NamedTuple):
     """An event's features, and other information that the learner needs for the decision."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from stream.wire.records import Arm, Challenged, Example, Logged, Probability, Target, Whole
@@ -65,6 +65,13 @@ class PredictionFields(EventFields, gc=False):
     challenged: Challenged | None = None
 
 
+class CloudEvent(Struct, gc=False):
+    """The members of a CloudEvent in structured mode that Onebit reads."""
+
+    specversion: str
+    data: Raw
+
+
 Indexed = SparseFields | list[float]
 Named = dict[str, Any] | list[float]
 
@@ -78,4 +85,5 @@ CONTEXT_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
 
 read_feedback = Decoder(FeedbackFields).decode
 read_prediction = Decoder(PredictionFields).decode
+read_cloud_event = Decoder(CloudEvent).decode
 read_example = Decoder(Example).decode

@@ -1,0 +1,144 @@
+"""The AsyncAPI 3 document of a pipeline's event topics, for tools that generate clients, pages and checks.
+
+The document is built from the JSON Schemas of the values, the struct that decodes requests, and the constants of the
+codec. The topics for recovery (journal, snapshots and updates) are not in the document; see docs/formats.md.
+"""
+
+from typing import Any, NamedTuple
+
+from msgspec.json import schema_components
+
+from stream.wire.codec import (
+    ID_BYTES_MAX,
+    TICK_HEADER,
+    TRACE_HEADERS,
+    VERSION,
+    VERSION_HEADER,
+    step_headers,
+)
+from stream.wire.control import Request
+from stream.wire.dead_letters import dead_letter_headers
+from stream.wire.schemas import schema_of
+from stream.wire.topics import BATCH_BYTES_MAX, Topics
+
+_BINDING = "0.5.0"
+_DIGITS = {"type": "string", "pattern": "^[0-9]+$"}
+_VERSION = {VERSION_HEADER[0]: {"const": str(VERSION), "description": "The version of the format."}}
+_STEP = {step_headers(0)[1][0]: {**_DIGITS, "description": "The number of the step that wrote the record."}}
+_TRACE = {name: {"type": "string", "description": "W3C Trace Context."} for name in TRACE_HEADERS}
+_KEY = {"type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX, "description": "The event's id."}
+
+
+(_REQUEST,), _REQUEST_SCHEMAS = schema_components((Request,), ref_template="#/components/schemas/{name}")
+
+
+class _Message(NamedTuple):
+    channel: str  # the topic, without its prefix
+    action: str  # send or receive, from Onebit's point of view
+    summary: str
+    payload: dict[str, Any]
+    headers: dict[str, Any]
+    required: tuple[str, ...] = ()  # names of required headers
+    key: dict[str, Any] | None = _KEY
+
+
+def document(topics: Topics, version: str) -> dict[str, Any]:
+    """Return the AsyncAPI document for a pipeline's topics, as JSON.
+
+    Args:
+        topics: The names of the topics.
+        version: The version of the program.
+    """
+    messages = _messages()
+    names = {channel: getattr(topics, channel.replace("-", "_")) for _, (channel, *_) in messages.items()}
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Onebit",
+            "version": version,
+            "description": "Topics of a pipeline that learns from one late bit of feedback. Records for an event have "
+            "its id as key, partitioned by murmur2. Read the topics with isolation.level=read_committed.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "channels": {
+            channel: {
+                "address": name,
+                "messages": {
+                    message: {"$ref": f"#/components/messages/{message}"}
+                    for message, one in messages.items()
+                    if one.channel == channel
+                },
+                "bindings": {
+                    "kafka": {
+                        "topic": name,
+                        "topicConfiguration": {"cleanup.policy": ["delete"], "max.message.bytes": BATCH_BYTES_MAX},
+                        "bindingVersion": _BINDING,
+                    }
+                },
+            }
+            for channel, name in names.items()
+        },
+        "operations": {
+            f"{one.action}-{message}": {
+                "action": one.action,
+                "summary": one.summary,
+                "channel": {"$ref": f"#/channels/{one.channel}"},
+                "messages": [{"$ref": f"#/channels/{one.channel}/messages/{message}"}],
+            }
+            for message, one in messages.items()
+        },
+        "components": {
+            "messages": {message: _content(one) for message, one in messages.items()},
+            "schemas": _REQUEST_SCHEMAS,
+        },
+    }
+
+
+def _messages() -> dict[str, _Message]:
+    """Return the messages by name."""
+    letter = {name: {"type": "string"} for name, _ in dead_letter_headers("", 0, 0, "", "")} | _VERSION
+    return {
+        "context": _Message(
+            "contexts", "receive", "A request for a decision.", _event("contexts"), {**_VERSION, **_TRACE}
+        ),
+        "prediction": _Message(
+            "predictions", "send", "A decision.", _event("predictions"), {**_VERSION, **_STEP, **_TRACE},
+            (*_VERSION, *_STEP),
+        ),
+        "feedback": _Message(
+            "feedback", "receive", "The bit for a decision, or a notice that the decision was shown.",
+            _event("feedback"), {**_VERSION, **_TRACE},
+        ),
+        "tick": _Message(
+            "feedback", "send", "A record without a key or value that advances stream time. Skip it.",
+            {"type": "null"}, {**_VERSION, TICK_HEADER: _DIGITS}, (TICK_HEADER,), None,
+        ),
+        "example": _Message(
+            "examples", "send", "A settled decision.", _event("examples"), {**_VERSION, **_STEP, **_TRACE},
+            (*_VERSION, *_STEP),
+        ),
+        "dead-letter": _Message(
+            "dead-letter", "send", "A record that could not be applied, unchanged. Its own headers follow Onebit's.",
+            {}, letter, tuple(letter), {},
+        ),
+        "request": _Message(
+            "control", "receive", "A request to change the pipeline's settings, from `onebit change`.",
+            _REQUEST, _VERSION, tuple(_VERSION), {**_KEY, "description": "The request's id."},
+        ),
+    }  # fmt: skip
+
+
+def _event(topic: str) -> dict[str, Any]:
+    """Return a topic's JSON Schema as an AsyncAPI schema, which has no `$schema`."""
+    return {name: value for name, value in schema_of(topic).items() if name not in ("$schema", "$id")}
+
+
+def _content(message: _Message) -> dict[str, Any]:
+    headers: dict[str, Any] = {"type": "object", "properties": message.headers}
+    if message.required:
+        headers["required"] = list(message.required)
+    content = {"summary": message.summary, "headers": headers, "payload": message.payload}
+    if message.key is not None:
+        content["bindings"] = {"kafka": {"key": message.key, "bindingVersion": _BINDING}}
+    return content
