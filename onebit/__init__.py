@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from consumers.verify import VerifyReport, verify
     from onebit.estimates import EstimateReport, estimate
+    from onebit.exports import ExportReport, export_log
     from onebit.pipelines import Pipeline, embedded
     from onebit.runs.run import RunReport, run
     from producers.datasets.base import Dataset, dense_dataset
@@ -41,6 +42,7 @@ __all__ = [
     "Decision",
     "EstimateReport",
     "ExitCode",
+    "ExportReport",
     "Features",
     "FromLogs",
     "KernelLearner",
@@ -59,6 +61,7 @@ __all__ = [
     "embedded",
     "estimate",
     "evaluate",
+    "export_log",
     "learners",
     "offline",
     "run",
@@ -72,6 +75,7 @@ _HOMES = {
     "Decision": "stream.wire.records:Decision",
     "EstimateReport": "onebit.estimates:EstimateReport",
     "ExitCode": "stream.errors:ExitCode",
+    "ExportReport": "onebit.exports:ExportReport",
     "Features": "stream.wire.records:Features",
     "FromLogs": "stream.learners:FromLogs",
     "KernelLearner": "stream.learners:KernelLearner",
@@ -88,6 +92,7 @@ _HOMES = {
     "embedded": "onebit.pipelines:embedded",
     "estimate": "onebit.estimates:estimate",
     "evaluate": "stream.measures.errors:evaluate",
+    "export_log": "onebit.exports:export_log",
     "learners": "stream.learners:registered",
     "offline": "stream.offline",
     "run": "onebit.runs.run:run",

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from producers.data import ArrowTable
-from producers.datasets.logs.mapping import read_mapping
+from producers.datasets.logs.mapping import mapping_for, read_mapping
 from producers.datasets.logs.reading import open_log, source_of_table
 from producers.datasets.logs.stored import remarks_of
+from producers.datasets.logs.streams import Source
 from stream.estimating.estimate import Estimates, ReadProgress
 from stream.estimating.estimate import estimate as estimate_log
 from stream.estimating.evaluation import Options, PolicyEvaluation
@@ -155,8 +156,11 @@ def estimate(
         raise ValueError(f"interval: expected one of {', '.join(get_args(IntervalKind))}; got {interval!r}")
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
     _check_ranges(options)
-    mapping = None if map is None else read_mapping(str(map))
-    source = Path(data) if isinstance(data, str | Path) else source_of_table(data)
+    source: Source | Path
+    if isinstance(data, str | Path):
+        source, mapping = Path(data), mapping_for(data, map)
+    else:
+        source, mapping = source_of_table(data), None if map is None else read_mapping(map)
     log = open_log(source, mapping, on_bad_row=on_bad_row, reward_above=reward_above)
     training = Training(seed, None if delay is None else parse_delay(delay), reward)
     if training.delay is not None:

@@ -11,7 +11,7 @@ from producers.datasets.base import Dataset, DatasetError, dense_dataset
 from producers.datasets.catalogue import catalogue, is_log, load
 from producers.datasets.log import LogDataset, log_dataset
 from producers.datasets.logs.cache import cached_log
-from producers.datasets.logs.mapping import read_mapping
+from producers.datasets.logs.mapping import mapping_for, read_mapping
 from producers.datasets.logs.reading import source_of_table
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import Source
@@ -107,7 +107,7 @@ def log_of(
     """Read a log as a data set. Log its format as a notice, and skipped rows and unusual columns as warnings."""
     log = cached_log(
         data,
-        None if mapping is None else read_mapping(mapping),
+        mapping_for(data, mapping) if isinstance(data, str) else None if mapping is None else read_mapping(mapping),
         platformdirs.user_cache_path("onebit", appauthor=False) / "logs",
         on_bad_row=on_bad_row,
         reward_above=reward_above,

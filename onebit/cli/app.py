@@ -45,6 +45,7 @@ COMMANDS = {
     "changes": Lazy("changes", "List the changes that were requested: who, when, from, to, and the outcome."),
     "verify": Lazy("verify", "Recompute the ledger from the topics and compare it with the learner's ledger."),
     "tail": Lazy("tail", "Show records, one per line."),
+    "export": Lazy("export", "Export a pipeline's decisions as a log."),
     "estimate": Lazy("estimate", "Estimate the reward of other policies from a log of decisions."),
     "simulate": Lazy("simulate", "Run learners under random faults and check the state after each run."),
     "learners": Lazy("learners", "List the learners: uses, parameters, papers and cost per event."),

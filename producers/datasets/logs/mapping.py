@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from producers.datasets.base import DatasetError
 from stream.parsing import close_matches
-from stream.text import read_text
-from stream.wire.named_features import Kind, text_of
+from stream.programs.process import announce
+from stream.text import read_bytes, read_text
+from stream.wire.named_features import Kind, NamedFeaturesError, from_plain, text_of, to_plain
 
 Unit = Literal["us", "ms", "s", "m", "h", "d"]
 
@@ -82,6 +84,7 @@ class LogMapping(BaseModel):
     delay_unit: Unit | None = None
     time_unit: Literal["s", "ms", "us"] | None = None
     classes: tuple[str, ...] | None = None
+    encoding: dict[str, Any] | None = None  # the features' indices, as written by `to_plain`; a mapping names the file
     features: FeatureColumns = Field(default_factory=FeatureColumns)
 
     @field_validator("classes", mode="before")
@@ -170,7 +173,61 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
         raise DatasetError(f"cannot read the mapping {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DatasetError(f"the mapping {path} is not valid TOML: {error}") from error
-    return mapping_of(fields, str(path))
+    return mapping_of(_with_encoding(fields, path), str(path))
+
+
+def mapping_for(data: Path | str, given: Path | str | None) -> LogMapping | None:
+    """Return the given mapping, or else the mapping in the file `mapping_path`, or None if there is no such file.
+
+    Raises:
+        DatasetError: the mapping is unreadable or invalid.
+    """
+    if given is not None:
+        return read_mapping(given)
+    path = mapping_path(data)
+    if path is None or not path.is_file():
+        return None
+    announce(f"{data}: columns as mapped in {path}")
+    return read_mapping(path)
+
+
+def mapping_path(data: Path | str) -> Path | None:
+    """Return the file with the mapping of a table: the table's path with the extension .toml.
+
+    The result is None if the file's name is not that of a table.
+
+    >>> mapping_path("logs/week.jsonl.gz"), mapping_path("joined.dsjson")
+    (PosixPath('logs/week.toml'), None)
+    """
+    path = Path(data)
+    stem = TABLE_SUFFIX.sub("", path.name)
+    return path.with_name(f"{stem}.toml") if stem and stem != path.name else None
+
+
+TABLE_SUFFIX = re.compile(r"\.(csv|tsv|jsonl|ndjson|json|parquet)(\.(gz|zst|zstd))?$", re.IGNORECASE)
+"""The extensions of tables, which require a mapping."""
+
+
+def _with_encoding(fields: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Replace the name of the file with the features' indices by its content, and list the features.
+
+    Raises:
+        DatasetError: the file is unreadable or invalid, or the mapping also lists features.
+    """
+    name = fields.get("encoding")
+    if name is None:
+        return dict(fields)
+    if not isinstance(name, str) or "features" in fields:
+        raise DatasetError(f"the mapping {path}: expected the name of a file as encoding, and no features")
+    file = path.parent / name
+    try:
+        encoder = from_plain(orjson.loads(read_bytes(file)))
+    except (OSError, orjson.JSONDecodeError, NamedFeaturesError) as error:
+        raise DatasetError(
+            f"the mapping {path}: expected a file of features from `onebit data show` as encoding; {error}"
+        ) from error
+    columns = {str(kind): [one for one, known in encoder.names.items() if known.kind is kind] for kind in Kind}
+    return {**fields, "encoding": to_plain(encoder), "features": columns}
 
 
 _LISTS = ("classes", *FeatureColumns.model_fields)

@@ -24,7 +24,7 @@ from producers.datasets.logs.survey import Remarks, Survey, survey
 from producers.datasets.logs.tables import Table, parse_table
 from stream.estimating.rows import Eligible, LogBatch
 from stream.settings.values import OnBadRow
-from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, build, sharing
+from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, build, from_plain, sharing
 
 VOCABULARY_MAX = 1_000
 """A feature with more distinct values than this is hashed. In dense models, each index costs memory and time for every
@@ -234,7 +234,11 @@ def open_log(
     options = Options(name_of(source), id_field, on_bad_row, reward_above)
     notes = batches.notes
     encoder = None
-    if mapping is not None and _only_numbers(mapping) and not scales:
+    if mapping is not None and mapping.encoding is not None:
+        if scales:
+            raise DatasetError(f"{source.name}: the mapping's encoding determines the scale. Remove scale")
+        encoder = from_plain(mapping.encoding)
+    elif mapping is not None and _only_numbers(mapping) and not scales:
         encoder = build({name: (one, None) for name, one in mapping.features.kinds().items()}, HASH_BITS)
     if known is None or encoder is None:
         found = _surveyed(batches, options, known, numbered=kind in LINE_FORMATS)

@@ -1,0 +1,33 @@
+"""Writes logs as Parquet files."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+_TYPES = {
+    "text": pa.string(),
+    "texts": pa.list_(pa.string()),
+    "whole": pa.int64(),
+    "number": pa.float64(),
+}
+
+
+class ParquetLog:
+    """Writes rows as row groups, one per call."""
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        """Open a new file."""
+        self._schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+        self._file = parquet.ParquetWriter(path, self._schema, compression="zstd")
+
+    def write(self, rows: Sequence[Mapping[str, Any]], /) -> None:
+        """Write the next rows."""
+        columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in self._schema]
+        self._file.write_table(pa.Table.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._file.close()
