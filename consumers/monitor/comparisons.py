@@ -39,9 +39,9 @@ class Comparison(Protocol):
         """Combine the comparisons from two partitions."""
 
 
-def comparisons_of(share: float) -> dict[str, Comparison]:
+def comparisons_of(share: float, *, has_challengers: bool = True) -> dict[str, Comparison]:
     """Return new, empty comparisons. `share` is the holdout's share; 0 means no holdout."""
-    found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator()}
+    found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator()} if has_challengers else {}
     return found | {HOLDOUT: Arms(share)} if share else found
 
 
@@ -68,7 +68,8 @@ def challenger_table(partitions: Sequence[Mapping[str, Comparison]]) -> Comparis
     Args:
         partitions: The comparisons by partition. The last comparison with a counted decision determines the champion.
     """
-    found = reduce(add, (comparisons[CHALLENGERS] for comparisons in partitions), ChallengerEstimator()).now()
+    estimators = (comparisons[CHALLENGERS] for comparisons in partitions if CHALLENGERS in comparisons)
+    found = reduce(add, estimators, ChallengerEstimator()).now()
     if not found.challengers:
         return None
     flags = [f"{one.name}: {one.contradiction}" for one in found.challengers if not one.is_valid]

@@ -95,6 +95,17 @@ class Dashboard:
         """Set the policies to evaluate. Call this before adding records or restoring states."""
         self._policies, self._contexts_at = policies, contexts_at
 
+    @property
+    def policies(self) -> Policies:
+        """The evaluated policies."""
+        return self._policies
+
+    def change_policies(self, policies: Policies) -> None:
+        """Evaluate other policies from now on. Estimates for the same policies continue."""
+        with self._lock:
+            self._policies = policies
+            self._states = {partition: decode(encode(state), policies) for partition, state in self._states.items()}
+
     def name(self, pipeline: Pipeline | None) -> None:
         """Set the properties that the page shows. `pipeline` is None before the first step."""
         self._pipeline = pipeline

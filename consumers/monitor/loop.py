@@ -10,14 +10,16 @@ from typing import Any
 
 from consumers.monitor.dashboard import Dashboard, Pipeline
 from consumers.monitor.named_policies import check_live, live_policies
-from consumers.monitor.policies import Policies
+from consumers.monitor.policies import POLICY_SETTINGS, Policies
 from consumers.monitor.waiting import WaitingRecords
 from stream.errors import StoppedError
+from stream.estimating.policies import EstimateError
 from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import RecordsAt
 from stream.programs.connection import connect, require_topics
 from stream.programs.process import announce, monotonic_ms, warn
 from stream.programs.watching import Watched, watched
+from stream.recovery.model_files import ModelError
 from stream.recovery.recover import settings_in_force
 from stream.recovery.steps import JournalFollower, JournalStep
 from stream.reporting.charts import uplot, uplot_style
@@ -75,7 +77,8 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
             partitions = require_topics(broker, settings)
         dashboard = Dashboard(topics, partitions, monotonic_ms)
         dashboards.append(dashboard)
-        with _polling(settings, dashboard, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
+        polling = _polling(settings, policies, dashboard, topics, partitions)
+        with polling, closing(_Contexts(settings, topics)) as contexts:
             dashboard.judge(_policies(policies, settings, topics, dashboard, watch, stop), contexts.at)
             _run(settings, dashboard, topics, partitions, watch, stop)
 
@@ -173,7 +176,9 @@ class _Contexts:
 
 
 @contextmanager
-def _polling(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
+def _polling(
+    settings: Settings, specs: Sequence[str], dashboard: Dashboard, topics: Topics, partitions: int
+) -> Iterator[None]:
     """Run a thread that reads the end offsets and each task's last step, and reconnects after a lost connection."""
     ended = Event()
 
@@ -181,7 +186,7 @@ def _polling(settings: Settings, dashboard: Dashboard, topics: Topics, partition
         while not ended.is_set():
             try:
                 with closing(connect(settings, ended.is_set)) as broker:
-                    _poll(broker, dashboard, topics, partitions, ended)
+                    _poll(broker, specs, dashboard, topics, partitions, ended)
             except StoppedError:
                 return
             except BrokerError as error:
@@ -197,7 +202,9 @@ def _polling(settings: Settings, dashboard: Dashboard, topics: Topics, partition
         thread.join(RETRY_S)
 
 
-def _poll(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int, ended: Event) -> None:
+def _poll(
+    broker: Broker, specs: Sequence[str], dashboard: Dashboard, topics: Topics, partitions: int, ended: Event
+) -> None:
     names = (topics.contexts, topics.feedback, topics.predictions, topics.examples)
     tps = [TopicPartition(name, partition) for name in names for partition in range(partitions)]
     naming = _Names(broker, topics)
@@ -209,8 +216,34 @@ def _poll(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int,
             follower.read(0)
             if naming.is_due():
                 dashboard.name(naming.read(follower.steps))
+                follow_settings(dashboard, specs, naming.settings, topics)
             ends = broker.ends(tps)
             dashboard.update_ends(ends, follower.steps, waiting.count(ends, follower.steps))
+
+
+def follow_settings(dashboard: Dashboard, specs: Sequence[str], settings: dict[str, Any], topics: Topics) -> None:
+    """Create the policies again if a change of the pipeline's settings concerns them.
+
+    A policy that no longer matches the decisions, such as a model with fewer classes, is omitted.
+
+    Args:
+        dashboard: The dashboard. Nothing happens before its first policies are created.
+        specs: Names of policies; see `check_live`.
+        settings: The pipeline's settings by name; empty if they are unknown.
+        topics: The pipeline's topics.
+    """
+    known = dashboard.policies.settings
+    if not known or not settings or all(settings[name] == known[name] for name in POLICY_SETTINGS):
+        return
+    fitting = []
+    for spec in specs:
+        try:
+            live_policies([spec], settings, topics)
+        except (EstimateError, ModelError) as error:
+            warn(f"--estimate {spec} is omitted, because the pipeline's settings have changed: {error}")
+        else:
+            fitting.append(spec)
+    dashboard.change_policies(live_policies(fitting, settings, topics))
 
 
 class _Names:
@@ -220,21 +253,21 @@ class _Names:
         self._broker = broker
         self._topics = topics
         self._group = topics.journal.removesuffix("journal") + "learner"
-        self._settings: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}  # by name; empty if unknown
         self._settings_from: tuple[int, int] | None = None  # partition and step of the stored settings
         self._asked_s = -NAMES_S
 
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
         """Return the learner, window and instances; None before the first step or if there is no settings record."""
         if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
-            self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first).settings, key
-        if not self._settings:
+            self.settings, self._settings_from = settings_in_force(self._broker, self._topics, first).settings, key
+        if not self.settings:
             return None
         instances: dict[str, list[int]] | None = None
         with suppress(AccessError):  # no permission to describe the group
             members = self._broker.members(self._group).items()
             instances = {name: sorted({tp.partition for tp in tps}) for name, tps in sorted(members)}
-        return Pipeline(self._settings["learner"], self._settings["window_ms"], instances)
+        return Pipeline(self.settings["champion"] or self.settings["learner"], self.settings["window_ms"], instances)
 
     def is_due(self) -> bool:
         """Return whether NAMES_S seconds have passed since the last call that returned True."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from consumers.monitor.policies import ALWAYS, Known, Named, Policies
+from consumers.monitor.policies import ALWAYS, POLICY_SETTINGS, Known, Named, Policies
 from stream.estimating.named_policies import MODEL, Decisions, policy_of, policy_of_model
 from stream.estimating.policies import EstimateError, Training
 from stream.learners import registered
@@ -57,7 +57,10 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         None if settings["features"] is None else from_plain(settings["features"]),
     )
     named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in ALWAYS]
-    return Policies(named, n_classes, n_features, decisions.encoder, settings["holdout"], settings["envelope"])
+    own = {name: settings[name] for name in POLICY_SETTINGS}
+    return Policies(
+        named, n_classes, n_features, decisions.encoder, settings["holdout"], settings["envelope"], own
+    )  # fmt: skip
 
 
 def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:

@@ -13,6 +13,7 @@ evaluated on later decisions only.
 
 from collections.abc import Mapping, Sequence
 from math import nan
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 ALWAYS = ("greedy", "uniform", "learner")
 """Policies that are always evaluated. The last policy is the learner's own policy in a replay of a log."""
+
+POLICY_SETTINGS = ("n_classes", "n_features", "class_names", "features", "holdout", "challengers", "envelope")
+"""The pipeline's settings on which the evaluated policies and the comparisons depend."""
 
 Contexts = Mapping[tuple[int, int], Record]
 """Context records by partition and offset."""
@@ -68,20 +72,33 @@ class Policies:
         encoder: FeatureEncoder | None = None,
         holdout: float = 0.0,
         envelope: Envelope = "none",
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        """Create the policies.
+
+        Args:
+            named: The policies given by the user.
+            n_classes: K.
+            n_features: d.
+            encoder: The encoder for named features, or None.
+            holdout: The share of the decisions in the holdout.
+            envelope: The envelope of contexts from other programs; see `decode_context`.
+            settings: The pipeline's settings for which the policies were created; see `POLICY_SETTINGS`.
+        """
+        self.settings = settings
         self._named = tuple(named)
         self._n_classes = n_classes
         self._n_features = n_features
         self._encoder = encoder
         self._envelope = envelope
-        self._holdout = holdout  # share of the decisions in the holdout
+        self._holdout = holdout
         self.names = (*ALWAYS, *(one.policy.name for one in named))
         self.keys = (*ALWAYS, *(one.key for one in named))
         self.look_at_x = any(one.policy.looks_at_x for one in named)
 
     def comparisons(self) -> dict[str, Comparison]:
         """Return new, empty comparisons."""
-        return comparisons_of(self._holdout)
+        return comparisons_of(self._holdout, has_challengers=self.settings.get("challengers") != {})
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
         """Return a decision's weight π(a|x)/μ(a|x) for each policy, in the order of the policies.

@@ -90,13 +90,16 @@ class Arms(PrefixEstimator[float]):
             self._counts[arm, 1] += int(rewards[chosen].sum())
 
     def state(self) -> list[Any]:
-        """Return the counts and sums as JSON values, for `load`."""
-        return [*self._counts.tolist(), *(side.state() for side in self._sides)]
+        """Return the share, the counts and the sums as JSON values, for `load`."""
+        return [self._share, *self._counts.tolist(), *(side.state() for side in self._sides)]
 
     def load(self, state: Sequence[Any]) -> None:
-        """Restore counts and sums returned by `state`."""
-        self._counts[:] = state[:2]
-        for side, stored in zip(self._sides, state[2:], strict=True):
+        """Restore counts and sums returned by `state`. Those for a different share are discarded."""
+        share, *counts_and_sides = state
+        if share != self._share:
+            return
+        self._counts[:] = counts_and_sides[:2]
+        for side, stored in zip(self._sides, counts_and_sides[2:], strict=True):
             side.load(stored)
 
     def __add__(self, other: "Arms") -> "Arms":

@@ -15,10 +15,10 @@ challenger.
 If a challenger chooses a class that the champion never plays, w is 0 and φ is at most 0. The challenger's reward is
 then underestimated. An exploration floor prevents this.
 
-Decisions are counted as in `prefix`, separately for each learner that has been the champion.
+Decisions are counted as in `prefix`, separately for each champion with its set of challengers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import isnan
 from typing import Any
@@ -33,6 +33,10 @@ from stream.wire.records import Prediction
 
 _Row = Sequence[Any]
 """The champion that made a decision, and each challenger's weight by name, as JSON-serializable values."""
+
+
+_Team = tuple[str, tuple[str, ...]]
+"""A champion, and the sorted names of its challengers."""
 
 
 class _Sums:
@@ -56,10 +60,9 @@ class _Sums:
 
 
 class _Reign:
-    """The sums over one champion's decisions."""
+    """The sums over the decisions of one champion with the same challengers."""
 
-    def __init__(self, challengers: Iterable[str]) -> None:
-        names = tuple(challengers)
+    def __init__(self, names: Sequence[str]) -> None:
         self.sums = {name: _Sums((1.0 - CONFIDENCE) / (2.0 * len(names))) for name in names}
         self.n = self.rewards = self.without_reward = 0
 
@@ -80,7 +83,7 @@ class _Reign:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "_Reign":
-        reign = cls(state["sums"])
+        reign = cls(tuple(state["sums"]))
         reign.n, reign.rewards, reign.without_reward = state["n"], state["rewards"], state["without_reward"]
         for name, sums in reign.sums.items():
             sums.load(state["sums"][name])
@@ -111,8 +114,8 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reigns: dict[str, _Reign] = {}  # sums by the champion's name
-        self._champion: str | None = None
+        self._reigns: dict[_Team, _Reign] = {}
+        self._team: _Team | None = None  # the team of the last counted decision
 
     def value_of(self, prediction: Prediction) -> _Row | None:
         """See `PrefixEstimator.value_of`. Ignores decisions without challengers or without a known propensity."""
@@ -125,12 +128,11 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         return challenged.champion, weights
 
     def count_settled(self, settled: Sequence[tuple[_Row, int | None]]) -> None:
-        """See `PrefixEstimator.count_settled`. Ignores decisions by other clients with different challengers."""
-        for champion, group in groupby(settled, lambda one: one[0][0]):
+        """See `PrefixEstimator.count_settled`."""
+        for team, group in groupby(settled, lambda one: (one[0][0], tuple(sorted(one[0][1])))):
             rows = list(group)
-            self._champion = champion
-            reign = self._reigns.setdefault(champion, _Reign(rows[0][0][1]))
-            rows = [row for row in rows if row[0][1].keys() == reign.sums.keys()]
+            self._team = team
+            reign = self._reigns.setdefault(team, _Reign(team[1]))
             known = [(row, reward) for row, reward in rows if reward is not None]
             reign.without_reward += len(rows) - len(known)
             if known:
@@ -138,28 +140,30 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
 
     def state(self) -> dict[str, Any]:
         """Return the sums as JSON values, for `load`."""
-        reigns = {champion: reign.state() for champion, reign in self._reigns.items()}
-        return {"champion": self._champion, "reigns": reigns}
+        return {"team": self._team, "reigns": [[champion, one.state()] for (champion, _), one in self._reigns.items()]}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore sums returned by `state`."""
-        self._champion = state["champion"]
-        self._reigns = {champion: _Reign.of_state(reign) for champion, reign in state["reigns"].items()}
+        self._team = None if state["team"] is None else (state["team"][0], tuple(state["team"][1]))
+        self._reigns = {
+            (champion, tuple(reign["sums"])): _Reign.of_state(reign) for champion, reign in state["reigns"]
+        }  # fmt: skip
 
     def __add__(self, other: "ChallengerEstimator") -> "ChallengerEstimator":
-        """Combine the estimates from two partitions. The result has the champion of `other`, or else that of `self`."""
+        """Combine the estimates from two partitions. The result has the team of `other`, or else that of `self`."""
         both = ChallengerEstimator()
         both.load(self.state())
-        both._champion = other._champion or self._champion
-        for champion, reign in other._reigns.items():
-            both._reigns.setdefault(champion, _Reign(reign.sums)).add(reign)
+        both._team = other._team or self._team
+        for team, reign in other._reigns.items():
+            both._reigns.setdefault(team, _Reign(team[1])).add(reign)
         return both
 
     def now(self) -> ChallengerComparison:
         """Return the current estimates."""
-        reign, waiting = self._reigns.get(self._champion or "", _Reign(())), self.waiting
+        champion = None if self._team is None else self._team[0]
+        reign, waiting = _Reign(()) if self._team is None else self._reigns[self._team], self.waiting
         if not reign.n:
-            return ChallengerComparison(self._champion, 0, None, reign.without_reward, waiting, ())
+            return ChallengerComparison(champion, 0, None, reign.without_reward, waiting, ())
         challengers = []
         for name, sums in reign.sums.items():
             ips, snips = sums.estimate.estimates()
@@ -170,4 +174,4 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
             reward = Bounds(*ips.anytime)
             challengers.append(ChallengerEstimate(name, ips.value, snips.value, reward, difference))
         mean = reign.rewards / reign.n
-        return ChallengerComparison(self._champion, reign.n, mean, reign.without_reward, waiting, tuple(challengers))
+        return ChallengerComparison(champion, reign.n, mean, reign.without_reward, waiting, tuple(challengers))

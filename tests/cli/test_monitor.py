@@ -29,7 +29,7 @@ def test_page_shows_learner_window_and_instances() -> None:
     pipeline.context("a", 1)
     run_until_idle(learner)
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
-    _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
+    _poll(pipeline.broker, (), dashboard, TOPICS, 1, EventAfterWaits(1))
     task = small_task()
     assert orjson.loads(dashboard.as_json())["pipeline"] == {
         "learner": task.learner,
@@ -47,7 +47,7 @@ def test_pipeline_with_an_unapplied_tick_is_idle() -> None:
     assert learner.tasks[0].join.ledger().pending == 0
     host_ms = [0]
     dashboard = Dashboard(TOPICS, 1, lambda: host_ms[0])
-    _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
+    _poll(pipeline.broker, (), dashboard, TOPICS, 1, EventAfterWaits(1))
     host_ms[0] += 10 * STUCK_MS
-    _poll(pipeline.broker, dashboard, TOPICS, 1, EventAfterWaits(1))
+    _poll(pipeline.broker, (), dashboard, TOPICS, 1, EventAfterWaits(1))
     assert dashboard.verdict().condition is Condition.IDLE

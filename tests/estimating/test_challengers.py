@@ -58,9 +58,18 @@ def test_each_champion_has_its_own_estimates() -> None:
     assert [one.name for one in found.challengers] == ["old"]
 
 
-def test_decisions_without_propensity_or_with_other_or_no_challengers_are_ignored() -> None:
+def test_each_set_of_challengers_has_its_own_estimates() -> None:
     estimator = ChallengerEstimator()
-    for step, (propensity, name) in enumerate([(0.5, "new"), (float("nan"), "new"), (0.5, "foreign"), (0.5, "")], 1):
+    for step, names in enumerate((("a",), ("a",), ("a", "b")), start=1):
+        made = prediction(str(step), 0, 0.5, Challenged("old", dict.fromkeys(names, 0)))
+        estimator.take(0, step, [made], [example(str(step), 1)])
+    found = estimator.now()
+    assert (found.n, [one.name for one in found.challengers]) == (1, ["a", "b"])
+
+
+def test_decisions_without_propensity_or_challengers_are_ignored() -> None:
+    estimator = ChallengerEstimator()
+    for step, (propensity, name) in enumerate([(0.5, "new"), (float("nan"), "new"), (0.5, "")], 1):
         made = prediction("a", 0, propensity, Challenged("old", {name: 0}) if name else None)
         estimator.take(0, step, [made], [example("a", 1)])
     found = estimator.now()

@@ -8,6 +8,7 @@ import pytest
 
 from consumers.live_estimates import results_from_topics
 from consumers.monitor.dashboard import Dashboard
+from consumers.monitor.loop import follow_settings
 from consumers.monitor.named_policies import live_policies
 from consumers.monitor.policies import Policies
 from stream.recovery.recover import settings_in_force
@@ -93,3 +94,20 @@ def test_pipeline_without_holdout_and_challengers_has_no_comparisons() -> None:
     dashboard.judge(policies_of(made), lambda wanted: {})
     dashboard.take(made.records(TOPICS.predictions) + made.records(TOPICS.examples))
     assert (shown(dashboard)["holdout"], shown(dashboard)["challengers"]) == (None, None)
+
+
+def test_page_follows_a_holdout_and_challengers_that_are_added_while_it_runs(pipeline: Pipeline) -> None:
+    settings = settings_in_force(pipeline.broker, TOPICS, 0).settings
+    records = [pipeline.records(topic) for topic in (TOPICS.predictions, TOPICS.examples)]
+    dashboard = Dashboard(TOPICS, 1, lambda: 0)
+    dashboard.judge(live_policies([], settings | {"holdout": 0.0, "challengers": {}}, TOPICS), lambda wanted: {})
+    dashboard.take([record for one in records for record in one[:100]])
+    before = shown(dashboard)
+    follow_settings(dashboard, ["constant:1", "constant:none"], settings, TOPICS)
+    dashboard.take([record for one in records for record in one[100:]])
+    after = shown(dashboard)
+    assert (before["holdout"], before["challengers"]) == (None, None)
+    assert {row[0] for row in after["challengers"]["rows"]} == {"banditron", "late-ucb"}
+    assert after["holdout"] is not None
+    assert "constant:1" in dashboard.policies.names
+    assert "constant:none" not in dashboard.policies.names
