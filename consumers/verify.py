@@ -74,12 +74,12 @@ class VerifyReport:
     @property
     def exit_code(self) -> ExitCode:
         """The exit code: DIFFERS if a check failed, USAGE if records that the ledger needs have been deleted."""
-        gone = {finding.partition for finding in self.findings if finding.gone}
+        deleted = {finding.partition for finding in self.findings if finding.deleted}
         wrong = {one.partition for one in self.findings if not one.ok}
         wrong |= {one.partition for one in self.replays or () if not one.ok}
         if self.ok:
             return ExitCode.OK
-        return ExitCode.DIFFERS if wrong - gone or not (self.log is None or self.log.ok) else ExitCode.USAGE
+        return ExitCode.DIFFERS if wrong - deleted or not (self.log is None or self.log.ok) else ExitCode.USAGE
 
     @property
     def error(self) -> float:

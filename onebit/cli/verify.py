@@ -91,9 +91,9 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
     The last line contains the verdict and the error rate.
     """
     for finding in findings:
-        if finding.gone:
+        if finding.deleted:
             out.print(f"partition {finding.partition}: the ledger cannot be recomputed")
-            for place in finding.gone:
+            for place in finding.deleted:
                 print_line(f"  [yellow]✗[/] {escape(place)}")
             continue
         table = Table(title=f"partition {finding.partition}", title_justify="left")
@@ -120,17 +120,17 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
             out.print(
                 f"  not yet applied: {finding.contexts_behind:,} contexts, {finding.feedback_behind:,} feedback records"
             )
-    gone = [finding for finding in findings if finding.gone]
-    wrong = [finding for finding in findings if not finding.ok and not finding.gone]
+    deleted = [finding for finding in findings if finding.deleted]
+    wrong = [finding for finding in findings if not finding.ok and not finding.deleted]
     if latency := quantiles(latencies_of(findings)):
         print_line(f"decision latency: median {latency.median_ms:,} ms (99th percentile: {latency.p99_ms:,} ms)")
     partitions = quantity(len(findings), "partition")
-    if gone:
-        out.print(f"[bold yellow]✗ the ledger cannot be recomputed[/] in {len(gone)} of {partitions}")
+    if deleted:
+        out.print(f"[bold yellow]✗ the ledger cannot be recomputed[/] in {len(deleted)} of {partitions}")
     if wrong:
         verdict = f"[bold red]✗ the ledger does not add up[/] in {len(wrong)} of {partitions}"
         print_line(f"{verdict}; {_error_line(error)}")
-    elif not gone:
+    elif not deleted:
         verdict = f"[bold green]✓ the ledger adds up[/] in {partitions}"
         print_line(f"{verdict}; {_error_line(error)}")
 

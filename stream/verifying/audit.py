@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from stream.kafka.port import Broker
-from stream.kafka.reading import OPEN_MS, Portions, read_partition
+from stream.kafka.port import Broker, BrokerError
+from stream.kafka.reading import OPEN_MS, Portions, offset_of_number, read_partition
 from stream.learners import registered
 from stream.measures.latencies import quantiles
 from stream.randomness.draws import Purpose, uniform
@@ -34,12 +34,11 @@ from stream.recovery.chunks import read_snapshots
 from stream.recovery.commit import predictions_digest
 from stream.recovery.control import Requests, read_requests
 from stream.recovery.state import decode
-from stream.recovery.steps import JournalError, JournalStep, last_step, read_from_step, read_journal
+from stream.recovery.steps import JournalError, JournalStep, decode_step, last_step, read_from_step, read_journal
 from stream.recovery.torn import IN_PART, outputs_of
 from stream.shared.view import features_max
-from stream.task.changes import differences
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import restored_settings
+from stream.task.stored_settings import differences, restored_settings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import AuditedEvent, Decided, Letter, Oracle, differing
 from stream.verifying.starts import BEFORE_ALL, Start, deleted, first_offset, start_of_check
@@ -72,7 +71,7 @@ class Finding(NamedTuple):
     faults: tuple[str, ...]  # each message names a record or a step
     contexts_behind: int  # number of context offsets that the learner has not applied yet
     feedback_behind: int
-    gone: tuple[str, ...] = ()  # deleted parts of the topics; if not empty, nothing was recomputed
+    deleted: tuple[str, ...] = ()  # deleted parts of the topics; if not empty, nothing was recomputed
     foreign: tuple[str, ...] = ()  # the first records from other programs in the learner's topics
     foreign_count: int = 0
     latencies: Sketch = Sketch()  # decision latencies
@@ -82,7 +81,7 @@ class Finding(NamedTuple):
     @property
     def ok(self) -> bool:
         """Whether the two ledgers are equal and balanced, and there are no faults."""
-        return self.learner == self.audited and self.audited.balances and not self.faults and not self.gone
+        return self.learner == self.audited and self.audited.balances and not self.faults and not self.deleted
 
     def as_json(self) -> dict[str, object]:
         """Return the finding as plain values."""
@@ -136,10 +135,15 @@ def audit_partition(
     """
     start = start_of_check(broker, topics, partition, from_step, since_ms)
     audit = _Audit(broker, topics, partition, progress, observe, start)
-    if not (gone := audit.gone()):
-        finding = audit.run()
-        gone = audit.gone()  # again, because records may have been deleted during the audit
-    return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone) if gone else finding
+    if not (missing := audit.deleted_before()):
+        try:
+            finding = audit.run()
+        except (BrokerError, JournalError):
+            if not (missing := audit.deleted_during()):
+                raise
+        else:
+            missing = audit.deleted_during()
+    return Finding(partition, Ledger(), Ledger(), (), 0, 0, missing) if missing else finding
 
 
 class _Output:
@@ -196,30 +200,47 @@ class _Audit:
         self._foreign: list[str] = []
         self._foreign_count = 0
         self._latencies = Sketch()
-        contexts_from, feedback_from = self._last.read_to
-        self._contexts = Portions(self._records(topics.contexts, contexts_from))
-        self._feedback = Portions(self._records(topics.feedback, feedback_from))
+        self._needed = self._first_offsets()
+        self._contexts = Portions(self._records(topics.contexts))
+        self._feedback = Portions(self._records(topics.feedback))
         self._outputs = {
             topic: _Output(self._published(topic))
             for topic in (topics.predictions, topics.examples, topics.dead_letter)
         }
 
-    def gone(self) -> tuple[str, ...]:
-        """Return a message for each topic whose required records were deleted, also if they were never applied."""
-        topics, start = self._topics, self._start
+    def _first_offsets(self) -> dict[TopicPartition, int]:
+        """Return the offset of the first record to read from each topic."""
+        broker, topics, start = self._broker, self._topics, self._start
+        tps = [TopicPartition(topic, self._partition) for topic in topics if topic != topics.snapshots]
         if start is None:
-            return tuple(
-                f"{tp} begins at offset {beginning}; its earlier records have been deleted, and no snapshot is "
-                "followed by retained records only"
-                for tp, beginning in deleted(self._broker, topics, self._partition).items()
-            )
-        needed = dict(zip((topics.contexts, topics.feedback), start.step.read_to, strict=True))
-        beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
+            return dict.fromkeys(tps, 0)
+        contexts, feedback = start.step.read_to
+        known = {
+            topics.contexts: contexts,
+            topics.feedback: feedback,
+            topics.journal: offset_of_number(
+                broker, self._journal, start.step.number + 1, lambda record: decode_step(record).number
+            ),
+        }
+        return {tp: known[tp.topic] if tp.topic in known else first_offset(broker, tp, start) for tp in tps}
+
+    def deleted_before(self) -> tuple[str, ...]:
+        """Return a message for each topic whose required records were deleted, also if they were never applied."""
+        if self._start is not None:
+            return ()
         return tuple(
-            f"{tp} begins at offset {beginning}; the records from offset {needed[tp.topic]} on were deleted during the "
-            "audit. Run it again"
-            for tp, beginning in beginnings.items()
-            if beginning > needed[tp.topic]
+            f"{tp} begins at offset {beginning}; its earlier records have been deleted, and no snapshot is followed by "
+            "retained records only"
+            for tp, beginning in deleted(self._broker, self._topics, self._partition).items()
+        )
+
+    def deleted_during(self) -> tuple[str, ...]:
+        """Return a message for each topic whose required records were deleted while the audit read them."""
+        return tuple(
+            f"{tp} begins at offset {beginning}; retention deleted its records from offset {self._needed[tp]} on "
+            "during the audit. Run it again; to have more time, increase the retention: onebit topics alter --keep"
+            for tp, beginning in self._broker.beginnings(list(self._needed)).items()
+            if beginning > self._needed[tp]
         )
 
     def run(self) -> Finding:
@@ -566,10 +587,10 @@ class _Audit:
                 else:
                     self._fault(f"{place_of(record)} cannot be read: {error}")
 
-    def _records(self, topic: str, start: int, open_ms: int = 0) -> Generator[Record, None, None]:
+    def _records(self, topic: str, open_ms: int = 0) -> Generator[Record, None, None]:
         self._progress(topic)
         tp = TopicPartition(topic, self._partition)
-        for number, record in enumerate(read_partition(self._broker, tp, start, open_ms), start=1):
+        for number, record in enumerate(read_partition(self._broker, tp, self._needed[tp], open_ms), start=1):
             yield record
             if number % PROGRESS_RECORDS == 0:
                 self._progress(f"{topic}: {number:,} records")
@@ -577,9 +598,8 @@ class _Audit:
     def _published(self, topic: str) -> Iterator[Record]:
         """Yield the audited steps' records in an output topic, and earlier steps' records that follow them."""
         start = self._start
-        tp = TopicPartition(topic, self._partition)
         has_begun = False
-        for record in self._records(topic, 0 if start is None else first_offset(self._broker, tp, start), OPEN_MS):
+        for record in self._records(topic, OPEN_MS):
             step = codec.step_of(record)
             has_begun = has_begun or start is None or (step or 0) > start.step.number
             if not has_begun:

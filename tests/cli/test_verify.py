@@ -40,4 +40,4 @@ def test_deleted_records_are_reported_instead_of_wrong_counts(onebit: Onebit, pi
     assert f"{TOPICS.feedback}/0 begins at offset 2" in ended.out
     assert "does not add up" not in ended.out
     (partition,) = orjson.loads(onebit("verify", "--json").out)["partitions"]
-    assert partition["gone"] != []
+    assert partition["deleted"] != []

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from stream.recovery.steps import JournalError
+from stream.recovery.steps import JournalError, JournalStep
 from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
+from stream.verifying.oracle import Oracle
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
@@ -72,7 +73,21 @@ def test_deleted_records_are_reported_instead_of_differences(topic: str) -> None
     (finding,) = pipeline.audits()
     assert not finding.ok
     assert (finding.learner, finding.audited, finding.faults) == (Ledger(), Ledger(), ())
-    (message,) = finding.gone
+    (message,) = finding.deleted
+    assert message.startswith(f"{topic}/0 ")
+
+
+@pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic != TOPICS.snapshots])
+def test_records_that_are_deleted_during_the_audit_are_reported_instead_of_differences(topic: str) -> None:
+    pipeline = hand_made_run()
+
+    def delete(step: JournalStep, oracle: Oracle) -> None:
+        pipeline.broker.delete_records(TopicPartition(topic, 0), 1)
+
+    finding = audit_partition(pipeline.broker, TOPICS, 0, observe=delete)
+    assert not finding.ok
+    assert (finding.learner, finding.audited, finding.faults) == (Ledger(), Ledger(), ())
+    (message,) = finding.deleted
     assert message.startswith(f"{topic}/0 ")
 
 
@@ -81,7 +96,7 @@ def test_deleted_records_of_all_topics_are_reported_together() -> None:
     for topic in TOPICS.of_events():
         pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
     (finding,) = pipeline.audits()
-    assert {message.split("/")[0] for message in finding.gone} == set(TOPICS.of_events())
+    assert {message.split("/")[0] for message in finding.deleted} == set(TOPICS.of_events())
 
 
 @pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
@@ -93,4 +108,4 @@ def test_records_deleted_before_the_first_step_are_reported(topic: str) -> None:
     pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
     (finding,) = pipeline.audits()
     assert not finding.ok
-    assert [message.split()[0] for message in finding.gone] == [f"{topic}/0"]
+    assert [message.split()[0] for message in finding.deleted] == [f"{topic}/0"]

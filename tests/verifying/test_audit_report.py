@@ -12,14 +12,14 @@ from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 def test_json_of_a_finding_has_all_fields() -> None:
     ledger, audited = Ledger(contexts=1), Ledger(contexts=2)
-    finding = Finding(3, ledger, audited, ("a fault",), 4, 5, ("gone",), ("foreign",), 6, Sketch.of([7]))
+    finding = Finding(3, ledger, audited, ("a fault",), 4, 5, ("deleted",), ("foreign",), 6, Sketch.of([7]))
     assert finding.as_json() == {
         "partition": 3,
         "ok": False,
         "learner": ledger._asdict(),
         "audited": audited._asdict(),
         "faults": ("a fault",),
-        "gone": ("gone",),
+        "deleted": ("deleted",),
         "foreign": ("foreign",),
         "foreign_count": 6,
         "clock_steps": (),

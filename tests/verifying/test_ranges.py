@@ -44,7 +44,7 @@ def test_retained_part_of_every_task_is_checked(kept: tuple[Pipeline, LearnerPro
     pipeline, _ = kept
     for partition in range(pipeline.partitions):
         finding = audit_partition(pipeline.broker, TOPICS, partition)
-        assert (finding.ok, finding.faults, finding.gone) == (True, (), ())
+        assert (finding.ok, finding.faults, finding.deleted) == (True, (), ())
         journal = pipeline.journal(partition)
         assert 1 < journal[0].number < finding.exact_from < journal[-1].number
         assert finding.audited == journal[-1].ledger
