@@ -24,9 +24,9 @@ from stream.recovery.steps import JournalFollower, JournalStep, decode_step, las
 from stream.reporting.live_results import challenger_lines
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.task_fields import JoinSettings
-from stream.task.changes import Changed, ChangeRefusedError, changed, differences
+from stream.task.changes import Changed, ChangeRefusedError, changed
 from stream.task.settings import TaskSettings, learner_of
-from stream.task.stored_settings import restored_settings
+from stream.task.stored_settings import differences, restored_settings
 from stream.wire.codec import HEADERS
 from stream.wire.control import REQUEST_BYTES_MAX, Request, encode_request
 from stream.wire.named_features import from_plain
@@ -133,15 +133,18 @@ def _with_learners(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
     return replace(now, learner=learner, parameters=parameters, challengers=kept, champion=champion)
 
 
-def check_retention(connection: Connected, join: JoinSettings, snapshot_interval_ms: int) -> None:
+def check_retention(connection: Connected, join: JoinSettings) -> None:
     """Check that the topics keep records long enough for new windows.
+
+    The topics do not contain the learners' snapshot interval, so the check assumes the default. A learner checks its
+    own interval when it starts.
 
     Raises:
         SettingsError: the retention is too short.
     """
     topics = connection.topics
     found = connection.broker.describe_topics(topics.all_of(shares_model=True))
-    check_keep(topics.keep_ms(found), join, snapshot_interval_ms)
+    check_keep(topics.keep_ms(found), join, Settings.model_fields["snapshot_interval_ms"].default)
 
 
 def request_for(now: Changed, after: TaskSettings) -> Request:

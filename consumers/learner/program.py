@@ -29,9 +29,9 @@ from stream.recovery.schedule import SnapshotSchedule
 from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.task.carry import carries
-from stream.task.changes import Changed, differences, shown_changes
+from stream.task.changes import Changed, shown_changes
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import Given
+from stream.task.stored_settings import Given, differences
 from stream.task.task import Task
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics

@@ -98,7 +98,7 @@ def change(
             desired = desired._replace(champion=first_better(connection, StopRequest()))
         now = settings_now(connection)
         after = with_changes(now.settings, desired)
-        check_retention(connection, after.join, settings.snapshot_interval_ms)
+        check_retention(connection, after.join)
         request, cost = request_for(now, after), cost_change(now.settings, after)
         if request.changes and not champion_when_better and not yes:
             _confirm(request, cost, connection)

@@ -128,14 +128,14 @@ def with_hint(error: SettingsDifferError) -> SettingsError:
         if Program.CHANGE in one.setting.programs and len(determined_by(one)) == 1
         for name in determined_by(one)
     }
-    has_flags = all(one.name in flags or one.name.startswith(PARAMETER) for one in error.differences)
+    has_flags = all(name in flags or name.startswith(PARAMETER) for name in error.differences)
     if not (error.can_change and has_flags):
         moves = "" if error.prevents_import else ", and move the model to it (onebit model export, import)"
         return SettingsError(f"{error}, or start a new pipeline with a different --topic-prefix{moves}")
     named = " ".join(
-        f"{flags[name]} {shown_value(name, value)}"
+        f"{flags[name]} {shown_value(name, one.new)}"
         if name in flags
-        else f"--param {name.removeprefix(PARAMETER)}={value}"
-        for name, _, value in error.differences
+        else f"--param {name.removeprefix(PARAMETER)}={one.new}"
+        for name, one in error.differences.items()
     )
     return SettingsError(f"{error}, or change them for the whole pipeline: onebit change {named}")

@@ -49,7 +49,8 @@ from stream.learners.wrappers.mixture import Mixture
 from stream.parsing import shown
 from stream.settings.model import Change
 from stream.task.settings import TaskSettings, learner_of
-from stream.task.stored_settings import ALWAYS_CHANGEABLE, PARAMETER, STORED, SettingDifference, stored_settings
+from stream.task.stored_settings import ALWAYS_CHANGEABLE, PARAMETER, STORED, differences, stored_settings
+from stream.wire.control import Replaced
 from stream.wire.named_features import NamedFeaturesError, check_extends
 from stream.wire.records import NO_CLASS, NOT_ELIGIBLE, NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
 
@@ -114,10 +115,10 @@ def _checked(before: TaskSettings, after: TaskSettings) -> Learner:
     """Check a change, and return an untrained learner for the new settings; see `check_change`."""
     before, after = before.resolved(), after.resolved()
     stored, requested = stored_settings(before), stored_settings(after)
+    changes = differences(before, after)
     for name, row in STORED.items():
-        difference = SettingDifference(name, stored.get(name), requested.get(name))
-        if difference.stored != difference.requested:
-            _ROWS[row.change](difference, before, after)
+        if name in changes:
+            _ROWS[row.change](name, changes[name], before, after)
     _check_members(before, after)
     new = after.make_learner()
     for name, learner in zip(names_of(after), members_of(new), strict=True):
@@ -131,37 +132,39 @@ def _checked(before: TaskSettings, after: TaskSettings) -> Learner:
     return new
 
 
-def _check_grown(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
-    name, stored, requested = difference
+def _check_grown(name: str, change: Replaced, before: TaskSettings, after: TaskSettings) -> None:
+    stored, requested = change.old, change.new
     if name == "class_names":
         if stored is None or requested is None:
-            raise ChangeError(*difference, Reason.FIXED, why="clients name the classes in the earlier form")
+            raise ChangeError(name, stored, requested, Reason.FIXED, why="clients name the classes in the earlier form")
         if requested[: len(stored)] != stored:
-            raise ChangeError(*difference, Reason.RENAMED)
+            raise ChangeError(name, stored, requested, Reason.RENAMED)
     elif name == "features":
         old, new = before.feature_encoder(), after.feature_encoder()
         if old is None or new is None:
-            raise ChangeError(*difference, Reason.FIXED, why="the model has learned from features in the earlier form")
+            raise ChangeError(
+                name, stored, requested, Reason.FIXED, why="the model has learned from features in the earlier form"
+            )
         try:
             check_extends(old, new)
         except NamedFeaturesError as error:
-            raise ChangeError(*difference, Reason.MOVED, why=str(error)) from error
+            raise ChangeError(name, stored, requested, Reason.MOVED, why=str(error)) from error
     elif requested < stored:
-        raise ChangeError(*difference, Reason.FEWER)
+        raise ChangeError(name, stored, requested, Reason.FEWER)
     elif name == "n_classes" and after.unsupported is not None:
         able = ", ".join(name for name, cls in registered().items() if cls.supports_eligible)
-        raise ChangeError(*difference, Reason.NO_ELIGIBLE, learner=after.unsupported, able=able)
+        raise ChangeError(name, stored, requested, Reason.NO_ELIGIBLE, learner=after.unsupported, able=able)
 
 
-def _check_nothing(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
-    """Accept a difference. `check_change` checks the learners after all single settings."""
+def _check_nothing(name: str, change: Replaced, before: TaskSettings, after: TaskSettings) -> None:
+    """Accept a change. `check_change` checks the learners after all single settings."""
 
 
-def _refuse(difference: SettingDifference, before: TaskSettings, after: TaskSettings) -> None:
-    raise ChangeError(*difference, Reason.FIXED, why=STORED[difference.name].reason)
+def _refuse(name: str, change: Replaced, before: TaskSettings, after: TaskSettings) -> None:
+    raise ChangeError(name, change.old, change.new, Reason.FIXED, why=STORED[name].reason)
 
 
-_ROWS: Mapping[Change, Callable[[SettingDifference, TaskSettings, TaskSettings], None]] = {
+_ROWS: Mapping[Change, Callable[[str, Replaced, TaskSettings, TaskSettings], None]] = {
     Change.REFUSED: _refuse,
     Change.FREE: _check_nothing,
     Change.MIXED: _check_nothing,
@@ -231,8 +234,7 @@ def sources_of(before: TaskSettings, after: TaskSettings) -> dict[str, str | Non
 
 def carries(before: TaskSettings, after: TaskSettings) -> bool:
     """Return whether a change concerns more than the settings on which neither model nor pending decisions depend."""
-    old, new = stored_settings(before), stored_settings(after)
-    return any(old.get(name) != new.get(name) for name in {**old, **new}.keys() - ALWAYS_CHANGEABLE)
+    return not differences(before, after).keys() <= ALWAYS_CHANGEABLE
 
 
 class Carry:

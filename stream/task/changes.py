@@ -16,7 +16,14 @@ from stream.settings.task_fields import JoinSettings
 from stream.settings.values import setting_name, shown_value
 from stream.task.carry import check_change
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import ALWAYS_CHANGEABLE, PARAMETER, STORED, restored_settings, stored_settings
+from stream.task.stored_settings import (
+    ALWAYS_CHANGEABLE,
+    PARAMETER,
+    STORED,
+    differences,
+    restored_settings,
+    stored_settings,
+)
 from stream.wire.control import Replaced, Request, Requested
 
 
@@ -49,12 +56,6 @@ class Changed(NamedTuple):
     settings: TaskSettings
     control: int  # the offset
     refused: tuple[tuple[int, str], ...] = ()  # offsets of refused requests, with the reasons
-
-
-def differences(before: TaskSettings, after: TaskSettings) -> dict[str, Replaced]:
-    """Return the stored settings that differ, by name."""
-    old, new = stored_settings(before), stored_settings(after)
-    return {name: Replaced(old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
 
 
 def shown_changes(changes: Mapping[str, Replaced]) -> list[str]:

@@ -8,12 +8,13 @@ named `parameters.NAME`:
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from stream.errors import OnebitError
 from stream.settings.model import Change, Stored
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.wire.control import Replaced
 
 PARAMETER = "parameters."
 """Prefix for learner parameters in the names of stored settings."""
@@ -52,6 +53,12 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
     parameters = {PARAMETER + name: value for name, value in plain.pop("parameters").items()}
     join, names = plain.pop("join"), plain["class_names"]
     return {**plain, "class_names": None if names is None else list(names), **parameters, **join}
+
+
+def differences(before: TaskSettings, after: TaskSettings) -> dict[str, Replaced]:
+    """Return the stored settings that differ, by name."""
+    old, new = stored_settings(before), stored_settings(after)
+    return {name: Replaced(old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
 
 
 def model_settings(settings: TaskSettings) -> dict[str, Any]:
@@ -93,44 +100,29 @@ except the champion, which only requests name."""
 _REMEDY = "use the pipeline's settings"
 
 
-class SettingDifference(NamedTuple):
-    """A setting for which the user's value differs from the pipeline's value."""
-
-    name: str
-    stored: Any
-    requested: Any
-
-    @property
-    def can_change(self) -> bool:
-        """Whether `onebit change` can change the setting, if each partition has its own model."""
-        return self.name.startswith(PARAMETER) or STORED[self.name].change is not Change.REFUSED
-
-    @property
-    def prevents_import(self) -> bool:
-        """Whether a new pipeline with the user's value would reject this pipeline's model."""
-        is_of_model = self.name in MODEL_SETTINGS or self.name.startswith(PARAMETER)
-        return is_of_model or (self.name in NAMES and self.stored is not None)
-
-
 class SettingsDifferError(OnebitError):
-    """The user's settings differ from the pipeline's settings."""
+    """The user's settings differ from the pipeline's settings.
 
-    def __init__(self, place: str, differences: tuple[SettingDifference, ...], remedy: str) -> None:
+    `differences` contains the pipeline's value (`old`) and the user's value (`new`) of each differing setting, by name.
+    """
+
+    def __init__(self, place: str, differences: Mapping[str, Replaced], remedy: str) -> None:
         self.differences = differences
-        shown = ", ".join(
-            f"{name} = {_shown(stored)}; got {_shown(requested)}" for name, stored, requested in differences
-        )
+        shown = ", ".join(f"{name} = {_shown(one.old)}; got {_shown(one.new)}" for name, one in differences.items())
         super().__init__(f"{place} has {shown}: {remedy}")
 
     @property
     def can_change(self) -> bool:
-        """Whether all of the settings can change in a running pipeline."""
-        return all(difference.can_change for difference in self.differences)
+        """Whether `onebit change` can change all of the settings, if each partition has its own model."""
+        return all(name.startswith(PARAMETER) or STORED[name].change is not Change.REFUSED for name in self.differences)
 
     @property
     def prevents_import(self) -> bool:
         """Whether a new pipeline with the user's values would reject this pipeline's model."""
-        return any(difference.prevents_import for difference in self.differences)
+        return any(
+            name in MODEL_SETTINGS or name.startswith(PARAMETER) or (name in NAMES and one.old is not None)
+            for name, one in self.differences.items()
+        )
 
 
 def resolve(stored: Mapping[str, Any], requested: TaskSettings, given: Given = None, *, place: str) -> TaskSettings:
@@ -155,15 +147,15 @@ def resolve(stored: Mapping[str, Any], requested: TaskSettings, given: Given = N
         for name in parameters - {*given, *stored}:
             del values[name]
     chosen = {name: value for name, value in values.items() if name in given}
-    differences = tuple(
-        SettingDifference(name, stored.get(name), value)
+    differing = {
+        name: Replaced(stored.get(name), value)
         for name, value in chosen.items()
         if stored and stored.get(name) != value and (name in stored or name in parameters)
-    )
-    if learner := tuple(difference for difference in differences if difference.name == "learner"):
-        differences = learner  # the parameters differ only because they belong to a different learner
-    if differences:
-        raise SettingsDifferError(place, differences, _REMEDY)
+    }
+    if "learner" in differing:  # the parameters differ only because they belong to a different learner
+        differing = {"learner": differing["learner"]}
+    if differing:
+        raise SettingsDifferError(place, differing, _REMEDY)
     return restored_settings({**values, **stored, **chosen})
 
 

@@ -20,7 +20,7 @@ from stream.wire.records import Record
 
 
 class Replaced(Struct, frozen=True, rename={"old": "from", "new": "to"}):
-    """A setting's value before and after a change."""
+    """Two values of a setting: the earlier one and the one that replaces it, or the stored and the requested one."""
 
     old: Any
     new: Any

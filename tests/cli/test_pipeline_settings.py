@@ -120,7 +120,7 @@ def test_data_set_determines_the_numbers_of_features_and_classes() -> None:
 def test_only_the_given_setting_is_compared(name: str, value: Any) -> None:
     with pytest.raises(SettingsDifferError) as raised:
         requested(INITIAL, **{name: value})
-    assert [difference.name for difference in raised.value.differences] == [name]
+    assert list(raised.value.differences) == [name]
     assert ("onebit change" in str(with_hint(raised.value))) == (name == "n_features")
 
 
@@ -137,7 +137,7 @@ def test_fixed_setting_is_compared_even_if_no_size_is_given(
 ) -> None:
     with pytest.raises(SettingsDifferError) as raised:
         requested(replace(INITIAL, **stored), **{"n_features": N_FEATURES, name: value})
-    assert [difference.name for difference in raised.value.differences] == [differing]
+    assert list(raised.value.differences) == [differing]
 
 
 def test_parameters_are_checked_against_the_learner_of_the_pipeline() -> None:

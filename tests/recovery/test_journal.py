@@ -32,7 +32,6 @@ from stream.task.stored_settings import (
     PARAMETER,
     STORED,
     Given,
-    SettingDifference,
     SettingsDifferError,
     check_settings,
     model_settings,
@@ -43,6 +42,7 @@ from stream.task.stored_settings import (
 from stream.verifying.audit import audit_partition
 from stream.verifying.reapply import replay_journal
 from stream.wire.codec import encode_prediction, step_headers
+from stream.wire.control import Replaced
 from stream.wire.ledger import Ledger
 from stream.wire.named_features import Kind, build, to_plain
 from stream.wire.records import Decision, Foreign, Headers, Prediction, Record, TopicPartition
@@ -276,7 +276,7 @@ def test_error_for_a_different_setting_names_the_setting(name: str, all_given: b
     requested = with_other(name)
     with pytest.raises(SettingsDifferError) as raised:
         resolved(requested, None if all_given else (name,))
-    assert raised.value.differences == (SettingDifference(name, stored[name], OTHERS.get(name, 0.5)),)
+    assert raised.value.differences == {name: Replaced(stored[name], OTHERS.get(name, 0.5))}
     assert raised.value.can_change == (name.startswith(PARAMETER) or STORED[name].change is not Change.REFUSED)
     others = [other for other in OTHERS if other != name]
     assert resolved(requested, others if name != "learner" else ("seed",)) == INITIAL
@@ -286,11 +286,11 @@ def test_several_differences_are_listed_unless_the_learner_differs() -> None:
     requested = replace(INITIAL, seed=8, join=replace(INITIAL.join, window_ms=5))
     with pytest.raises(SettingsDifferError) as raised:
         resolved(requested, None)
-    assert [difference.name for difference in raised.value.differences] == ["seed", "window_ms"]
+    assert list(raised.value.differences) == ["seed", "window_ms"]
     assert not raised.value.can_change
     with pytest.raises(SettingsDifferError) as raised:
         resolved(CURRENT, None)
-    assert [difference.name for difference in raised.value.differences] == ["learner"]
+    assert list(raised.value.differences) == ["learner"]
 
 
 def test_parameter_unknown_to_the_pipelines_learner_is_rejected() -> None:
@@ -301,7 +301,7 @@ def test_parameter_unknown_to_the_pipelines_learner_is_rejected() -> None:
     )
     with pytest.raises(SettingsDifferError) as raised:
         resolved(CURRENT, (foreign,))
-    assert [(each.name, each.stored) for each in raised.value.differences] == [(foreign, None)]
+    assert {name: one.old for name, one in raised.value.differences.items()} == {foreign: None}
 
 
 def test_imported_model_determines_only_its_own_settings() -> None:
@@ -319,7 +319,7 @@ def test_imported_model_determines_only_its_own_settings() -> None:
     assert taken == TaskSettings("banditron", 3, 4, {"gamma": 0.25, "margin": "feedback"}, seed=5)
     with pytest.raises(SettingsDifferError) as raised:
         resolve(model, CURRENT, ("n_features",), place=PLACE)
-    assert raised.value.differences == (SettingDifference("n_features", 4, 64),)
+    assert raised.value.differences == {"n_features": Replaced(4, 64)}
 
 
 def test_settings_round_trip() -> None:

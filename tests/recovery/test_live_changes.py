@@ -10,8 +10,8 @@ import pytest
 
 from stream.recovery.recover import rebuild
 from stream.recovery.state import task_digest
-from stream.task.changes import differences
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import differences
 from stream.verifying.reapply import replay_journal
 from stream.wire.named_features import Kind, build, to_plain
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task

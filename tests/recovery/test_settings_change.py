@@ -22,9 +22,9 @@ from stream.recovery.state import task_digest
 from stream.recovery.steps import JournalError, MissingRecordsError, decode_step, encode_step
 from stream.settings.task_fields import JoinSettings
 from stream.task.carry import ChangeError
-from stream.task.changes import Changed, differences
+from stream.task.changes import Changed
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import SettingDifference, SettingsDifferError, stored_settings
+from stream.task.stored_settings import SettingsDifferError, differences, stored_settings
 from stream.task.task import Task
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
@@ -137,7 +137,7 @@ def test_different_setting_is_rejected_before_any_write() -> None:
     program = pipeline.learner(settings=SHORTER)
     with pytest.raises(SettingsDifferError) as raised:
         run_until_idle(program)
-    assert raised.value.differences == (SettingDifference("window_ms", 1_000, 300),)
+    assert raised.value.differences == {"window_ms": Replaced(1_000, 300)}
     assert pipeline.ends() == ends
 
 

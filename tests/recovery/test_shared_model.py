@@ -24,10 +24,11 @@ from stream.recovery.state import state_digest, task_digest
 from stream.recovery.steps import JournalError
 from stream.settings.task_fields import JoinSettings
 from stream.shared.replica import Replica
-from stream.task.stored_settings import SettingDifference, SettingsDifferError
+from stream.task.stored_settings import SettingsDifferError
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_of
+from stream.wire.control import Replaced
 from stream.wire.records import Decision, Features, TopicPartition
 from stream.wire.topics import partition_for
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
@@ -292,7 +293,7 @@ def test_pipeline_keeps_its_kind_of_model(stored: Any, given: Any) -> None:
     other = replace(pipeline.settings, model=given)
     with pytest.raises(SettingsDifferError) as raised:
         recover(pipeline.broker, TOPICS, 0, other)
-    assert raised.value.differences == (SettingDifference("model", stored, given),)
+    assert raised.value.differences == {"model": Replaced(stored, given)}
     assert recover(pipeline.broker, TOPICS, 0, other, given=("seed",)).task.settings.model == stored
 
 
