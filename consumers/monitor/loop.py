@@ -240,7 +240,7 @@ def follow_settings(dashboard: Dashboard, specs: Sequence[str], settings: dict[s
         try:
             live_policies([spec], settings, topics)
         except (EstimateError, ModelError) as error:
-            warn(f"--estimate {spec} is omitted, because the pipeline's settings have changed: {error}")
+            warn(f"the policy {spec} is omitted, because the pipeline's settings have changed: {error}")
         else:
             fitting.append(spec)
     dashboard.change_policies(live_policies(fitting, settings, topics))

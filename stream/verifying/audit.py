@@ -238,7 +238,7 @@ class _Audit:
         """Return a message for each topic whose required records were deleted while the audit read them."""
         return tuple(
             f"{tp} begins at offset {beginning}; retention deleted its records from offset {self._needed[tp]} on "
-            "during the audit. Run it again; to have more time, increase the retention: onebit topics alter --keep"
+            "during the audit. Run it again; to have more time, increase the retention of the topics"
             for tp, beginning in self._broker.beginnings(list(self._needed)).items()
             if beginning > self._needed[tp]
         )
