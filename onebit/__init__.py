@@ -100,8 +100,12 @@ _HOMES = {
 }
 """Maps each public name to its location, in the form that `pkgutil.resolve_name` accepts."""
 
-_FILES = {"stream": ("py.typed", "wire"), "producers": ("replay",), "consumers": ("learner",)}
-"""Onebit packages with generic names, and the files that each must contain."""
+_PACKAGES = {
+    "stream": b'"""Onebit\'s internal library.',
+    "producers": b'"""Programs that write to the input topics:',
+    "consumers": b'"""Programs that read the topics:',
+}
+"""Onebit packages with generic names, and the first bytes of their `__init__.py`."""
 
 
 class CollisionError(ImportError):
@@ -118,7 +122,7 @@ def check_packages() -> None:
         CollisionError: Python finds a different package with the same name, or no package.
     """
     home = Path(__file__).resolve().parent.parent
-    for name in _FILES:
+    for name, start in _PACKAGES.items():
         spec = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
         if spec is None:
             raise CollisionError(f"expected Onebit's package {name} in {home}; found none. Reinstall Onebit")
@@ -129,11 +133,11 @@ def check_packages() -> None:
                 "Rename or move the other package, remove its folder from PYTHONPATH, or install Onebit into another "
                 "environment"
             )
-        missing = [file for file in _FILES[name] if not (home / name / file).exists()]
-        others = sorted(set(packages_distributions().get(name, ())) - {"onebit"}) if missing else []
-        if missing:
+        init = home / name / "__init__.py"
+        if not init.is_file() or not init.read_bytes().startswith(start):
+            others = sorted(set(packages_distributions().get(name, ())) - {"onebit"})
             raise CollisionError(
-                f"{home / name} is not a complete copy of Onebit's package {name}: it lacks {missing[0]}. "
+                f"{init} is missing, or is not Onebit's: "
                 + (f"{', '.join(others)} also installs a package with this name; " if others else "")
                 + "reinstall Onebit in its own environment"
             )

@@ -31,12 +31,26 @@ def test_foreign_package_that_shadows_a_package_of_onebit_is_reported(
     assert f" package consumers in {ROOT}, " in message
 
 
-def test_package_that_another_distribution_has_overwritten_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onebit, "_FILES", {"producers": ("gone.py",)})
+@pytest.mark.parametrize("found", [None, b"from .client import Client\n"], ids=["removed", "overwritten"])
+def test_package_whose_files_another_distribution_changed_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: bytes | None
+) -> None:
+    monkeypatch.setattr(onebit, "__file__", str(tmp_path / "onebit/__init__.py"))
     monkeypatch.setattr(onebit, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in ("stream", "producers", "consumers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_bytes((ROOT / name / "__init__.py").read_bytes())
+    check_packages()
+    (tmp_path / "producers/__init__.py").unlink()
+    if found is not None:
+        (tmp_path / "producers/__init__.py").write_bytes(found)
+
     with pytest.raises(CollisionError) as raised:
         check_packages()
-    assert "it lacks gone.py. kafka-producers also installs a package with this name; " in str(raised.value)
+    assert str(raised.value).startswith(f"{tmp_path}/producers/__init__.py ")
+    assert "kafka-producers" in str(raised.value)
 
 
 @pytest.mark.slow
