@@ -78,7 +78,7 @@ NAMES_FLAGS = (
     "producers.data",
     "producers.replay.options", "producers.feedback.plan",
     "producers.replay.loop", "producers.feedback.loop", "producers.gateway.loop", "consumers.learner.loop",
-    "consumers.learner.ready_file", "consumers.learner.status",
+    "consumers.learner.ready_file", "consumers.learner.several", "consumers.learner.status",
     "consumers.monitor.named_policies", "consumers.verify", "stream.estimating.named_policies",
 )  # fmt: skip
 """Modules that may name a flag: those that read settings, and report errors in them."""

@@ -1,8 +1,8 @@
 """The learner program on Kafka: publishes a prediction for each context, and learns from feedback."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Thread
@@ -55,16 +55,23 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, sizes_of: Sizes
         FencedError: another process took over, or the group removed this process.
     """
     check_given(settings)
-    loop = _LearnerLoop(settings, stop, sizes_of)
-    try:
+    loop = LearnerLoop(settings, stop, sizes_of)
+    with explained():
         keep_running(settings, LEARNER, stop, loop.run)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """End normally if a recovery was stopped, and add the remedy to an error about different settings."""
+    try:
+        yield
     except RecoveryStoppedError as error:
         announce(f"stopped during recovery; nothing was written: {error}")
     except SettingsDifferError as error:
         raise with_hint(error) from error
 
 
-class _LearnerLoop:
+class LearnerLoop:
     """A learner's main loop. Its state is kept across reconnects."""
 
     def __init__(self, settings: Settings, stop: Callable[[], bool], sizes_of: SizesOf) -> None:

@@ -65,7 +65,9 @@ Config = Annotated[
 ]
 
 
-def with_settings(program: Program, unset: Mapping[str, str] = MappingProxyType({})) -> Callable[[Command], Command]:
+def with_settings(
+    program: Program, unset: Mapping[str, str] = MappingProxyType({}), repeated: str | None = None
+) -> Callable[[Command], Command]:
     """Add --config and the flags of a program's settings to a command whose first argument is a `Settings`.
 
     The command's other parameters become additional flags, which are listed after the settings.
@@ -73,11 +75,12 @@ def with_settings(program: Program, unset: Mapping[str, str] = MappingProxyType(
     Args:
         program: The program.
         unset: What the help shows instead of the default, by field.
+        repeated: The field whose flag can be repeated. The first argument is then a list of `Settings`, one per value.
     """
 
     def decorate(command: Command) -> Command:
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        return _with_flags(command, program, own, command, unset)
+        return _with_flags(command, program, own, command, unset, repeated)
 
     return decorate
 
@@ -97,18 +100,23 @@ def _with_flags(
     own: list[inspect.Parameter],
     run: Command,
     unset: Mapping[str, str] = MappingProxyType({}),
+    repeated: str | None = None,
 ) -> Command:
     taken = [one for one in described() if program in one.setting.programs]
     shows_all = program is Program.LOCAL and run is command  # `onebit config show`
-    shared = [_parameter(one.field, _annotation(one, unset)) for one in taken] + [_parameter("config", Config)]
+    shared = [_parameter(one.field, _annotation(one, unset, one.field == repeated)) for one in taken] + [
+        _parameter("config", Config)
+    ]
 
     @functools.wraps(command)
     def command_with_flags(**values: Any) -> None:
         config = values.pop("config")
         flags = {one.name: values.pop(one.field) for one in taken}
+        given = (flags.pop(repeated) or [None]) if repeated else []
         settings = settings_from(config, flags, None if shows_all else own_settings(program))
+        several = [load_settings({**flags, repeated: one}, own_settings(program)) for one in given if repeated]
         with profiled(settings.profile if "profile" in flags else None):
-            run(settings, **values)
+            run(several if repeated else settings, **values)
 
     parameters = [*shared, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
     command_with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -167,11 +175,12 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _annotation(one: Described, unset: Mapping[str, str]) -> Any:
-    """Return the annotation for a flag: its type or None, and its help."""
+def _annotation(one: Described, unset: Mapping[str, str], is_repeated: bool) -> Any:
+    """Return the annotation for a flag: its type, or a list if it can be repeated, or None; and its help."""
     kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
     is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
     kind: Any = str if one.is_duration or one.is_probability else kinds[0] if is_optional else one.annotation
+    kind = list[str] if is_repeated else kind
     flags = f"{one.flag}/--no-{one.flag.removeprefix('--')}" if kind is bool else one.flag
     numeric = kind in (int, float)
     return Annotated[

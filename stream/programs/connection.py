@@ -265,10 +265,11 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
         StoppedError: the program was stopped while waiting for a broker.
     """
     with watched(settings, program) as watched_by:
-        _keep_running(settings, stop, work, watched_by)
+        keep_connected(settings, stop, work, watched_by)
 
 
-def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watched_by: Watched) -> None:
+def keep_connected(settings: Settings, stop: Callable[[], bool], work: Work, watched_by: Watched) -> None:
+    """Do as `keep_running`, with a given health reporter."""
     contexts = settings.topics.contexts
     refused = 0  # number of consecutive refused requests
     failed, failing_since_ms = 0, 0  # number of consecutive connections that failed, and time of the first failure

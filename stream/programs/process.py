@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 logger = logging.getLogger("onebit")
@@ -33,6 +34,17 @@ def quantity(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+PIPELINE: ContextVar[str] = ContextVar("pipeline", default="")
+"""The topic prefix of the pipeline that this thread works for, if the process runs several pipelines; otherwise empty.
+Notices begin with it."""
+
+
+def _labelled(message: str) -> tuple[str, dict[str, Any]]:
+    """Return a notice that names the thread's pipeline, and the additional values for JSON logs."""
+    prefix = PIPELINE.get()
+    return (f"{prefix}*: {message}", {"pipeline": prefix}) if prefix else (message, {})
+
+
 def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
     """Log a notice.
 
@@ -41,12 +53,14 @@ def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
         limited: Whether the notice may be dropped if similar notices, which differ only in numbers, are frequent.
         fields: Additional values for JSON logs.
     """
-    logger.info("%s", message, extra={"limited": limited, "fields": fields})
+    message, more = _labelled(message)
+    logger.info("%s", message, extra={"limited": limited, "fields": more | fields})
 
 
 def warn(message: str) -> None:
     """Log a warning about a probable user error."""
-    logger.warning("%s", message, extra={"limited": True, "fields": {}})
+    message, more = _labelled(message)
+    logger.warning("%s", message, extra={"limited": True, "fields": more})
 
 
 @contextmanager

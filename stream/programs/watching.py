@@ -8,7 +8,7 @@ from stream import __version__
 from stream.programs.process import monotonic_ms
 from stream.settings.definitions import SettingsError, WatchSettings
 from stream.settings.values import flag_of
-from stream.telemetry.heartbeat import Heartbeat
+from stream.telemetry.heartbeat import Heartbeat, Heartbeats
 from stream.telemetry.metrics import Sample
 
 if TYPE_CHECKING:
@@ -62,13 +62,38 @@ def watched(settings: WatchSettings, program: str, site: "Site | None" = None) -
         SettingsError: the address cannot be used.
     """
     field = "metrics_port" if site is None else "page_port"
-    port: int = getattr(settings, field)
-    if port == 0:
+    if getattr(settings, field) == 0:
         yield Watched(None)
         return
+    heartbeat = Heartbeat(program, __version__, monotonic_ms)
+    with _served(settings, field, heartbeat, site):
+        yield Watched(heartbeat)
+
+
+@contextmanager
+def watched_pipelines(settings: WatchSettings, program: str, names: Iterable[str]) -> Iterator[dict[str, Watched]]:
+    """Serve the health and metrics of several pipelines on one port; see `watched`.
+
+    Args:
+        settings: Settings that contain the host and the port.
+        program: The program's name.
+        names: The pipelines' names.
+    """
+    if settings.metrics_port == 0:
+        yield {name: Watched(None) for name in names}
+        return
+    heartbeats = {name: Heartbeat(program, __version__, monotonic_ms) for name in names}
+    with _served(settings, "metrics_port", Heartbeats(heartbeats)):
+        yield {name: Watched(heartbeat) for name, heartbeat in heartbeats.items()}
+
+
+@contextmanager
+def _served(
+    settings: WatchSettings, field: str, heartbeat: Heartbeat | Heartbeats, site: "Site | None" = None
+) -> Iterator[None]:
     from stream.telemetry.serving import HealthServer  # deferred: most programs do not need HTTP
 
-    heartbeat = Heartbeat(program, __version__, monotonic_ms)
+    port: int = getattr(settings, field)
     try:
         server = HealthServer(heartbeat, settings.metrics_host, port, site)
     except OSError as error:
@@ -77,6 +102,6 @@ def watched(settings: WatchSettings, program: str, site: "Site | None" = None) -
             f"{error.strerror or error}. Use a different port for each program"
         ) from error
     try:
-        yield Watched(heartbeat)
+        yield
     finally:
         server.close()

@@ -1,6 +1,6 @@
 """Liveness and readiness of a program's main loop."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from stream.telemetry import metrics
@@ -86,3 +86,33 @@ class Heartbeat:
         yield metrics.READY.at(float(self.ready().ok))
         yield metrics.LOOP_AGE.at((self._now_ms() - self._seen_ms) / 1_000)
         yield from self._state.samples
+
+
+class Heartbeats:
+    """The states of several pipelines in one process.
+
+    The process is alive or ready if all of them are. Each sample has the pipeline as an additional label.
+    """
+
+    def __init__(self, by_pipeline: Mapping[str, Heartbeat]) -> None:
+        self._by_pipeline = by_pipeline
+
+    def alive(self) -> Verdict:
+        """Return whether all pipelines are alive."""
+        return self._all(Heartbeat.alive)
+
+    def ready(self) -> Verdict:
+        """Return whether all pipelines are ready."""
+        return self._all(Heartbeat.ready)
+
+    def _all(self, ask: Callable[[Heartbeat], Verdict]) -> Verdict:
+        verdicts = {name: ask(one) for name, one in self._by_pipeline.items()}
+        wrong = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
+        why = "; ".join(f"{name}*: {verdict.why}" for name, verdict in (wrong or verdicts).items())
+        return Verdict(ok=not wrong, why=why)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of all pipelines."""
+        for name, one in self._by_pipeline.items():
+            for metric, labels, value in one.samples():
+                yield Sample(metric._replace(labels=(*metric.labels, "pipeline")), (*labels, name), value)

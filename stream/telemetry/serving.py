@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from stream.telemetry.exposition import exposition
-from stream.telemetry.heartbeat import Heartbeat, Verdict
+from stream.telemetry.heartbeat import Heartbeat, Heartbeats, Verdict
 
 PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
@@ -69,7 +69,12 @@ class HealthServer:
     """Serves requests in its own threads until it is closed."""
 
     def __init__(
-        self, heartbeat: Heartbeat, host: str, port: int, site: Site | None = None, request_s: float = REQUEST_S
+        self,
+        heartbeat: Heartbeat | Heartbeats,
+        host: str,
+        port: int,
+        site: Site | None = None,
+        request_s: float = REQUEST_S,
     ) -> None:
         """Start listening.
 
@@ -99,7 +104,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # threads with open connections must not delay the program's exit
     address_family = AF_INET
     request_queue_size = CONNECTIONS_MAX  # with a shorter queue, simultaneous connections are delayed by a second
-    heartbeat: Heartbeat
+    heartbeat: Heartbeat | Heartbeats
     site: Site
     event: SharedEvent | None
     closed: Event

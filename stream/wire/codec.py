@@ -260,9 +260,10 @@ def _check_logged(logged: Logged, log: LogReading) -> None:
 def ones(n: int) -> FloatArray:
     """Return n ones as float64. The result is a view of a shared vector and must not be modified."""
     global _shared_ones
-    if n > _shared_ones.size:
-        _shared_ones = np.ones(2 * n)
-    return _shared_ones[:n]
+    found = _shared_ones  # another thread may replace it
+    if n > found.size:
+        found = _shared_ones = np.ones(2 * n)
+    return found[:n]
 
 
 _shared_ones: FloatArray = np.ones(1_024)
