@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onebit.exports import ExportReport, export_log
     from onebit.pipelines import Pipeline, embedded
     from onebit.runs.run import RunReport, run
+    from onebit.training import TrainReport, train
     from producers.datasets.base import Dataset, dense_dataset
     from producers.datasets.catalogue import Entry as DatasetEntry
     from stream import offline
@@ -53,6 +54,7 @@ __all__ = [
     "Pipeline",
     "Progress",
     "RunReport",
+    "TrainReport",
     "VerifyReport",
     "__version__",
     "check_packages",
@@ -65,6 +67,7 @@ __all__ = [
     "learners",
     "offline",
     "run",
+    "train",
     "verify",
 ]
 
@@ -86,6 +89,7 @@ _HOMES = {
     "Pipeline": "onebit.pipelines:Pipeline",
     "Progress": "stream.programs.process:Progress",
     "RunReport": "onebit.runs.run:RunReport",
+    "TrainReport": "onebit.training:TrainReport",
     "VerifyReport": "consumers.verify:VerifyReport",
     "create": "stream.learners:create",
     "dense_dataset": "producers.datasets.base:dense_dataset",
@@ -96,6 +100,7 @@ _HOMES = {
     "learners": "stream.learners:registered",
     "offline": "stream.offline",
     "run": "onebit.runs.run:run",
+    "train": "onebit.training:train",
     "verify": "consumers.verify:verify",
 }
 """Maps each public name to its location, in the form that `pkgutil.resolve_name` accepts."""

@@ -47,6 +47,7 @@ COMMANDS = {
     "tail": Lazy("tail", "Show records, one per line."),
     "export": Lazy("export", "Export a pipeline's decisions as a log."),
     "estimate": Lazy("estimate", "Estimate the reward of other policies from a log of decisions."),
+    "train": Lazy("train", "Train a model from a log, for a pipeline to start with."),
     "simulate": Lazy("simulate", "Run learners under random faults and check the state after each run."),
     "learners": Lazy("learners", "List the learners: uses, parameters, papers and cost per event."),
     "settings": Lazy("settings_table", "List every setting with its default."),

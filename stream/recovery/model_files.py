@@ -9,7 +9,8 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, NamedTuple
@@ -48,6 +49,8 @@ class Model(NamedTuple):
     def moment(self) -> str:
         """The model's position in its topics, for messages."""
         position = self.meta["position"]
+        if "log" in position:
+            return f"after {position['decisions']:,} decisions in {position['log']}"
         if "version" in position:
             return f"at version {position['version']:,} of the shared model"
         return f"after step {position['journal']:,} of partition {position['partition']}"
@@ -89,6 +92,35 @@ class Model(NamedTuple):
                 f"expected a state of about {expected:,} bytes for {sizes[0]:,} classes and {sizes[1]:,} features; "
                 f"got {given:,}"
             )
+
+
+def model_of(
+    settings: TaskSettings,
+    learner: Learner,
+    classes: Sequence[str] | None,
+    position: Mapping[str, Any],
+    counts: Mapping[str, Any],
+) -> Model:
+    """Return a learner's model.
+
+    Args:
+        settings: the settings, with all of the learner's parameters.
+        learner: the learner.
+        classes: the classes' names so far; None if they have no names.
+        position: where the learner's decisions come from.
+        counts: the number of updates, and others.
+    """
+    plain, state = asdict(settings), learner.state()
+    meta = {
+        "format": FILE_FORMAT,
+        **identity(plain),
+        "classes": classes,
+        "settings": plain,
+        "position": position,
+        **counts,
+        "digest": state_digest([state]),
+    }
+    return Model(meta, state)
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class SourceSettings(Group, DataFields, frozen=True):
     data: Annotated[
         str,
         Setting(
-            PIPELINE | {Program.VERIFY},
+            PIPELINE | {Program.VERIFY, Program.TRAIN},
             "Data set (see `onebit data list`), svmlight file, or log of decisions (see `onebit data show FILE`)",
             "NAME|FILE",
             determines=("class_names", "n_classes", "n_features"),
@@ -138,7 +138,9 @@ class ReplaySettings(SourceSettings, frozen=True):
         Field(ge=1),
         Setting(EVENTS, "Number of events to replay; the replay starts over after the last row", unset="all rows"),
     ] = None
-    epochs: Annotated[int | None, Field(ge=1), Setting(EVENTS, "Number of passes over the rows", unset="1")] = None
+    epochs: Annotated[
+        int | None, Field(ge=1), Setting(EVENTS | {Program.TRAIN}, "Number of passes over the rows", unset="1")
+    ] = None
     shuffle: Annotated[bool, Setting(REPLAY, "Shuffle the rows in every epoch")] = False
     rate_per_s: Annotated[float, Field(gt=0.0), Setting(REPLAY, "Replay rate in events per second", "EVENTS_PER_S")] = (
         100.0
@@ -187,7 +189,7 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
         Names,
         Field(min_length=1),
         Setting(
-            LEARN,
+            LEARN | {Program.TRAIN},
             "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several, written as "
             "a,b or repeated; all use the same events and random draws",
             "NAME",
@@ -196,7 +198,7 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
     param: Annotated[
         Texts,
         Setting(
-            LEARN | {Program.CHANGE},
+            LEARN | {Program.CHANGE, Program.TRAIN},
             "Learner parameter; repeatable. With several learners: LEARNER.NAME=VALUE",
             "NAME=VALUE",
         ),
@@ -225,7 +227,7 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
         int | None,
         Field(ge=2),
         Setting(
-            frozenset((Program.LEARN, Program.CHANGE)),
+            frozenset((Program.LEARN, Program.CHANGE, Program.TRAIN)),
             "Maximum number of different classes in the `eligible` fields of all contexts; replaces --n-classes",
             "K",
             unset="a fixed number of classes",

@@ -42,17 +42,18 @@ class Program(StrEnum):
     VERIFY = "verify"
     SHOW = "data show"
     ESTIMATE = "estimate"
+    TRAIN = "train"
     LEARNERS = "learners"
     CHANGE = "change"
     CONNECT = "every other command that connects to Kafka"
     LOCAL = "every command that does not connect to Kafka"
 
 
-CONNECTED = frozenset(Program) - {Program.LOCAL, Program.SHOW, Program.ESTIMATE, Program.LEARNERS}
+CONNECTED = frozenset(Program) - {Program.LOCAL, Program.SHOW, Program.ESTIMATE, Program.TRAIN, Program.LEARNERS}
 """The programs that connect to Kafka. `onebit run` connects only with --kafka."""
 
 PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
-LOG = PIPELINE | {Program.VERIFY, Program.ESTIMATE, Program.LEARNERS}
+LOG = PIPELINE | {Program.VERIFY, Program.ESTIMATE, Program.TRAIN, Program.LEARNERS}
 REPLAY = frozenset((Program.RUN, Program.REPLAY))
 EVENTS = REPLAY | {Program.VERIFY}  # settings that determine the number of events in a replay
 LEARN = frozenset((Program.RUN, Program.LEARN))

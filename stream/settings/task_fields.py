@@ -29,7 +29,7 @@ class DataFields:
     seed: Annotated[
         int,
         Field(ge=0, lt=2**63),
-        Setting(PIPELINE, "Seed for all random draws and for synthetic data"),
+        Setting(PIPELINE | {Program.TRAIN}, "Seed for all random draws and for synthetic data"),
         Stored(reason="all random draws depend on it, including the draws for pending decisions"),
     ] = 0
     envelope: Annotated[
@@ -43,7 +43,7 @@ class DataFields:
     scale: Annotated[
         Scaling,
         Setting(
-            PIPELINE | {Program.SHOW},
+            PIPELINE | {Program.SHOW, Program.TRAIN},
             "Scaling of numeric features: none, or standard (mean 0 and standard deviation 1 over the file or log, or "
             "over the contexts so far)",
         ),
@@ -66,16 +66,18 @@ class LearnerFields:
     ] = "own"
     reward: Annotated[
         Reward,
-        Setting(LEARN, "Number of correct classes per context: exactly one, or any number, as for clicks"),
+        Setting(
+            LEARN | {Program.TRAIN}, "Number of correct classes per context: exactly one, or any number, as for clicks"
+        ),
         Stored(reason="the model has learned from bits with the earlier meaning"),
     ] = "exclusive"
     propensity_min: Annotated[
         float,
         Field(ge=0.0, le=1.0),
         Setting(
-            LEARN,
-            "With --play logged, smaller logged propensities are raised to this value. With --play match, specify the "
-            "smallest propensity in the log, or 0 for a uniform log",
+            LEARN | {Program.TRAIN},
+            "With --play logged, and in training, smaller logged propensities are raised to this value. With --play "
+            "match, specify the smallest propensity in the log, or 0 for a uniform log",
             "P",
         ),
         Stored(reason="the model has learned with the earlier minimum"),

@@ -1,7 +1,7 @@
 """Exports the model as of any past step, rebuilds a shared model, and imports a model into a new pipeline."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any
@@ -16,7 +16,7 @@ from stream.recovery.chunks import (
     ChunkWriter,
     read_snapshots,
 )
-from stream.recovery.model_files import FILE_FORMAT, Model, ModelError, identity
+from stream.recovery.model_files import Model, ModelError, identity, model_of
 from stream.recovery.recover import Callbacks, Report, pipeline_settings, rebuild, settings_in_force
 from stream.recovery.state import (
     ModelSnapshot,
@@ -26,7 +26,6 @@ from stream.recovery.state import (
     encode,
     fresh_replica,
     restore_model,
-    state_digest,
 )
 from stream.recovery.steps import (
     JournalError,
@@ -143,17 +142,8 @@ def _model_of(
             settings, learner=learner_of(name), parameters=dict(parameters), challengers={}, champion=None
         )
         learner = learner.deciding
-    plain, state = asdict(settings), learner.state()
-    meta = {
-        "format": FILE_FORMAT,
-        **identity(plain),
-        "classes": classes,
-        "settings": plain,
-        "position": {"topics": topics.contexts.removesuffix("contexts"), **position},
-        **counts,
-        "digest": state_digest([state]),
-    }
-    return Model(meta, state)
+    of_topics = {"topics": topics.contexts.removesuffix("contexts"), **position}
+    return model_of(settings, learner, classes, of_topics, counts)
 
 
 def _shared_model(

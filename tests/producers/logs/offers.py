@@ -90,9 +90,9 @@ def truth() -> Truth:
     )
 
 
-def visits(rows: int = ROWS) -> Visits:
-    """Return the contexts in the included log."""
-    draw = np.random.Generator(np.random.PCG64([SEED, 1]))
+def visits(rows: int = ROWS, stream: int = 1) -> Visits:
+    """Return the contexts in the included log, or those of other visitors for a stream above 2."""
+    draw = np.random.Generator(np.random.PCG64([SEED, stream]))
     return Visits(
         draw.choice(len(DEVICES), rows, p=(0.35, 0.5, 0.15)),
         draw.integers(0, len(REGIONS), rows),
