@@ -27,8 +27,8 @@ from stream.errors import OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_at, read_partition
 from stream.verifying.starts import CLOCKS_MS
-from stream.wire.codec import MalformedError, decode_example, decode_prediction_fields, step_of
-from stream.wire.records import NOT_ELIGIBLE, Arm, Example, Outcome, Record, TopicPartition
+from stream.wire.codec import MalformedError, decode_example, decode_prediction_fields, json_of, step_of
+from stream.wire.records import NOT_ELIGIBLE, Arm, Envelope, Example, Outcome, Record, TopicPartition
 from stream.wire.topics import Topics
 from stream.wire.typed_fields import PredictionFields
 
@@ -94,6 +94,7 @@ class DecisionLog:
         extent: Range,
         *,
         is_open: bool = False,
+        envelope: Envelope = "none",
         progress: Callable[[int, int], None] = lambda read, total: None,
     ) -> None:
         """Prepare to read a pipeline's topics.
@@ -104,6 +105,7 @@ class DecisionLog:
             partitions: the number of partitions.
             extent: the time range.
             is_open: whether contexts name the classes, as open classes.
+            envelope: the envelope of contexts from other programs.
             progress: called for each decision with the number read in this pass, and their total in the second pass,
                 otherwise 0.
         """
@@ -112,7 +114,8 @@ class DecisionLog:
         self.decisions = 0  # number of decisions in the range
         self.has_propensities = False
         self._progress = progress
-        self._is_open = is_open
+        self.is_open = is_open
+        self.envelope = envelope
         self._stack = ExitStack()
         self._partitions = [_Partition(broker, topics, number, extent, self) for number in range(partitions)]
 
@@ -145,11 +148,6 @@ class DecisionLog:
         """Count a decision in the second pass."""
         self._read += 1
         self._progress(self._read, self.decisions)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether contexts name the classes."""
-        return self._is_open
 
 
 class _Partition:
@@ -216,7 +214,7 @@ class _Partition:
                 while context is None or context.offset < fields.context_offset:
                     if (context := next(contexts, None)) is None:
                         break
-                given = _context_of(context, fields)
+                given = _context_of(context, fields, log.envelope)
                 if given is None:
                     log.left_out[LeftOut.NO_CONTEXT] += 1
                     continue
@@ -306,9 +304,13 @@ class _Partition:
         return max(offset, self._broker.beginnings([tp])[tp])
 
 
-def _context_of(record: Record | None, fields: PredictionFields) -> dict[str, Any] | None:
+def _context_of(record: Record | None, fields: PredictionFields, envelope: Envelope) -> dict[str, Any] | None:
     """Return a decision's context, or None if the record has a different offset or id."""
     if record is None or record.offset != fields.context_offset:
         return None
-    context: dict[str, Any] = orjson.loads(record.value or b"{}")
-    return context if context.get("id") == fields.id else None
+    try:
+        context = orjson.loads(json_of(record, envelope))
+    except (MalformedError, orjson.JSONDecodeError):  # another record, after the topic was recreated
+        return None
+    is_same = type(context) is dict and context.get("id") == fields.id and "x" in context
+    return context if is_same else None

@@ -103,7 +103,7 @@ def write_log(connection: Connected, out: Path, extent: Range) -> ExportReport:
     progress = _announced_progress()
     ids, left_out = _Ids(), Counter[LeftOut]()
     rows, first_ms, last_ms = 0, 0, 0
-    with DecisionLog(*connection, extent, is_open=task.open_classes, progress=progress) as log:
+    with DecisionLog(*connection, extent, is_open=task.open_classes, envelope=task.envelope, progress=progress) as log:
         log.settle()
         layout = _Layout(task, has_propensities=log.has_propensities)
         with NewLog(out, layout.columns, layout.mapping, task.features) as new, closing(log.rows()) as decisions:

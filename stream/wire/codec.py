@@ -420,6 +420,17 @@ def _read(decode: Callable[[bytes], Fields], record: Record, envelope: Envelope 
     return fields
 
 
+def json_of(record: Record, envelope: Envelope) -> bytes:
+    """Return the JSON object in a context's or feedback record's value; see `_event_of`.
+
+    Raises:
+        MalformedError: the value is empty, or its envelope cannot be read.
+    """
+    if not record.value:
+        raise MalformedError("value: expected a JSON object; got nothing")
+    return _event_of(record.value, record.headers, envelope)
+
+
 def _event_of(value: bytes, headers: Headers, envelope: Envelope) -> bytes:
     """Return a value without the prefix of a schema registry and, if `envelope` names one, without its envelope.
 

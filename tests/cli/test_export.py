@@ -18,6 +18,7 @@ from producers.datasets.logs.reading import LogFile, open_log
 from stream.errors import ExitCode
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker
+from stream.wire.codec import HEADERS
 from stream.wire.named_features import Kind, build, to_plain
 from stream.wire.records import TopicPartition
 from tests.cli.conftest import Onebit
@@ -190,6 +191,27 @@ def test_eligible_classes_are_those_of_the_decision(
         on_broker(pipeline.test.broker)
         exported(onebit, tmp_path / "fixed.parquet")
     assert [row["eligible"] for row in rows_of(tmp_path / "fixed.parquet")] == [["0", "2"], None]
+
+
+def test_contexts_in_an_envelope_are_exported(
+    on_broker: Callable[[Broker], None], onebit: Onebit, tmp_path: Path
+) -> None:
+    with running(envelope="cloudevents") as pipeline:
+        visit(pipeline, 1)
+        event = {"specversion": "1.0", "data": {"id": "b", "x": [1.0, 0.0, 0.5, 0.0]}}
+        headers = (*HEADERS, ("content-type", b"application/cloudevents+json"))
+        for key, value, own in ((b"b", orjson.dumps(event), headers), (b"c", b"\0abcd" + context_of("c"), HEADERS)):
+            pipeline.test.broker.producer().send("test.contexts", 0, key, value, own)
+        pipeline.advance("30s")
+        on_broker(pipeline.test.broker)
+        exported(onebit, tmp_path / "log.parquet")
+    assert [(row["id"], row["x2"]) for row in rows_of(tmp_path / "log.parquet")] == [
+        ("visit-1", 0.5), ("b", 0.5), ("c", 0.5),
+    ]  # fmt: skip
+
+
+def context_of(event_id: str) -> bytes:
+    return orjson.dumps({"id": event_id, "x": [1.0, 0.0, 0.5, 0.0]})
 
 
 def test_interrupted_export_leaves_the_earlier_files(

@@ -38,6 +38,7 @@ COMMANDS = {
     Program.DESCRIBE: ("topics", "describe"),
     Program.VERIFY: ("verify",),
     Program.SHOW: ("data", "show"),
+    Program.TRAIN: ("train",),
     Program.ESTIMATE: ("estimate",),
     Program.LEARNERS: ("learners",),
     Program.CHANGE: ("change",),
