@@ -104,8 +104,6 @@ def trained(settings: Settings, *, labels: bool = False, memory: InMemory | None
         SettingsError: no or several learners are selected, or the data do not contain what the learner needs.
         PolicyError: the learner cannot learn from logged decisions.
     """
-    if "data" not in settings.given:
-        raise SettingsError("--data: expected a log of decisions, or labelled data; got nothing")
     if len(settings.learner) != 1:
         raise SettingsError(f"--learner: expected one learner; got {', '.join(settings.learner)}")
     rows = _rows_of(settings, memory)

@@ -23,7 +23,7 @@ app = typer.Typer()
         "onebit train --data optdigits --epochs 3 --out start.npz --json",
     ),
 )
-@with_settings(Program.TRAIN, unset={"data": "required"})
+@with_settings(Program.TRAIN)
 def train_model(
     settings: Settings,
     out_file: Annotated[Path, typer.Option("--out", metavar="FILE.npz", help="Write the model to this file")],
