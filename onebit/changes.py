@@ -70,6 +70,10 @@ class DesiredChange(NamedTuple):
     champion: str | None = None
     removed: Collection[str] = ()  # learners to remove
     classes: Sequence[str] = ()  # names of classes to append to a fixed set
+    retired_classes: Sequence[str] = ()  # names, or indices as text
+    restored_classes: Sequence[str] = ()
+    retired_features: Sequence[str] = ()
+    restored_features: Sequence[str] = ()
 
 
 def with_changes(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
@@ -100,7 +104,28 @@ def with_changes(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
             raise SettingsError("--add-class: expected a pipeline whose classes have names")
         names = (*now.class_names, *desired.classes)
         after = replace(after, class_names=names, n_classes=len(names))
-    return _with_learners(after, desired)
+    is_named = now.open_classes or now.class_names is not None
+    classes = _retired("class", now.retired_classes, desired.retired_classes, desired.restored_classes, is_named)
+    is_named = now.features is not None
+    features = _retired("feature", now.retired_features, desired.retired_features, desired.restored_features, is_named)
+    return _with_learners(replace(after, retired_classes=classes, retired_features=features), desired)
+
+
+def _retired(
+    kind: str, now: tuple[str | int, ...], added: Sequence[str], removed: Sequence[str], is_named: bool
+) -> tuple[str | int, ...]:
+    """Return the retired classes or features after a change."""
+
+    def values_of(flag: str, given: Sequence[str]) -> list[str | int]:
+        if unknown := [text for text in given if not is_named and not (text.isascii() and text.isdigit())]:
+            raise SettingsError(f"--{flag}-{kind} {unknown[0]}: expected an index, because they have no names")
+        return [text if is_named else int(text) for text in given]
+
+    restored = values_of("restore", removed)
+    if unknown := [one for one in restored if one not in now]:
+        expected = ", ".join(map(str, now)) or "a retired one, of which there are none"
+        raise SettingsError(f"--restore-{kind} {unknown[0]}: expected one of {expected}")
+    return tuple(dict.fromkeys((*(one for one in now if one not in restored), *values_of("retire", added))))
 
 
 PLAIN = frozenset(("on_expiry", "late", "floor", "holdout", "n_features"))

@@ -46,6 +46,7 @@ NAMES = tuple(
         "onebit change --window 2m --on-expiry negative",
         "onebit change --challenger late-ucb:m=128 --floor 3%",
         "onebit change --champion late-ucb:m=128 --remove-learner banditron --yes",
+        "onebit change --retire-class summer-sale --restore-class winter-sale",
         "onebit change --champion-when-better",
     )
 )
@@ -72,6 +73,27 @@ def change(
         list[str] | None,
         typer.Option(help="Name of a class to append to the pipeline's fixed classes; repeatable", show_default=False),
     ] = None,
+    retire_class: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Class that is never eligible from then on: a name, or an index if the classes have no names; "
+            "repeatable",
+            show_default=False,
+        ),
+    ] = None,
+    restore_class: Annotated[
+        list[str] | None, typer.Option(help="Retired class to make eligible again; repeatable", show_default=False)
+    ] = None,
+    retire_feature: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Feature to ignore from then on: a name, or an index if the features have no names; repeatable",
+            show_default=False,
+        ),
+    ] = None,
+    restore_feature: Annotated[
+        list[str] | None, typer.Option(help="Retired feature to use again; repeatable", show_default=False)
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until all tasks have applied the change")] = True,
     json: Json = False,
@@ -88,7 +110,10 @@ def change(
         if one.field in NAMES
         if (source := context.get_parameter_source(one.field)) is not None and source.name == "COMMANDLINE"
     )
-    desired = DesiredChange(settings, given, champion, remove_learner or (), add_class or ())
+    desired = DesiredChange(
+        settings, given, champion, remove_learner or (), add_class or (), retire_class or (), restore_class or (),
+        retire_feature or (), restore_feature or (),
+    )  # fmt: skip
     if desired == DesiredChange(settings, frozenset()) and not champion_when_better:
         raise fail("expected a setting to change, such as --window 2m", ExitCode.USAGE)
     if champion is not None and champion_when_better:

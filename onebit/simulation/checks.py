@@ -117,15 +117,19 @@ def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
     """
     task, found = partition.task, dict[int, dict[int, str | None] | None]()
     indices = {} if task.open_classes else {name_of(k): k for k in range(N_CLASSES)}
-    steps = iter(partition.steps if partition.is_shared else ())
-    end = 0
+    steps, end, retired = iter(partition.steps), 0, frozenset[str]()
     for record in partition.contexts:
-        while partition.is_shared and record.offset >= end:
+        while record.offset >= end:
             step = next(steps)
             indices = _with_names(indices, () if step.log is None else step.log.names)
+            if step.settings is not None:
+                retired = frozenset(
+                    one if isinstance(one, str) else name_of(one) for one in step.settings.retired_classes
+                )
             end = step.contexts[1]
         was = partition.world.outside.sent[record.topic, partition.number, record.offset]
         listed = list(indices) if was.eligible is None else list(map(name_of, was.eligible))
+        listed = [name for name in listed if name not in retired]
         known = _with_names(indices, listed)
         chosen = {known[name]: name if task.open_classes else None for name in listed}
         is_bad = not chosen or len(chosen) < len(listed) or max(chosen) >= N_CLASSES

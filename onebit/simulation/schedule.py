@@ -231,6 +231,7 @@ _DICE = {
     "repeated commits": 0x7F4A7C159E3779B9,
     "changes": 0xD6E8FEB86659FD93,
     "retention": 0x632BE59BD9B4E019,
+    "retired": 0xA0761D6478BD642F,
 }
 """Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
 
@@ -270,6 +271,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         items.sort(key=lambda item: item.at_ms)
     if not timeless:
         items = _with_changes(Luck(seed ^ _DICE["changes"]), task, items)
+        items = _with_retired(Luck(seed ^ _DICE["retired"]), task, items)
     if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         activation_window_ms = limits.activation_window_ms and 2 * limits.activation_window_ms
@@ -464,6 +466,21 @@ def _with_changes(luck: Luck, task: TaskSettings, items: list[Item]) -> list[Ite
         changes = tuple((name, luck.choice(values[name])) for name in sorted(drawn))
         at_ms, is_stale, polls = luck.between(START_MS, end_ms), luck.chance(20), luck.chance(80)
         requests.append(Item(at_ms, ItemKind.CHANGE, changes=changes, is_stale=is_stale, polls=polls))
+    return sorted(items + requests, key=lambda item: item.at_ms)
+
+
+def _with_retired(luck: Luck, task: TaskSettings, items: list[Item]) -> list[Item]:
+    """To a fifth of the runs, add requests to retire classes and features, and to restore them."""
+    if not luck.chance(20):
+        return items
+    end_ms, requests = max(item.at_ms for item in items), []
+    for _ in range(1 + luck.below(3)):
+        classes = luck.choice(((), (0,), (2,), (0, 1), (1, 2), (3,)))  # the last one is an unknown class
+        retired = "retired_classes", [f"c{k}" if task.open_classes else k for k in classes]
+        ignored = "retired_features", list(luck.choice(((), (1,), (0, 3))))
+        changes = luck.choice(((retired,), (retired,), (ignored,)))
+        at_ms, polls = luck.between(START_MS, end_ms), luck.chance(80)
+        requests.append(Item(at_ms, ItemKind.CHANGE, changes=changes, polls=polls))
     return sorted(items + requests, key=lambda item: item.at_ms)
 
 

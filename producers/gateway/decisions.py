@@ -43,10 +43,14 @@ class PipelineFacts(NamedTuple):
     encoder: FeatureEncoder | None = None  # the encoding of named features
     open_classes: bool = False  # True if contexts name the classes
     unsupported: str | None = None  # name of a learner that cannot decide among eligible classes
+    retired: tuple[str | int, ...] = ()  # classes that are never eligible
 
     def classes(self) -> Classes:
         """Return the pipeline's classes. Names that an open pipeline adds later are not included."""
-        return Classes(self.n_classes, self.class_names, is_open=self.open_classes, unsupported=self.unsupported)
+        return Classes(
+            self.n_classes, self.class_names, is_open=self.open_classes, unsupported=self.unsupported,
+            retired=self.retired,
+        )  # fmt: skip
 
 
 class Answer(Struct, frozen=True, gc=False):

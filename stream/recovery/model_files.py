@@ -110,7 +110,8 @@ def model_of(
         position: where the learner's decisions come from.
         counts: the number of updates, and others.
     """
-    plain, state = asdict(settings), learner.state()
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}
+    state = learner.state()
     meta = {
         "format": FILE_FORMAT,
         **identity(plain),

@@ -46,8 +46,10 @@ def shown_value(field: str, value: object) -> str:
     >>> shown_value("challengers", {"late-ucb:m=2": {"m": 2, "eta": 0.1}})
     'late-ucb:m=2'
     """
-    if value is None or value == {}:
+    if value is None or value in ({}, []):
         return "none"
+    if field.startswith("retired_") and isinstance(value, list):
+        return ", ".join(map(str, value))
     if field == "challengers" and isinstance(value, Mapping):
         return ", ".join(value)
     if field.endswith("_ms") and type(value) is int and value >= 0:

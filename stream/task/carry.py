@@ -3,6 +3,7 @@
 | setting | the model | pending decisions | refused |
 |---|---|---|---|
 | windows, limits, `on_expiry`, `late` | kept | kept | |
+| `retired_classes`, `retired_features` | kept | kept, also those for a retired class | without eligible classes |
 | `floor`, `holdout`, `holdout_policy` | kept | keep their propensities | both to 0, if a learner is `UNSOUND` |
 | `challengers`, added | untrained | teach the new learner | |
 | `challengers`, removed; `learner`; `champion` | kept by name | kept | the deciding learner; an untrained `learner` |

@@ -1,6 +1,6 @@
 """A task's settings, and checks that its learner supports them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from stream.task.placement import count_misplaced
 from stream.wire.classes import LOGGED_NAMES_MAX, Classes
 from stream.wire.codec import NUMBERS_MAX, LogReading
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
-from stream.wire.records import HOLDOUT, Arm, Features
+from stream.wire.records import HOLDOUT, Arm, Features, IndexArray
 
 Sharing = Literal["own", "shared"]
 DatedBy = Literal["tick", "context"]
@@ -45,8 +45,8 @@ class Unsuitable(Enum):
         "one of {suitable}"
     )
     NO_ELIGIBLE = (
-        "{learner} cannot decide among a subset of the classes, which is necessary for classes_max and for eligible "
-        "classes in a log; use one of {suitable}"
+        "{learner} cannot decide among a subset of the classes, which is necessary for classes_max, for retired "
+        "classes and for eligible classes in a log; use one of {suitable}"
     )
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, but reward=any is set; use one of {suitable}"
@@ -98,6 +98,12 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     champion: Annotated[  # the learner that decides; None means `learner`
         str | None, Stored(change=Change.MEMBERS)
     ] = None
+    retired_classes: Annotated[  # classes that are never eligible: names, or indices if the classes have no names
+        tuple[str | int, ...], Stored(change=Change.FREE)
+    ] = ()
+    retired_features: Annotated[  # features that are ignored: names, or indices if the features have no names
+        tuple[str | int, ...], Stored(change=Change.FREE)
+    ] = ()
 
     def resolved(self) -> "TaskSettings":
         """Return these settings with all of the learners' parameters and, with challengers, with a champion.
@@ -158,8 +164,9 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             raise ParameterError(f"holdout: expected a probability below 1; got {self.holdout}")
         if self.holdout != 0.0 and self.play != "own":
             raise ParameterError(f"holdout: expected play own; got {self.play}")
-        if self.open_classes:
+        if self.open_classes or self.retired_classes:
             self.check_eligible()
+        self._check_retired()
         if self.open_classes and self.model == "shared" and self.n_classes > LOGGED_NAMES_MAX:
             raise ParameterError(
                 f"classes_max: expected at most {LOGGED_NAMES_MAX:,} with a shared model; got {self.n_classes:,}"
@@ -175,6 +182,30 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
+
+    def _check_retired(self) -> None:
+        """Check that the retired classes and features exist, and that a class is left.
+
+        The names of open classes can be retired before a context contains them.
+        """
+        classes: Collection[str | int] = range(self.n_classes) if self.class_names is None else self.class_names
+        if self.open_classes:
+            classes = [name for name in self.retired_classes if isinstance(name, str)]
+        elif len(self.retired_classes) >= self.n_classes:
+            raise ParameterError("retired_classes: expected at least one class that is not retired; got none")
+        encoder = self.feature_encoder()
+        features: Collection[str | int] = range(self.n_features)
+        if encoder is not None:
+            features = encoder.names or [name for name in self.retired_features if isinstance(name, str)]
+        for setting, known, retired in (
+            ("retired_classes", classes, self.retired_classes),
+            ("retired_features", features, self.retired_features),
+        ):
+            if unknown := [one for one in retired if one not in known]:
+                named = ", ".join(map(str, list(known)[:20]))
+                raise ParameterError(f"{setting}: expected some of {named}; got {shown(unknown[0])}")
+            if len(set(retired)) < len(retired):
+                raise ParameterError(f"{setting}: expected each one once; got {shown(list(retired))}")
 
     def make_member(self, name: str) -> Learner:
         """Create the champion or a challenger alone, by name. For the champion, the name is `learner`."""
@@ -271,11 +302,11 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         """Create the pipeline's classes. Open classes have no names before the first context."""
         return Classes(
             self.n_classes, self.class_names, is_open=self.open_classes, from_log=self.model == "shared",
-            unsupported=self.unsupported,
+            unsupported=self.unsupported, retired=self.retired_classes,
         )  # fmt: skip
 
     def feature_encoder(self) -> FeatureEncoder | None:
-        """Return the encoder for named features, or None if the features have no names.
+        """Return the encoder for named features, or None if the features have no names. It ignores retired features.
 
         Raises:
             ParameterError: the encoder is invalid, or its number of features differs from the learner's.
@@ -290,7 +321,18 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             raise ParameterError(
                 f"n_features: expected {encoder.n_features}, to match `features`; got {self.n_features}"
             )
-        return encoder
+        return replace(encoder, retired=frozenset(map(str, self.retired_features)))
+
+    @property
+    def retired_indices(self) -> IndexArray | None:
+        """The indices of the retired features, without those of hashed features; None if no feature is retired."""
+        if not self.retired_features:
+            return None
+        encoder = self.feature_encoder()
+        if encoder is None:
+            return np.array(self.retired_features, np.int32)
+        found = [encoder.names[str(name)].indices or {} for name in self.retired_features if name in encoder.names]
+        return np.array([index for indices in found for index in indices.values()], np.int32)
 
     @property
     def unsupported(self) -> str | None:

@@ -19,6 +19,15 @@ from stream.wire.control import Replaced
 PARAMETER = "parameters."
 """Prefix for learner parameters in the names of stored settings."""
 
+_TUPLES = ("class_names", "retired_classes", "retired_features")
+"""The settings that are stored as lists."""
+
+ONLY_REQUESTED = {"champion", "retired_classes", "retired_features"}
+"""The settings that only requests name, and no user gives when a learner starts."""
+
+READING = ("envelope", "retired_classes", "retired_features")
+"""The settings that determine only how contexts and feedback are read."""
+
 JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
 
 
@@ -51,8 +60,9 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
     """Return all settings by name, including all of the learner's parameters."""
     plain = asdict(settings.resolved())
     parameters = {PARAMETER + name: value for name, value in plain.pop("parameters").items()}
-    join, names = plain.pop("join"), plain["class_names"]
-    return {**plain, "class_names": None if names is None else list(names), **parameters, **join}
+    join = plain.pop("join")
+    lists = {name: list(plain[name]) for name in _TUPLES if plain[name] is not None}
+    return {**plain, **lists, **parameters, **join}
 
 
 def differences(before: TaskSettings, after: TaskSettings) -> dict[str, Replaced]:
@@ -88,14 +98,13 @@ def restored_settings(stored: Mapping[str, Any]) -> TaskSettings:
     own = check_settings(stored)
     parameters = {name.removeprefix(PARAMETER): own.pop(name) for name in stored if name.startswith(PARAMETER)}
     join = JoinSettings(**{name: own.pop(name) for name in JOIN_SETTINGS})
-    names = own.pop("class_names")
-    class_names = None if names is None else tuple(names)
-    return TaskSettings(**own, parameters=parameters, join=join, class_names=class_names)
+    own |= {name: tuple(own[name]) for name in _TUPLES if own[name] is not None}
+    return TaskSettings(**own, parameters=parameters, join=join)
 
 
 Given = Collection[str] | None
 """Names of the settings that the user set. Learner parameters are named `parameters.NAME`. None means all settings
-except the champion, which only requests name."""
+except those that only requests name."""
 
 _REMEDY = "use the pipeline's settings"
 
@@ -142,7 +151,7 @@ def resolve(stored: Mapping[str, Any], requested: TaskSettings, given: Given = N
     values = stored_settings(requested)
     parameters = {name for name in values if name.startswith(PARAMETER)}
     if given is None:
-        given = values.keys() - parameters - {"champion"} | {PARAMETER + name for name in requested.parameters}
+        given = values.keys() - parameters - ONLY_REQUESTED | {PARAMETER + name for name in requested.parameters}
     elif stored and "learner" not in given:  # keep the pipeline's learner and drop other learners' parameters
         for name in parameters - {*given, *stored}:
             del values[name]

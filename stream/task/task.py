@@ -21,6 +21,7 @@ from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pendi
 from stream.task.placement import count_misplaced
 from stream.task.play import is_matched, play_logged
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import READING
 from stream.wire.classes import NewClassesError
 from stream.wire.codec import (
     MalformedError,
@@ -212,13 +213,13 @@ class Task:
         self._prepare_reading(())
 
     def _prepare_reading(self, classes: Iterable[str]) -> None:
-        """Prepare to read contexts with the names and the envelope in the settings, and with open classes so far."""
+        """Prepare to read contexts with the settings, and with the names of open classes so far."""
         settings = self.settings
         self.classes = settings.make_classes()
         if settings.open_classes:
             self.classes.add(classes)
         self._members = settings.members
-        self._decoded.clear()  # with the earlier names and envelope
+        self._decoded.clear()  # with the earlier settings
         self._decode_context = partial(
             decode_context,
             n_features=settings.n_features,
@@ -227,6 +228,7 @@ class Task:
             classes=self.classes,
             nnz_max=features_max(self.learner) if settings.model == "shared" else None,
             envelope=settings.envelope,
+            retired=settings.retired_indices,
         )
 
     @property
@@ -257,7 +259,7 @@ class Task:
             carry = Carry(before, settings, self.learner)
             self.model.replace(carry.learner)
             self.join.convert(carry.decision)
-        if carries(before, settings) or settings.envelope != before.envelope:
+        if carries(before, settings) or any(getattr(before, name) != getattr(settings, name) for name in READING):
             self._prepare_reading(self.classes.names or ())
         if settings.champion != before.champion:
             self.model.promote(settings.decides)

@@ -318,7 +318,7 @@ class _Audit:
     def _use(self, settings: TaskSettings, classes: Iterable[str]) -> None:
         """Prepare to read contexts with these settings, and with the names of open classes so far."""
         self._log, self._encoder = settings.log_reading, settings.feature_encoder()
-        self._classes = settings.make_classes()
+        self._classes, self._retired = settings.make_classes(), settings.retired_indices
         if settings.open_classes:
             self._classes.add(classes)
         self._nnz_max = features_max(settings.make_learner()) if settings.model == "shared" else None
@@ -395,7 +395,14 @@ class _Audit:
         context: Context | None
         try:
             context = codec.decode_context(
-                record, settings.n_features, self._log, self._encoder, self._classes, self._nnz_max, settings.envelope
+                record,
+                settings.n_features,
+                self._log,
+                self._encoder,
+                self._classes,
+                self._nnz_max,
+                settings.envelope,
+                self._retired,
             )
         except (MalformedError, NewClassesError):
             context = None

@@ -48,6 +48,7 @@ class Classes:
         is_open: bool = False,
         from_log: bool = False,
         unsupported: str | None = None,
+        retired: Iterable[str | int] = (),
     ) -> None:
         """Create the classes.
 
@@ -57,12 +58,14 @@ class Classes:
             is_open: whether new names are added.
             from_log: whether new names come from a shared model's log. Otherwise, `eligible` adds them.
             unsupported: name of a learner that cannot decide among a subset of the classes, or None.
+            retired: classes that are never eligible: names, or indices if the classes have no names.
         """
         self.n_classes = n_classes
         self.names = list(names or ()) if is_open or names is not None else None
         self.is_open = is_open
         self._from_log = from_log
         self._unsupported = unsupported
+        self._retired = frozenset(retired)
         self._index = {name: k for k, name in enumerate(self.names or ())}
 
     def name_of(self, index: int) -> str | None:
@@ -77,7 +80,9 @@ class Classes:
             self.names.append(name)
 
     def eligible(self, given: Sequence[str | int] | None, action: int | None = None) -> IndexArray | None:
-        """Return the indices of a context's eligible classes. If the pipeline is open, add new names.
+        """Return the indices of a context's eligible classes, without retired classes.
+
+        If the pipeline is open, new names are added.
 
         Args:
             given: names, or indices if the classes have no names; None means all classes.
@@ -87,25 +92,34 @@ class Classes:
             int32[m] in increasing order, or None if all K classes are eligible.
 
         Raises:
-            ClassesError: the list is empty or lacks the action, or a class is unknown, repeated, or beyond the limit.
+            ClassesError: the list is empty, lacks the action, or contains only retired classes, or a class is unknown,
+                repeated, or beyond the limit.
             NewClassesError: the list is valid, but the log does not contain all of its names yet.
         """
-        if given is None and not self.is_open:
+        if given is None and not self.is_open and not self._retired:
             return None
         if self._unsupported is not None:
             raise ClassesError(
                 f"{self._unsupported} cannot decide among a subset of the classes; use a different learner"
             )
         if given is None:
-            given = self.names or ()
+            given = range(self.n_classes) if self.names is None else self.names
         if not given:
             raise ClassesError("expected at least one class; got none")
+        kept = [one for one in given if one not in self._retired] if self._retired else given
+        if not kept:
+            raise ClassesError(
+                f"expected a class that is not retired; got {shown(list(given))}. List other classes, or restore a "
+                "class with `onebit change`"
+            )
         new: dict[str, int] = {}
-        indices = sorted(self._index_of(one, new) for one in given)
+        indices = sorted(self._index_of(one, new) for one in kept)
         if len(set(indices)) < len(indices):
-            raise ClassesError(f"expected each class once; got {shown(given)}")
+            raise ClassesError(f"expected each class once; got {shown(list(given))}")
         if action is not None and action not in indices:
-            raise ClassesError(f"expected the logged decision's class {action} in the list; got {shown(given)}")
+            raise ClassesError(
+                f"expected the logged decision's class {action} among the eligible classes; got {shown(list(kept))}"
+            )
         if new and self._from_log:
             raise NewClassesError(list(new))
         if new:

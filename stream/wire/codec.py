@@ -32,6 +32,7 @@ from stream.wire.records import (
     Feedback,
     FloatArray,
     Headers,
+    IndexArray,
     Logged,
     Prediction,
     Record,
@@ -163,6 +164,7 @@ def decode_context(
     classes: Classes | None = None,
     nnz_max: int | None = None,
     envelope: Envelope = "none",
+    retired: IndexArray | None = None,
 ) -> Context:
     """Decode a context for a learner with n_features features.
 
@@ -175,6 +177,7 @@ def decode_context(
             are ignored.
         nnz_max: limit on the number of features in x; None means no limit.
         envelope: the envelope of contexts from other programs; see `_event_of`.
+        retired: the indices of features to ignore, or None.
 
     Raises:
         MalformedError: the record is not a context, or its features, eligible classes or required logged decision are
@@ -194,6 +197,9 @@ def decode_context(
         features = _sparse(x, n_features)
     else:
         features, unknown = _named(x, n_features, encoder)
+    if retired is not None:
+        kept = ~np.isin(features.indices, retired)
+        features = make(Features, (features.indices[kept], features.values[kept]))
     nnz = features.indices.size
     if nnz_max is not None and nnz > nnz_max:
         raise MalformedError(

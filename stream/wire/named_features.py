@@ -82,6 +82,7 @@ class FeatureEncoder:
     own: int  # number of indices that are not hashed
     hash_bits: int | None  # None if nothing is hashed
     hashed_from: int = 0  # first hashed index; of the indices that are not hashed, only those that were added follow
+    retired: frozenset[str] = frozenset()  # names whose values are ignored
 
     @property
     def n_features(self) -> int:
@@ -100,7 +101,7 @@ class FeatureEncoder:
         entries: dict[int, float] = {}
         unknown: list[str] = []
         for name, given in x.items():
-            if given is None:
+            if given is None or name in self.retired:
                 continue
             kind = self._kind_of(name, given)
             if kind is Kind.NUMERIC:

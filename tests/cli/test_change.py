@@ -112,6 +112,8 @@ def test_better_challenger_becomes_the_champion(on_broker: Callable[[Broker], No
         ["--classes-max", "9"],  # the classes are fixed
         ["--add-class", "d"],  # the classes have no names
         ["--n-features", "2"],  # features cannot be removed
+        ["--retire-class", "a"],  # the classes have no names
+        ["--restore-class", "1"],  # it is not retired
         ["--param", "late-ucb.m=9"],  # the model depends on it
         [],
     ],
@@ -137,6 +139,11 @@ STRUCTURE: dict[str, tuple[dict[str, Any], list[str], dict[str, Any]]] = {
     "rate": ({}, ["--param", "gamma=0.25"], {"parameters.gamma": 0.25}),
     "class": ({"class_names": ("a", "b", "c")}, ["--add-class", "d"],
               {"n_classes": 4, "class_names": ["a", "b", "c", "d"]}),
+    "retired class": ({"retired_classes": (1,)}, ["--retire-class", "2", "--restore-class", "1"],
+                      {"retired_classes": [2]}),
+    "retired class with a name": ({"class_names": ("a", "b", "c")}, ["--retire-class", "b"],
+                                  {"retired_classes": ["b"]}),
+    "retired feature": ({}, ["--retire-feature", "3"], {"retired_features": [3]}),
     "open classes": ({"open_classes": True}, ["--classes-max", "9"], {"n_classes": 9}),
     "feature": ({}, ["--n-features", "6"], {"n_features": 6}),
     "removed challenger": (CHALLENGED, ["--remove-learner", "late-ucb"], {"challengers": {}}),

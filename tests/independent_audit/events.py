@@ -158,10 +158,15 @@ def _check_logged(logged: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _eligible(eligible: Any, settings: Mapping[str, Any], names: Sequence[str]) -> tuple[list[int] | None, list[str]]:
+    retired = settings["retired_classes"]
     if eligible is None:
         _require(not settings["open_classes"] or len(names) > 0)
-        return None, []
-    _require(isinstance(eligible, list) and len(eligible) > 0 and len(set(map(repr, eligible))) == len(eligible))
+        if not retired:
+            return None, []
+        eligible = list(names) or list(range(settings["n_classes"]))
+    _require(isinstance(eligible, list))
+    eligible = [one for one in eligible if one not in retired]
+    _require(len(eligible) > 0 and len(set(map(repr, eligible))) == len(eligible))
     if settings["class_names"] is None and not settings["open_classes"]:
         _require(all(_is_class(one, settings) for one in eligible))
         return eligible, []

@@ -256,6 +256,7 @@ OTHERS: dict[str, Any] = {
     "features": to_plain(build({"price": (Kind.NUMERIC, None)}, None)), "class_names": ["a", "b", "c"],
     "model": "shared", "dated_by": "context", "holdout_policy": "constant:1",
     "challengers": {"late-ucb": check_parameters("late-ucb", {})}, "open_classes": True,
+    "retired_classes": [2], "retired_features": [1],
 }  # fmt: skip
 
 

@@ -59,6 +59,8 @@ SEQUENCES: Mapping[str, Sequence] = {
         ]
     ),
     "class": Sequence([CLASSES, replace(CLASSES, n_classes=4, class_names=("a", "b", "c", "d"))]),
+    "retired class": Sequence([CLASSES, replace(CLASSES, retired_classes=("b",)), CLASSES]),
+    "retired feature": Sequence([FEATURES, replace(FEATURES, retired_features=("country",))], named),
     "category": Sequence([FEATURES, replace(FEATURES, n_features=FEATURES.n_features + 1, features=LONGER)], named),
 }
 
