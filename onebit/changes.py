@@ -50,16 +50,19 @@ def settings_now(connection: Connected) -> Changed:
     """Return a pipeline's settings after all requests, including those that no task has applied yet.
 
     Raises:
+        MovedError: the pipeline was moved to other topics.
         SettingsError: the pipeline has not taken a step.
     """
     broker, topics, partitions = connection
+    requests = read_requests(broker, topics)
+    requests.check_not_moved(topics)
     stored, control = pipeline_settings(broker, topics, partitions)
     if "seed" not in stored:  # an imported model has only some of the settings
         raise SettingsError(
             f"{topics.journal}: expected a pipeline that has made a decision; found no decisions. Until then, the "
             "settings are those of the learner's flags: start `onebit learn` with the new value"
         )
-    return read_requests(broker, topics).after(restored_settings(stored), control)
+    return requests.after(restored_settings(stored), control)
 
 
 class DesiredChange(NamedTuple):
@@ -189,14 +192,14 @@ def request_for(now: Changed, after: TaskSettings) -> Request:
     except ParameterError as error:
         raise ChangeRefusedError(str(error)) from error
     digest = sha256(encode_request(Request(str(now.control), "", changes))).hexdigest()
-    request = Request(digest[:16], _user(), changes)
+    request = Request(digest[:16], user(), changes)
     changed(now.settings, request)
     if (size := len(encode_request(request))) > REQUEST_BYTES_MAX:
         raise ChangeRefusedError(f"expected a request of at most {REQUEST_BYTES_MAX:,} bytes; got {size:,}")
     return request
 
 
-def _user() -> str:
+def user() -> str:
     """Return this process's user and host, for the audit trail."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -26,6 +26,7 @@ from stream.recovery.commit import Commit
 from stream.recovery.control import read_requests
 from stream.recovery.recover import reading_pipeline_settings
 from stream.recovery.slices import finish
+from stream.recovery.steps import last_steps
 from stream.settings.data_sizes import SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.model import Program
@@ -33,6 +34,7 @@ from stream.task.changes import Changed
 from stream.task.settings import Sharing, TaskSettings
 from stream.task.stored_settings import SettingsDifferError, restored_settings, stored_settings
 from stream.telemetry.metrics import LEARNER
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 POLL_MS = 100
@@ -141,11 +143,15 @@ class LearnerLoop:
                 raise RecoveryStoppedError("stopped while reading the pipeline's settings")
 
         settings, topics = self._settings, self._settings.topics
+        requests = read_requests(broker, topics)
+        requests.check_not_moved(topics)
+        if not last_steps(broker, [TopicPartition(topics.journal, partition) for partition in range(partitions)]):
+            requests.check_opened(topics)
         stored, control = finish(reading_pipeline_settings(broker, topics, partitions), pulse)
         begin = None
         if "seed" in stored:  # the pipeline has started
             begin = Changed(restored_settings(stored), control)
-            stored = stored_settings(read_requests(broker, topics).after(*begin[:2]).settings)
+            stored = stored_settings(requests.after(*begin[:2]).settings)
         has_no_log = not stored and lacks_log(broker, settings, topics, partitions)
         model = "own" if has_no_log else settings.model_of(partitions)
         chosen = settings_for(settings, stored, topics.journal, model, sizes_of=self._sizes_of)

@@ -320,6 +320,7 @@ class LearnerProgram:
         Raises:
             FencedError: another process has replaced this one, or the group has removed this member.
             AccessError: the broker does not permit one of the step's operations.
+            MovedError: the pipeline was moved to other topics.
             BrokerError: the outcome of the commit is unknown, or the broker is unavailable.
         """
         try:
@@ -391,6 +392,7 @@ class LearnerProgram:
         """Run a step for each task that has work to do."""
         self.read_log(self._options.step_max_ms)
         self._control.read()
+        self._control.requests.check_not_moved(self._topics)
         began_ms, records_most = self._host_ms(), 0
         commits = []
         for running in tasks.values():

@@ -4,8 +4,9 @@ The topic is compacted. A record's key is `KEYS/SLOT/INDEX`. KEYS is a task's pa
 model. The newest generation's slot is never the next one to be written, so one generation is always complete. With
 unlimited retention, generations alternate between the slots `a` and `b`. Otherwise, older generations stay in the slots
 up to `f`, so that `onebit verify` and `onebit model export` can start in the past: see `Stored.next_slot`. The slot
-`import` contains the model written by `onebit model import`. A generation's number is the task's last step in the
-snapshot, or the shared model's version. A record's value is a *chunk*:
+`import` contains the model written by `onebit model import`. The slot `opening` contains the state with which a moved
+task begins; a learner deletes it when the other snapshots cover the topics' retention. A generation's number is the
+task's last step in the snapshot, or the shared model's version. A record's value is a *chunk*:
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
@@ -39,6 +40,10 @@ CHUNK_BYTES = 500_000
 
 ROTATING_SLOTS = ("a", "b", "c", "d", "e", "f")
 IMPORT_SLOT = "import"
+OPENING_SLOT = "opening"
+
+RENEWALS_PER_RETENTION = 4
+"""Number of snapshots of an idle task within the topics' retention."""
 
 MODEL_PARTITION = 0
 """The partition whose task writes a shared model's snapshots."""
@@ -90,15 +95,19 @@ class ChunkWriter:
 
     def __init__(
         self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int = CHUNK_BYTES, opening_chunks: int = 0,
     ) -> None:  # fmt: skip
-        """Start a generation in a slot whose previous generation has `chunks_before` chunks."""
+        """Start a generation in a slot whose previous generation has `chunks_before` chunks.
+
+        Afterwards, delete the first `opening_chunks` chunks in the slot `opening`.
+        """
         self.number = number
         self.slot = slot
         self.count = 0  # number of chunks returned so far
         self.done = False  # whether all chunks were returned
         self._keys = keys
         self._chunks_before = chunks_before
+        self.opening_chunks = opening_chunks
         self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
@@ -109,14 +118,16 @@ class ChunkWriter:
             chunk = next(self._chunks, None)
             if chunk is None:
                 self.done = True
-                return messages + [Message(self._key(index), None) for index in range(self.count, self._chunks_before)]
+                old = [Message(self._key(index), None) for index in range(self.count, self._chunks_before)]
+                opening = [Message(self._key(index, OPENING_SLOT), None) for index in range(self.opening_chunks)]
+                return messages + old + opening
             messages.append(Message(self._key(self.count), chunk))
             self.count += 1
             size += len(chunk)
         return messages
 
-    def _key(self, index: int) -> bytes:
-        return f"{self._keys}/{self.slot}/{index}".encode()
+    def _key(self, index: int, slot: str = "") -> bytes:
+        return f"{self._keys}/{slot or self.slot}/{index}".encode()
 
 
 def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
@@ -167,7 +178,8 @@ class Stored:
 
         Args:
             keys: the key prefix, which is the task's partition or MODEL_KEYS.
-            number_max: highest generation number to accept; None means no limit.
+            number_max: highest generation number to accept; None means no limit. A moved task's opening is always
+                accepted.
         """
         self.keys = keys
         self.newest: Generation | None = None
@@ -177,7 +189,7 @@ class Stored:
         self.taken_ms = -1  # stream time of the newest snapshot or, if there is none, at the start; -1 if unknown
         self.taken_of: object = None  # ledger or version in the newest snapshot; no snapshot is due until it changes
         self._number_max = number_max
-        self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
+        self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT, OPENING_SLOT)}
         self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # by slot, with the chunks' digests
 
     def add(self, record: Record) -> None:
@@ -195,6 +207,8 @@ class Stored:
             return
         if record.value is None:
             self._chunks[slot].discard(index)
+            if index == 0:
+                self._delete(slot)
             return
         decoded = decode_chunk(record.value)
         if decoded is None or decoded[0].index != index:
@@ -221,12 +235,20 @@ class Stored:
         elif (head.count, head.whole) == (len(digests), sha256(b"".join(digests)).hexdigest()):
             self._add_whole(generation._replace(whole=str(head.whole)), record.append_ms)
 
+    def _delete(self, slot: str) -> None:
+        """Forget the generation in a slot whose first chunk was deleted."""
+        self._incomplete.pop(slot, None)
+        self.complete.pop(slot, None)
+        if self.newest is not None and self.newest.slot == slot:
+            self.newest = None
+
     def _add_whole(self, generation: Generation, append_ms: int) -> None:
         if generation.slot == IMPORT_SLOT:
             self.imported = generation
             return
         self.complete[generation.slot] = Complete(generation.number, append_ms)
-        if self._number_max is not None and generation.number > self._number_max:
+        is_opening = generation.slot == OPENING_SLOT
+        if self._number_max is not None and generation.number > self._number_max and not is_opening:
             return
         if self.newest is None or generation.number >= self.newest.number:
             self.newest = generation
@@ -251,7 +273,7 @@ class Stored:
             age in spacings   0.0  0.1  0.9  1.9  2.9  3.9      next: the slot of 0.1
                               0.0  1.0  1.9  2.9  3.9  4.9      next: the slot of 4.9
         """
-        slots = sorted(self.complete, key=self.complete.__getitem__, reverse=True)
+        slots = sorted(self.complete.keys() - {OPENING_SLOT}, key=self.complete.__getitem__, reverse=True)
         times_ms = [self.complete[slot].append_ms for slot in slots]
         if len(slots) > 1 and (not self.spacing_ms or (len(slots) > 2 and times_ms[1] - times_ms[2] < self.spacing_ms)):
             return slots[1]
@@ -269,12 +291,22 @@ class Stored:
         """Return a writer for the next generation."""
         slot = self.next_slot
         self.complete.pop(slot, None)
-        return ChunkWriter(number, state, self.keys, slot, self.chunks_in(slot), chunk_bytes)
+        opening_chunks = self.chunks_in(OPENING_SLOT) if self._outlives_opening else 0
+        return ChunkWriter(number, state, self.keys, slot, self.chunks_in(slot), chunk_bytes, opening_chunks)
+
+    @property
+    def _outlives_opening(self) -> bool:
+        """Whether the topics' retention is limited, and the newest snapshot is later than the opening by as much."""
+        opening, keep_ms = self.complete.get(OPENING_SLOT), RENEWALS_PER_RETENTION * self.spacing_ms
+        return opening is not None and 0 < keep_ms <= self.newest_ms - opening.append_ms
 
     def wrote(self, writer: ChunkWriter, append_ms: int) -> None:
         """Mark a generation as committed at this append time."""
         self._chunks[writer.slot] = set(range(writer.count))
         self.complete[writer.slot] = Complete(writer.number, append_ms)
+        if writer.opening_chunks:
+            self._chunks[OPENING_SLOT].clear()
+            del self.complete[OPENING_SLOT]
 
     def release(self) -> None:
         """Free all generations' payloads."""

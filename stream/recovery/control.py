@@ -1,13 +1,19 @@
-"""Reads the control topic, whose requests change the settings of a running pipeline."""
+"""Reads the control topic, whose requests change the settings of a running pipeline or record a move."""
 
+from stream.errors import OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.task.changes import Changed, fold
 from stream.task.settings import TaskSettings
 from stream.wire.codec import MalformedError
-from stream.wire.control import Requested, decode_request
+from stream.wire.control import Moved, Requested, decode_request
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
+
+
+class MovedError(OnebitError):
+    """The pipeline was moved to other topics, or a move to its topics is incomplete."""
+
 
 RECORDS_MAX = 1_000
 """Maximum number of requests per poll."""
@@ -20,6 +26,7 @@ class Requests:
         self.all: list[Requested] = []
         self.end = 0  # offset after the last request
         self._ids: set[str] = set()
+        self._moves: list[Requested] = []
 
     def add(self, record: Record) -> None:
         """Add the next record. A request with an earlier request's id has no effect."""
@@ -33,7 +40,44 @@ class Requests:
                 refusal = f"id: expected a new one; got {request.id!r} again"
             self._ids.add(request.id)
         self.all.append(Requested(record.offset, record.append_ms, request, refusal))
+        if request is not None and not refusal and (request.moved_to or request.moved_from):
+            self._moves.append(self.all[-1])
         self.end = record.offset + 1
+
+    @property
+    def moved_to(self) -> Moved | None:
+        """The pipeline to which this one was moved, or None."""
+        return next((one.request.moved_to for one in self._moves if one.request and one.request.moved_to), None)
+
+    @property
+    def moved_from(self) -> Requested | None:
+        """The last record that names the pipeline from which this one is moved, or None."""
+        return next((one for one in reversed(self._moves) if one.request and one.request.moved_from), None)
+
+    def check_not_moved(self, topics: Topics) -> None:
+        """Check that a pipeline was not moved to other topics.
+
+        Raises:
+            MovedError: it was.
+        """
+        if (other := self.moved_to) is not None:
+            raise MovedError(
+                f"{topics.control}: the pipeline was moved to {other}. Start the learners there: onebit learn "
+                f"--bootstrap {other.bootstrap} --topic-prefix {other.prefix}"
+            )
+
+    def check_opened(self, topics: Topics) -> None:
+        """Check that no move to these topics is incomplete. Call this only if a task has not taken a step.
+
+        Raises:
+            MovedError: a move is incomplete.
+        """
+        if (one := self.moved_from) is not None and one.request is not None and one.request.moved_from is not None:
+            other, prefix = one.request.moved_from, topics.control.removesuffix("control")
+            raise MovedError(
+                f"{topics.control}: the move from {other} is incomplete. Run it again: onebit move --bootstrap "
+                f"{other.bootstrap} --topic-prefix {other.prefix} --to-prefix {prefix}, with the earlier options"
+            )
 
     def after(self, settings: TaskSettings, control: int, until: int | None = None) -> Changed:
         """Return the settings after the requests from one offset to another; see `fold`."""

@@ -114,6 +114,7 @@ def recovery(
     Raises:
         SettingsDifferError: the user's settings differ from the task's settings.
         JournalError: required records were deleted.
+        MovedError: a move to these topics is incomplete.
         ParameterError: the learner does not support the policies.
     """
     start = Changed(settings, 0) if begin is None else begin
@@ -121,8 +122,11 @@ def recovery(
     def begun(stored: Mapping[str, Any], place: str) -> TaskSettings:
         return resolve(stored, start.settings, given, place=place)
 
-    if (last := last_step(broker, TopicPartition(topics.journal, partition))) is not None:
+    journal = TopicPartition(topics.journal, partition)
+    if (last := last_step(broker, journal)) is not None:
         check_unchanged(broker, topics, {partition: last})
+    elif broker.beginnings([journal])[journal] == 0:
+        read_requests(broker, topics).check_opened(topics)
     recovered = yield from rebuilding(broker, topics, partition, begun, callbacks=Callbacks(progress))
     step, task = recovered.step, recovered.task
     if step.number == 0:

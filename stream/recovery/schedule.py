@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from stream.learners import State
-from stream.recovery.chunks import ChunkWriter, Message, Stored
+from stream.recovery.chunks import RENEWALS_PER_RETENTION, ChunkWriter, Message, Stored
 from stream.recovery.state import ModelSnapshot, Snapshot, encode
 
 
@@ -24,10 +24,6 @@ class Source(NamedTuple):
     state: object  # ledger or version; equal to the earlier value if the state has not changed
     number: int  # number of the next generation
     take: Callable[[State | None], Snapshot | ModelSnapshot]  # copies the state into new or reused memory
-
-
-RENEWALS_PER_RETENTION = 4
-"""Number of snapshots of an idle task within the topics' retention."""
 
 
 class SnapshotSchedule:

@@ -113,6 +113,7 @@ class JournalStep(NamedTuple):
     # Number of offsets without a record that were read after the last applied context, and after the last applied
     # record of the feedback topic. A transaction's marker is such an offset.
     skipped: tuple[int, int] = (0, 0)
+    opens: bool = False  # whether this is a moved task's first step, without records; see `stream.recovery.moving`
 
     @property
     def read_to(self) -> tuple[int, int]:

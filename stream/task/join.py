@@ -47,7 +47,7 @@ class Orphan(NamedTuple):
     """Feedback that is waiting for its context."""
 
     feedback: Feedback | None  # None for a shown record
-    record: Record  # the record as received
+    record: Record  # the record as received; its offset is -1 if a move has carried it over from another topic
     since_ms: int  # stream time at which the record was received
 
     @property

@@ -33,3 +33,15 @@ def is_matched(own: Decision, logged: Logged, propensity_min: float, u: float) -
     """
     is_accepted = propensity_min == 0.0 or u * (logged.propensity or 0.0) < propensity_min
     return is_accepted and own.action == logged.action
+
+
+def floored(decision: Decision, propensity_min: float) -> Decision:
+    """Return the decision for a learner's update, with a logged propensity raised to the minimum if it is lower.
+
+    The minimum is 0 for a learner that does not use propensities to compute weights. For such a learner, 1 is used if
+    the log has no propensity.
+    """
+    propensity = decision.propensity
+    if propensity >= propensity_min:
+        return decision
+    return decision._replace(propensity=propensity_min if propensity < propensity_min else 1.0)

@@ -19,7 +19,7 @@ from stream.shared.view import Recall, View, features_max
 from stream.task.carry import Carry, carries
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.placement import count_misplaced
-from stream.task.play import is_matched, play_logged
+from stream.task.play import floored, is_matched, play_logged
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import READING
 from stream.wire.classes import NewClassesError
@@ -415,15 +415,8 @@ class Task:
         return play_logged(self.learner, context.x, own, logged), True
 
     def _floored(self, decision: Decision) -> Decision:
-        """Return the decision for the learner's update, with a logged propensity raised to the minimum if it is lower.
-
-        The minimum is 0 for a learner that does not use propensities to compute weights. For such a learner, 1 is used
-        if the log has no propensity.
-        """
-        propensity = decision.propensity
-        if propensity >= self._propensity_min:
-            return decision
-        return decision._replace(propensity=self._propensity_min if propensity < self._propensity_min else 1.0)
+        """See `floored`."""
+        return floored(decision, self._propensity_min)
 
     def _apply_feedback(self, record: Record, effects: Effects) -> str:
         """Apply a feedback record or a shown record and return its id."""
@@ -461,7 +454,7 @@ class Task:
             drift = self.model.settle(pending.x, learned, reward, self._update_draw(event_id), label)
         example = Example(
             event_id, outcome, decision.action, decision.known_propensity, reward, delay_ms, self.join.stream_ms,
-            None if record is None else record.offset, drift, pending.arm,
+            None if record is None or record.offset < 0 else record.offset, drift, pending.arm,
         )  # fmt: skip
         effects.examples.append((example, pending.trace))
 

@@ -319,6 +319,7 @@ class Oracle:
         self, pending: _Pending, outcome: Outcome, reward: int | None, delay_ms: int | None, offset: int | None
     ) -> None:
         event_id, action, propensity, _, arm = pending
+        offset = None if offset is None or offset < 0 else offset  # a moved orphan is not in the feedback topic
         self.counts[outcome] += 1
         self.events.append(
             Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset, None, arm)

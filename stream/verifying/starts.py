@@ -66,8 +66,8 @@ def start_of_check(
 ) -> Start | None:
     """Return the start for the check of a range, or None if all records must be checked.
 
-    Without `from_step` and `since_ms`, all records are checked unless some were deleted. In this case, the first start
-    is used after which all records are retained.
+    Without `from_step` and `since_ms`, all records are checked unless some were deleted, or the pipeline was moved. In
+    these cases, the first start is used after which all records are retained. In a moved pipeline, it is the opening.
 
     Args:
         broker: the broker.
@@ -80,7 +80,7 @@ def start_of_check(
     Raises:
         JournalError: the journal or the snapshots cannot be read.
     """
-    is_whole = not deleted(broker, topics, partition) and not version_min
+    is_whole = not deleted(broker, topics, partition) and not version_min and not _is_moved(broker, topics, partition)
     if since_ms is not None:
         journal = TopicPartition(topics.journal, partition)
         record, first = next(read_journal(broker, journal, offset_at(broker, journal, since_ms)), (None, None))
@@ -98,6 +98,12 @@ def start_of_check(
     if early:
         return early[-1]
     return None if is_whole or not usable else usable[0]
+
+
+def _is_moved(broker: Broker, topics: Topics, partition: int) -> bool:
+    """Return whether a task's first retained step is the opening of a moved task."""
+    _, first = next(read_journal(broker, TopicPartition(topics.journal, partition)), (None, None))
+    return first is not None and first.opens
 
 
 def _is_kept(broker: Broker, topics: Topics, partition: int, start: Start) -> bool:

@@ -6,12 +6,17 @@ A request's key is its id, and its value is JSON:
 
 Settings have the names and values of `stream.task.stored_settings`. A task applies the request only if each setting has
 the value in `from`, so that of two simultaneous requests for one setting, all tasks apply the same one.
+
+`onebit move` writes a record to both pipelines, which changes no settings. In the old pipeline, it ends the learners:
+
+    {"id": "9c01", "by": "ann@ops1", "changes": {}, "moved_to": {"bootstrap": "localhost:9092", "prefix": "shop2.",
+     "partitions": 12, "balance": {"pending": 14, "deferred": 0, "orphans_waiting": 3}}}
 """
 
 from typing import Any, NamedTuple
 
 import orjson
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import DecodeError, Struct, ValidationError, to_builtins
 from msgspec.json import Decoder
 
 from stream.parsing import shown
@@ -26,12 +31,34 @@ class Replaced(Struct, frozen=True, rename={"old": "from", "new": "to"}):
     new: Any
 
 
+class Balance(Struct, frozen=True):
+    """The number of unsettled entries in all tasks of a pipeline, by field of the ledger."""
+
+    pending: int
+    deferred: int
+    orphans_waiting: int
+
+
+class Moved(Struct, frozen=True):
+    """The other pipeline of a move."""
+
+    bootstrap: str
+    prefix: str
+    partitions: int
+    balance: Balance  # what the move carries over
+
+    def __str__(self) -> str:
+        return f"{self.prefix}* on {self.bootstrap}"
+
+
 class Request(Struct, frozen=True):
-    """A request to change settings."""
+    """A request to change settings, or the record of a move."""
 
     id: str
     by: str  # the user who sent it
-    changes: dict[str, Replaced]  # by name
+    changes: dict[str, Replaced]  # by name; empty in the record of a move
+    moved_to: Moved | None = None  # in the old pipeline: the new one
+    moved_from: Moved | None = None  # in the new pipeline: the old one
 
 
 class Requested(NamedTuple):
@@ -52,7 +79,9 @@ _decoder = Decoder(Request)
 def encode_request(request: Request) -> bytes:
     """Encode a request as a record's value."""
     changes = {name: {"from": change.old, "to": change.new} for name, change in request.changes.items()}
-    return orjson.dumps({"id": request.id, "by": request.by, "changes": changes})
+    moves = {"moved_to": request.moved_to, "moved_from": request.moved_from}
+    others = {name: to_builtins(one) for name, one in moves.items() if one is not None}
+    return orjson.dumps({"id": request.id, "by": request.by, "changes": changes, **others})
 
 
 def decode_request(record: Record) -> Request:

@@ -526,7 +526,7 @@ def test_first_step_compiles_nothing_after_warm_up(learner: str) -> None:
     task = Task(by_context(learner), TOPICS.contexts)
     task.step([inputs.context("a", 5), inputs.feedback("a", 1, 6)], 1, 3)
     assert task.version == 1
-    assert before[placement, "_count_misplaced"] > 0
+    assert before[placement, "_partitions_of"] > 0
     assert _compiled() == before
 
 
