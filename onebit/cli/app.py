@@ -43,6 +43,7 @@ COMMANDS = {
     "monitor": Lazy("monitor", "Show a running pipeline on a web page: status, error, delays, ledger and lag."),
     "change": Lazy("change", "Change the settings of a running pipeline, such as its window or its champion."),
     "changes": Lazy("changes", "List the changes that were requested: who, when, from, to, and the outcome."),
+    "move": Lazy("move", "Move a stopped pipeline to new topics with its whole state, to change its partitions."),
     "verify": Lazy("verify", "Recompute the ledger from the topics and compare it with the learner's ledger."),
     "tail": Lazy("tail", "Show records, one per line."),
     "export": Lazy("export", "Export a pipeline's decisions as a log."),
