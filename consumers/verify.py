@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from consumers.tally import ledger_line
@@ -23,6 +24,7 @@ from stream.reporting.notebook_tables import html_table, text_table
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings
 from stream.verifying.audit import Finding, audit_partition, latencies_of
+from stream.verifying.moved import MoveFinding, audit_moves
 from stream.verifying.reapply import Replay, replay_journal
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
 from stream.wire import codec
@@ -64,11 +66,12 @@ class VerifyReport:
     log: LogFinding | None  # None without a shared model
     replays: tuple[Replay, ...] | None  # None if the journal was not replayed
     errors: MatchedError
+    moves: tuple[MoveFinding, ...] = ()  # from and to other pipelines
 
     @property
     def ok(self) -> bool:
         """Whether the recomputed ledgers and all other compared values equal the learner's."""
-        parts: tuple[Finding | Replay, ...] = (*self.findings, *(self.replays or ()))
+        parts: tuple[Finding | Replay | MoveFinding, ...] = (*self.findings, *(self.replays or ()), *self.moves)
         return all(part.ok for part in parts) and (self.log is None or self.log.ok)
 
     @property
@@ -79,7 +82,8 @@ class VerifyReport:
         wrong |= {one.partition for one in self.replays or () if not one.ok}
         if self.ok:
             return ExitCode.OK
-        return ExitCode.DIFFERS if wrong - deleted or not (self.log is None or self.log.ok) else ExitCode.USAGE
+        others = () if self.log is None else (self.log,)
+        return ExitCode.DIFFERS if wrong - deleted or not all(one.ok for one in (*others, *self.moves)) else ExitCode.USAGE
 
     @property
     def error(self) -> float:
@@ -95,7 +99,8 @@ class VerifyReport:
     def faults(self) -> tuple[str, ...]:
         """The differences, each with the record in which it was found."""
         log = () if self.log is None else self.log.faults
-        return tuple(fault for finding in self.findings for fault in finding.faults) + tuple(log)
+        moves = tuple(move.fault for move in self.moves if move.fault)
+        return tuple(fault for finding in self.findings for fault in finding.faults) + tuple(log) + moves
 
     @property
     def latency(self) -> Latency | None:
@@ -113,6 +118,9 @@ class VerifyReport:
             "partitions": self.to_dicts(),
             **({"model": "own"} if self.log is None else self.log.as_json()),
         }
+        for move in self.moves:
+            found = {"ok": move.ok, **to_builtins(move.other)}
+            result["moved_from" if move.is_origin else "moved_to"] = found
         if self.replays is not None:
             result["replay"] = [found._asdict() | {"ok": found.ok} for found in self.replays]
         return result
@@ -194,11 +202,12 @@ def verify_pipeline(
         except JournalError as error:
             raise SettingsError(str(error)) from error
         log = audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
+        moves = audit_moves(broker, topics, partitions)
         error_rates = matched_error(
             _examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions)
         )
     replays = tuple(replayed(settings, extent.from_step, since_ms)) if replay else None
-    return VerifyReport(tuple(findings), log, replays, error_rates)
+    return VerifyReport(tuple(findings), log, replays, error_rates, tuple(moves))
 
 
 def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_ms: int) -> None:

@@ -307,7 +307,8 @@ def recorded(connection: Connected) -> Iterator[Recorded]:
     """Yield all requests in the control topic, oldest first, with their outcomes."""
     latest = latest_steps(connection)
     for offset, append_ms, request, refusal in read_requests(connection.broker, connection.topics).all:
-        outcome = outcome_of(connection.broker, latest, offset)
+        moves = request is not None and request.moves
+        outcome = Outcome({}, (), "") if moves else outcome_of(connection.broker, latest, offset)
         yield Recorded(offset, append_ms, request, outcome._replace(refusal=refusal or outcome.refusal))
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
+from msgspec import to_builtins
 from rich.markup import escape
 
 from onebit.changes import Outcome, Recorded, named, recorded
@@ -14,6 +15,7 @@ from stream.programs.connection import connected
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
 from stream.task.changes import shown_changes
+from stream.wire.control import Request
 
 app = typer.Typer()
 
@@ -21,7 +23,10 @@ app = typer.Typer()
 @app.command(epilog=examples("onebit changes", "onebit changes --topic-prefix store. --json"))
 @with_settings(Program.CONNECT)
 def changes(settings: Settings, json: Json = False) -> None:
-    """List the changes that were requested: who, when, from, to, and the outcome."""
+    """List the changes that were requested: who, when, from, to, and the outcome.
+
+    Also lists the moves from and to other topics.
+    """
     with connected(settings) as connection:
         found = list(recorded(connection))
     if json:
@@ -34,9 +39,15 @@ def changes(settings: Settings, json: Json = False) -> None:
     table.columns[0].no_wrap = True
     for one in found:
         request = one.request
-        shown = ("?", "not a request") if request is None else (request.by, "\n".join(shown_changes(request.changes)))
+        shown = ("?", "not a request") if request is None else (request.by, _shown_request(request))
         table.add_row(_utc(one.append_ms), *map(escape, shown), escape(_shown_outcome(one.outcome)))
     out.print(table)
+
+
+def _shown_request(request: Request) -> str:
+    to = f"moved to {request.moved_to}" if request.moved_to else ""
+    origin = f"moved from {request.moved_from}" if request.moved_from else ""
+    return "\n".join(filter(None, (*shown_changes(request.changes), to, origin)))
 
 
 def shown_steps(steps: Mapping[int, int]) -> str:
@@ -66,6 +77,8 @@ def _plain(one: Recorded) -> dict[str, Any]:
         "id": None if request is None else request.id,
         "by": None if request is None else request.by,
         "changes": {name: {"from": change.old, "to": change.new} for name, change in changes.items()},
+        "moved_to": None if request is None else request.moved_to and to_builtins(request.moved_to),
+        "moved_from": None if request is None else request.moved_from and to_builtins(request.moved_from),
         "steps": plain_steps(one.outcome.steps),
         "waiting": one.outcome.waiting,
         "refusal": one.outcome.refusal or None,

@@ -20,6 +20,7 @@ from stream.reporting.tables import percent
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
 from stream.verifying.audit import Finding, latencies_of
+from stream.verifying.moved import MoveFinding
 from stream.verifying.reapply import Replay
 from stream.verifying.shared_log import LogFinding
 from stream.wire.ledger import MISPLACED_REMEDY, Ledger
@@ -80,6 +81,7 @@ def verify(
         print_findings(found.findings, found.errors)  # last, because it prints the verdict
         if found.log is not None and not found.log.ok:
             print_log(found.log)
+        print_moves(found.moves)
         print_replays(found.replays or ())
     if not found.ok:
         raise typer.Exit(found.exit_code)
@@ -133,6 +135,19 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
     elif not deleted:
         verdict = f"[bold green]✓ the ledger adds up[/] in {partitions}"
         print_line(f"{verdict}; {_error_line(error)}")
+
+
+def print_moves(moves: Sequence[MoveFinding]) -> None:
+    """Print the pipelines from and to which a pipeline was moved, and the balances that were carried over."""
+    for move in moves:
+        balance, other = move.other.balance, escape(str(move.other))
+        carried = (
+            f"{balance.pending:,} pending decisions, {balance.deferred:,} deferred decisions, "
+            f"{balance.orphans_waiting:,} orphans"
+        )
+        what = f"opening balance from {other}" if move.is_origin else f"balance moved to {other}"
+        verdict = "[bold green]✓[/]" if move.ok else f"[bold red]✗[/] {escape(move.fault)};"
+        print_line(f"{verdict} {what}: {carried}")
 
 
 def print_log(log: LogFinding) -> None:

@@ -40,7 +40,7 @@ class Requests:
                 refusal = f"id: expected a new one; got {request.id!r} again"
             self._ids.add(request.id)
         self.all.append(Requested(record.offset, record.append_ms, request, refusal))
-        if request is not None and not refusal and (request.moved_to or request.moved_from):
+        if request is not None and not refusal and request.moves:
             self._moves.append(self.all[-1])
         self.end = record.offset + 1
 

@@ -60,6 +60,11 @@ class Request(Struct, frozen=True):
     moved_to: Moved | None = None  # in the old pipeline: the new one
     moved_from: Moved | None = None  # in the new pipeline: the old one
 
+    @property
+    def moves(self) -> bool:
+        """Whether this is the record of a move."""
+        return self.moved_to is not None or self.moved_from is not None
+
 
 class Requested(NamedTuple):
     """A record in the control topic."""
