@@ -82,8 +82,8 @@ class VerifyReport:
         wrong |= {one.partition for one in self.replays or () if not one.ok}
         if self.ok:
             return ExitCode.OK
-        others = () if self.log is None else (self.log,)
-        return ExitCode.DIFFERS if wrong - deleted or not all(one.ok for one in (*others, *self.moves)) else ExitCode.USAGE
+        others = (*self.moves, *(() if self.log is None else (self.log,)))
+        return ExitCode.DIFFERS if wrong - deleted or not all(one.ok for one in others) else ExitCode.USAGE
 
     @property
     def error(self) -> float:

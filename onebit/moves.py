@@ -29,9 +29,9 @@ from stream.recovery.recover import Recovered, pipeline_settings, recover
 from stream.recovery.state import ModelSnapshot, Snapshot, encode, take, take_model
 from stream.recovery.steps import JournalStep, encode_step, last_steps
 from stream.recovery.torn import check_log
-from stream.task.changes import Changed, differences
+from stream.task.changes import Changed
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import restored_settings
+from stream.task.stored_settings import differences, restored_settings
 from stream.verifying.models import replica_at
 from stream.wire import codec
 from stream.wire.codec import is_tick, tick_step
