@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("producers", "consumers"),
             ("onebit.experiments", "onebit.simulation", "onebit.runs", "onebit.estimates", "onebit.learner_costs",
              "onebit.log_summary", "onebit.models", "onebit.changes", "onebit.exports", "onebit.requeueing",
-             "onebit.topics", "onebit.training"),
+             "onebit.moves", "onebit.topics", "onebit.training"),
             ("onebit.testing",),
             ("onebit.cli",),
             ("onebit",),
@@ -74,7 +74,8 @@ CORE = frozenset(
 
 NAMES_FLAGS = (
     "onebit.cli", "onebit.runs", "onebit.estimates", "onebit.experiments.commands", "onebit.log_summary",
-    "onebit.models", "onebit.changes", "onebit.exports", "onebit.topics", "onebit.training", "stream.settings",
+    "onebit.models", "onebit.changes", "onebit.exports", "onebit.moves", "onebit.topics", "onebit.training",
+    "stream.settings",
     "stream.programs", "producers.data",
     "producers.replay.options", "producers.feedback.plan",
     "producers.replay.loop", "producers.feedback.loop", "producers.gateway.loop", "consumers.learner.loop",

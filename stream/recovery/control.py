@@ -62,8 +62,8 @@ class Requests:
         """
         if (other := self.moved_to) is not None:
             raise MovedError(
-                f"{topics.control}: the pipeline was moved to {other}. Start the learners there: onebit learn "
-                f"--bootstrap {other.bootstrap} --topic-prefix {other.prefix}"
+                f"{topics.control}: expected a pipeline that was not moved; this one was moved to {other}. Start the "
+                "learners with that broker and topic prefix"
             )
 
     def check_opened(self, topics: Topics) -> None:
@@ -73,10 +73,9 @@ class Requests:
             MovedError: a move is incomplete.
         """
         if (one := self.moved_from) is not None and one.request is not None and one.request.moved_from is not None:
-            other, prefix = one.request.moved_from, topics.control.removesuffix("control")
             raise MovedError(
-                f"{topics.control}: the move from {other} is incomplete. Run it again: onebit move --bootstrap "
-                f"{other.bootstrap} --topic-prefix {other.prefix} --to-prefix {prefix}, with the earlier options"
+                f"{topics.control}: expected a complete move from {one.request.moved_from}; the openings are missing. "
+                "Run `onebit move` again, with the same options"
             )
 
     def after(self, settings: TaskSettings, control: int, until: int | None = None) -> Changed:

@@ -206,16 +206,15 @@ class Placement:
         if len(orphans) < len(rows["orphans"]):
             raise MoveError(
                 f"partition {partition} would have two orphans with the same id. Start a learner, and stop it when "
-                "they are dropped (--orphan-window)"
+                "they are dropped, after the orphan window"
             )
         counts = {name: len(rows[name]) for name in ("orphans", "retained")}
         counts["pending"] = sum(len(rows[name]) for name in UNSETTLED)
         for name, count in counts.items():
             if count > (limit := getattr(self.settings.join, _LIMITS[name])):
-                flag = _LIMITS[name].replace("_", "-")
                 raise MoveError(
-                    f"partition {partition}: expected at most {limit:,} entries (--{flag}); got {count:,}. Use more "
-                    f"partitions, or raise the limit before the move: onebit change --{flag} {count}"
+                    f"partition {partition}: expected at most {limit:,} entries ({_LIMITS[name]}); got {count:,}. Use "
+                    f"more partitions, or raise {_LIMITS[name]} before the move (onebit change)"
                 )
 
     def _model_of(self, partition: int) -> tuple[State, int, int, list[str]]:
@@ -263,7 +262,7 @@ class Placement:
                 raise MoveError(
                     f"partition {partition}: expected the classes {names} in the same order as in partition "
                     f"{self._model_from}; got {task.classes}. Move the pipeline with {len(self._old.tasks)} partitions "
-                    "and --model own"
+                    "and a model per partition"
                 )
         return names
 
@@ -276,17 +275,16 @@ def _model_from(old: Stopped, plan: Plan) -> int | None:
     """
     if old.model is not None:
         if plan.model_from is not None:
-            raise MoveError(f"--model-from {plan.model_from}: expected a model per partition; got a shared model")
+            raise MoveError(f"model_from {plan.model_from}: expected a model per partition; got a shared model")
         return None
     if plan.model_from is None and len(old.tasks) > 1:
         raise MoveError(
-            f"--partitions {plan.partitions} --model {plan.model}: expected {len(old.tasks)} partitions with a model "
-            "each, because models cannot be merged or divided. To use one partition's model everywhere, add "
-            "--model-from PARTITION"
+            f"partitions {plan.partitions}, model {plan.model}: expected {len(old.tasks)} partitions with a model "
+            "each, because models cannot be merged or divided. To use one partition's model everywhere, set model_from"
         )
     found = plan.model_from or 0
     if found >= len(old.tasks):
-        raise MoveError(f"--model-from: expected 0 to {len(old.tasks) - 1}; got {found}")
+        raise MoveError(f"model_from: expected 0 to {len(old.tasks) - 1}; got {found}")
     return found
 
 
