@@ -9,9 +9,9 @@ from stream.settings.data_sizes import DataSizes, SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.model import Program
 from stream.settings.sources import Described, described
-from stream.settings.values import shown_value
+from stream.settings.values import flag_of, shown_value
 from stream.task.settings import Sharing, TaskSettings
-from stream.task.stored_settings import PARAMETER, STORED, SettingsDifferError, resolve
+from stream.task.stored_settings import MOVABLE, PARAMETER, STORED, SettingsDifferError, resolve
 
 
 class Chosen(NamedTuple):
@@ -121,13 +121,16 @@ def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> 
 
 
 def with_hint(error: SettingsDifferError) -> SettingsError:
-    """Suggest `onebit change` in the error if this command would resolve the differences."""
+    """Suggest `onebit change` or `onebit move` in the error if one of them would resolve the differences."""
     flags = {
         name: one.flag
         for one in described()
         if Program.CHANGE in one.setting.programs and len(determined_by(one)) == 1
         for name in determined_by(one)
     }
+    if error.differences.keys() <= MOVABLE:
+        named = " ".join(f"{flag_of(name)} {one.new}" for name, one in error.differences.items())
+        return SettingsError(f"{error}, or move the pipeline to new topics: onebit move --to-prefix PREFIX {named}")
     has_flags = all(name in flags or name.startswith(PARAMETER) for name in error.differences)
     if not (error.can_change and has_flags):
         moves = "" if error.prevents_import else ", and move the model to it (onebit model export, import)"

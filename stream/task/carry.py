@@ -50,7 +50,7 @@ from stream.learners.wrappers.mixture import Mixture
 from stream.parsing import shown
 from stream.settings.model import Change
 from stream.task.settings import TaskSettings, learner_of
-from stream.task.stored_settings import ALWAYS_CHANGEABLE, PARAMETER, STORED, differences, stored_settings
+from stream.task.stored_settings import ALWAYS_CHANGEABLE, MOVABLE, PARAMETER, STORED, differences, stored_settings
 from stream.wire.control import Replaced
 from stream.wire.named_features import NamedFeaturesError, check_extends
 from stream.wire.records import NO_CLASS, NOT_ELIGIBLE, NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
@@ -66,6 +66,7 @@ class Reason(Enum):
     """Why a change is refused, and what to do instead. The values are messages."""
 
     FIXED = "{why}", _NEW_PIPELINE
+    MOVABLE = "{why}", "Use the earlier value, or move the pipeline to new topics (onebit move)"
     FEWER = "classes and features cannot be removed", "Use a larger value"
     RENAMED = "the existing classes keep their indices", "Append new names at the end"
     MOVED = "{why}", "Append new features, categories and words at the end"
@@ -162,7 +163,8 @@ def _check_nothing(name: str, change: Replaced, before: TaskSettings, after: Tas
 
 
 def _refuse(name: str, change: Replaced, before: TaskSettings, after: TaskSettings) -> None:
-    raise ChangeError(name, change.old, change.new, Reason.FIXED, why=STORED[name].reason)
+    reason = Reason.MOVABLE if name in MOVABLE else Reason.FIXED
+    raise ChangeError(name, change.old, change.new, reason, why=STORED[name].reason)
 
 
 _ROWS: Mapping[Change, Callable[[str, Replaced, TaskSettings, TaskSettings], None]] = {

@@ -52,6 +52,9 @@ NAMES = ("class_names", "features")
 CHANGEABLE = frozenset(name for name, stored in STORED.items() if stored.change is Change.FREE)
 """The settings that can change without a change of the model or the pending decisions: windows, limits and policies."""
 
+MOVABLE = frozenset(("seed", "model"))
+"""The settings that only `onebit move` changes."""
+
 ALWAYS_CHANGEABLE = CHANGEABLE | {"champion"}
 """The settings that can change with a shared model, too."""
 

@@ -41,7 +41,7 @@ from tests.recovery.test_model_snapshot import SNAPSHOT as MODEL_SNAPSHOT
 from tests.recovery.test_model_snapshot import model_writer
 from tests.recovery.test_snapshot import chunks, golden_snapshot
 from tests.wire.test_codec import GOLDEN_VALUES
-from tests.wire.test_control import REQUEST
+from tests.wire.test_control import MOVED, REQUEST
 from tests.wire.test_dead_letters import GOLDEN_HEADERS, lines_of
 from tests.wire.test_updates import GOLDEN_STEPS
 
@@ -59,6 +59,7 @@ def write_golden_files() -> None:
     files = {f"{name}.json": value + b"\n" for name, value in GOLDEN_VALUES.items()}
     files |= {name: lines_of(headers).encode() for name, headers in GOLDEN_HEADERS.items()}
     files["control.json"] = encode_request(REQUEST) + b"\n"
+    files["control.moved.json"] = encode_request(MOVED) + b"\n"
     files["journal.format1"] = b"".join(encode_step(step) + b"\n" for step in STEPS)
     (files["snapshot.format1"],) = chunks(golden_snapshot())
     (message,) = model_writer(MODEL_SNAPSHOT, "b").portion(10**9)
@@ -96,6 +97,13 @@ def test_page_names_every_golden_file_and_no_missing_file() -> None:
 def test_request_contains_values_before_and_after() -> None:
     assert json.loads((HERE / "control.json").read_bytes()) == {
         "id": "7f3a", "by": "ann@ops1", "changes": {"window_ms": {"from": 300_000, "to": 120_000}},
+    }  # fmt: skip
+
+
+def test_record_of_a_move_names_the_other_pipeline_and_the_balance() -> None:
+    assert json.loads((HERE / "control.moved.json").read_bytes())["moved_to"] == {
+        "bootstrap": "localhost:9092", "prefix": "shop2.", "partitions": 12,
+        "balance": {"pending": 14, "deferred": 0, "orphans_waiting": 3},
     }  # fmt: skip
 
 

@@ -5,23 +5,27 @@ from pathlib import Path
 import pytest
 
 from stream.wire.codec import HEADERS, MalformedError
-from stream.wire.control import Replaced, Request, decode_request, encode_request
+from stream.wire.control import Balance, Moved, Replaced, Request, decode_request, encode_request
 from stream.wire.records import Headers, Record
 
 REQUEST = Request("7f3a", "ann@ops1", {"window_ms": Replaced(300_000, 120_000)})
-GOLDEN = Path(__file__).parents[1] / "golden" / "control.json"
+TARGET = Moved("localhost:9092", "shop2.", 12, Balance(14, 0, 3))
+MOVED = Request("9c01", "ann@ops1", {}, moved_to=TARGET)
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def record(value: bytes | None, headers: Headers = HEADERS) -> Record:
     return Record("onebit.control", 0, 0, 0, b"7f3a", value, headers)
 
 
-def test_request_equals_the_golden_file() -> None:
-    assert encode_request(REQUEST) + b"\n" == GOLDEN.read_bytes()
+@pytest.mark.parametrize(("request_", "name"), [(REQUEST, "control.json"), (MOVED, "control.moved.json")])
+def test_request_equals_the_golden_file(request_: Request, name: str) -> None:
+    assert encode_request(request_) + b"\n" == (GOLDEN / name).read_bytes()
 
 
-def test_request_round_trips() -> None:
-    assert decode_request(record(encode_request(REQUEST))) == REQUEST
+@pytest.mark.parametrize("request_", [REQUEST, MOVED, Request("9c02", "ann", {}, moved_from=TARGET)])
+def test_request_round_trips(request_: Request) -> None:
+    assert decode_request(record(encode_request(request_))) == request_
 
 
 @pytest.mark.parametrize(
