@@ -14,7 +14,7 @@ from stream.settings.model import Change
 from stream.settings.task_fields import JoinSettings
 from stream.task.carry import Carry, ChangeError, Reason, check_change, members_of, names_of, sources_of
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import STORED
+from stream.task.stored_settings import MOVABLE, STORED
 from stream.wire.named_features import Kind, build, from_plain, to_plain
 from stream.wire.records import NOT_ELIGIBLE, Decision, Features, IndexArray
 
@@ -255,7 +255,7 @@ FIXED: dict[str, Any] = {
 
 REFUSED: dict[str, tuple[TaskSettings, TaskSettings, str, Reason]] = {
     **{
-        name: (BANDITRON, replace(BANDITRON, **{name: value}), name, Reason.FIXED)
+        name: (BANDITRON, replace(BANDITRON, **{name: value}), name, Reason.MOVABLE if name in MOVABLE else Reason.FIXED)
         for name, value in FIXED.items()
     },
     "fewer classes": (BANDITRON, replace(BANDITRON, n_classes=2), "n_classes", Reason.FEWER),
