@@ -14,7 +14,7 @@ from stream.settings.model import Change
 from stream.settings.task_fields import JoinSettings
 from stream.task.carry import Carry, ChangeError, Reason, check_change, members_of, names_of, sources_of
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import MOVABLE, STORED
+from stream.task.stored_settings import STORED
 from stream.wire.named_features import Kind, build, from_plain, to_plain
 from stream.wire.records import NOT_ELIGIBLE, Decision, Features, IndexArray
 
@@ -249,14 +249,17 @@ TRIPLE = replace(BANDITRON, challengers={"soba-diag": {}, "igw-logistic": {}})
 CLASSES = replace(BANDITRON, class_names=("a", "b", "c"))
 
 FIXED: dict[str, Any] = {
-    "seed": 1, "scale": "standard", "play": "logged", "reward": "any", "propensity_min": 0.1, "model": "shared",
+    "scale": "standard", "play": "logged", "reward": "any", "propensity_min": 0.1,
     "dated_by": "context", "open_classes": True,
 }  # fmt: skip
 
+MOVED: dict[str, Any] = {"seed": 1, "model": "shared"}
+
 REFUSED: dict[str, tuple[TaskSettings, TaskSettings, str, Reason]] = {
     **{
-        name: (BANDITRON, replace(BANDITRON, **{name: value}), name, Reason.MOVABLE if name in MOVABLE else Reason.FIXED)
-        for name, value in FIXED.items()
+        name: (BANDITRON, replace(BANDITRON, **{name: value}), name, reason)
+        for reason, values in ((Reason.FIXED, FIXED), (Reason.MOVABLE, MOVED))
+        for name, value in values.items()
     },
     "fewer classes": (BANDITRON, replace(BANDITRON, n_classes=2), "n_classes", Reason.FEWER),
     "fewer features": (BANDITRON, replace(BANDITRON, n_features=2), "n_features", Reason.FEWER),
