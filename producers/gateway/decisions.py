@@ -61,6 +61,7 @@ class Answer(Struct, frozen=True, gc=False):
     class_name: str | None = None
     model_version: int | None = None  # None for a fallback, which has no model
     append_ms: int = 0  # append time of the prediction
+    trace: bytes | None = None  # the prediction's trace if it is sampled
 
 
 class Rejection(NamedTuple):

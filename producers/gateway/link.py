@@ -10,18 +10,21 @@ from contextlib import suppress
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from time import monotonic, sleep
-from typing import Any, NamedTuple
+from time import monotonic, sleep, time_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from producers.gateway.decisions import Answer, Decisions, PipelineFacts, Rejection
 from stream.errors import StoppedError
 from stream.kafka.port import AccessError, Broker, BrokerError, BrokerUnavailableError, Producer, TopicSettingsError
 from stream.kafka.reading import offset_at
 from stream.telemetry.heartbeat import Heartbeat
-from stream.wire.codec import MalformedError, decode_prediction, step_of
+from stream.wire.codec import MalformedError, decode_prediction, sampled_trace, step_of
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import FloatArray, Headers, Record, TopicPartition
 from stream.wire.topics import Topics, partition_for
+
+if TYPE_CHECKING:  # not imported at run time: OpenTelemetry is optional
+    from stream.telemetry.tracing import Tracing
 
 POLL_MS = 100
 RECORDS_MAX = 5_000
@@ -76,8 +79,9 @@ class Link:
     """Writes records and reads predictions in threads, between `start` and `close`."""
 
     def __init__(
-        self, topics: Topics, partitions: int, access: Access, decisions: Decisions, heartbeat: Heartbeat
-    ) -> None:
+        self, topics: Topics, partitions: int, access: Access, decisions: Decisions, heartbeat: Heartbeat,
+        tracing: "Tracing | None" = None,
+    ) -> None:  # fmt: skip
         self.facts: PipelineFacts | None = None
         self.failure: Exception | None = None  # an error that ends the program
         self.heartbeat = heartbeat
@@ -85,6 +89,7 @@ class Link:
         self._partitions = partitions
         self._access = access
         self._decisions = decisions
+        self._tracing = tracing
         self._unready = {WRITER: "connecting", READER: "connecting"}
         self._queue: SimpleQueue[Outgoing | None] = SimpleQueue()
         self._ended = Event()
@@ -198,6 +203,7 @@ class Link:
 
         A record that is then written twice has no effect, because the learner ignores duplicates.
         """
+        began_ns = time_ns()
         try:
             for one in batch:
                 producer.send(one.topic, partition_for(one.key, self._partitions), one.key, one.value, one.headers)
@@ -212,6 +218,8 @@ class Link:
             if not is_refusal:
                 raise
         else:
+            if self._tracing is not None:
+                _emit(self._tracing, batch, began_ns)
             if answered := [one for one in batch if one.is_answered]:
                 self._loop.call_soon_threadsafe(_acknowledge, answered)
 
@@ -264,6 +272,15 @@ class Link:
             self.heartbeat.show(SILENT if is_silent else self.unready, tuple)
 
 
+def _emit(tracing: "Tracing", batch: Sequence[Outgoing], began_ns: int) -> None:
+    """Create the spans of records that were written from `began_ns` until now."""
+    ended_ns = time_ns()
+    for one in batch:
+        if (trace := sampled_trace(one.headers)) is not None:
+            attributes = {"messaging.system": "kafka", "messaging.destination.name": one.topic}
+            tracing.emit("onebit.append", "producer", trace, began_ns, ended_ns, attributes)
+
+
 def _acknowledge(batch: Sequence[Outgoing]) -> None:
     for one in batch:
         if not one.request.done():
@@ -284,7 +301,8 @@ def _answers(records: Sequence[Record], topics: Topics) -> Iterator[tuple[str, A
         with suppress(MalformedError):
             found, _ = decode_prediction(record)
             action, propensity = found.decision.action, found.decision.known_propensity
-            answer = Answer(action, propensity, found.class_name, found.model_version, record.append_ms)
+            trace = sampled_trace(record.headers)
+            answer = Answer(action, propensity, found.class_name, found.model_version, record.append_ms, trace)
             yield found.id, answer, found.decision.scores
 
 

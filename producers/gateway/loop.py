@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from typing import TYPE_CHECKING
 
 from producers.gateway.decisions import Decisions, FallbackError, PipelineFacts, fallback_answer
 from producers.gateway.link import Access, Link
@@ -11,6 +12,7 @@ from stream import __version__
 from stream.kafka.port import Broker
 from stream.programs.connection import announce_start, by_client, connect, require_topics, watch_topics
 from stream.programs.process import announce, monotonic_ms, tune_gc
+from stream.programs.tracing import traced
 from stream.recovery.recover import pipeline_settings
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Program
@@ -18,6 +20,9 @@ from stream.settings.values import tokens_of
 from stream.task.stored_settings import restored_settings
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.metrics import SERVE
+
+if TYPE_CHECKING:  # not imported at run time: OpenTelemetry is optional
+    from stream.telemetry.tracing import Tracing
 
 REQUEST_TIMEOUT_MS = 3_000
 """Timeout for requests to Kafka. An unavailable broker is detected within this time."""
@@ -35,6 +40,11 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
             pipeline.
         BrokerUnavailableError: no broker responded at startup.
     """
+    with traced(settings, SERVE) as tracing:
+        _serve(settings, stop, tracing)
+
+
+def _serve(settings: Settings, stop: Callable[[], bool], tracing: "Tracing | None") -> None:
     try:
         from producers.gateway.api import Gateway, make_app
         from producers.gateway.server import Counts, Guard, Limits, RateLimit, Server, connections_max, listen
@@ -54,12 +64,12 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
         announce,
     )
     topics, decisions, counts = settings.topics, Decisions(settings.remember_ms), Counts()
-    link = Link(topics, partitions, access, decisions, Heartbeat(SERVE, __version__, monotonic_ms))
+    link = Link(topics, partitions, access, decisions, Heartbeat(SERVE, __version__, monotonic_ms), tracing)
     tokens = () if settings.serve_token is None else tokens_of(settings.serve_token)
     hosts = frozenset(name.lower() for name in ("localhost", settings.metrics_host, *settings.allow_host))
     rate = None if settings.rate_max_per_s is None else RateLimit(settings.rate_max_per_s)
     timeout_s = settings.timeout_ms / 1_000
-    gateway = Gateway(link, decisions, topics, counts, timeout_s, settings.fallback)
+    gateway = Gateway(link, decisions, topics, counts, timeout_s, settings.fallback, tracing)
     limits = Limits(tokens, hosts, rate)
     guard = Guard(make_app(gateway, __version__, has_token=bool(tokens)), limits, counts, announce)
 

@@ -495,6 +495,13 @@ class WatchSettings(Group, frozen=True):
         Field(ge=0, le=65_535),
         Setting(WATCHED, "HTTP port for /metrics (Prometheus), /healthz and /readyz; 0 disables it", "PORT"),
     ] = 0
+    traces: Annotated[
+        bool,
+        Setting(
+            frozenset((Program.LEARN, Program.SERVE)),
+            "Export OpenTelemetry spans; OTEL_* variables configure the exporter and the sampling",
+        ),
+    ] = False
     page_port: Annotated[
         int,
         Field(ge=1, le=65_535),

@@ -79,6 +79,9 @@ STRUCTURED = b"application/cloudevents+json"
 TRACE_HEADERS = ("traceparent", "tracestate")
 """Headers that are copied from a context to its prediction and its example."""
 
+TRACEPARENT_BYTES = 55
+"""Size of a `traceparent` header of version 00: `00-TRACE-SPAN-FLAGS`, in lower-case hexadecimal digits."""
+
 TRACE_BYTES_MAX = 4_096
 """Maximum total size of the trace headers. Larger headers are omitted, because a task stores the headers with each
 pending decision."""
@@ -121,6 +124,14 @@ def trace_of(record: Record) -> Headers:
         return ()
     found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # first per name
     return tuple(sorted(found.items())) if sum(map(len, found.values())) <= TRACE_BYTES_MAX else ()
+
+
+def sampled_trace(headers: Headers) -> bytes | None:
+    """Return the content of a `traceparent` header if its trace is sampled, otherwise None."""
+    for name, content in headers:
+        if name == TRACE_HEADERS[0]:
+            return content if len(content) == TRACEPARENT_BYTES and content[-1] in b"13579bdf" else None
+    return None
 
 
 def is_framed(record: Record) -> bool:

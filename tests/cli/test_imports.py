@@ -51,6 +51,12 @@ def test_light_kafka_commands_import_only_the_client() -> None:
     assert_unloaded(HEAVY - CLIENTS, *(f"{command} {nowhere}" for command in commands))
 
 
+def test_learner_and_gateway_without_traces_do_not_import_opentelemetry() -> None:
+    """The commands fail to connect, because there is no broker."""
+    nowhere = "--bootstrap 127.0.0.1:1 --connect-timeout 0ms"
+    assert_unloaded({"opentelemetry"}, f"learn --n-classes 3 --n-features 2 {nowhere}", f"serve {nowhere}")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_summary_in_main_help_equals_first_line_of_command_help(name: str) -> None:
     assert LoadedCommands()[name].help.splitlines()[0] == COMMANDS[name].summary

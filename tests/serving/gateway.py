@@ -19,6 +19,7 @@ from producers.gateway.server import Counts, Guard, Limits, Server, listen
 from stream.kafka.embedded import EmbeddedConsumer
 from stream.kafka.port import BrokerError, BrokerUnavailableError, Ends, Producer
 from stream.telemetry.heartbeat import Heartbeat
+from stream.telemetry.tracing import Tracing
 from stream.wire.records import Headers, Record, TopicPartition
 
 HOST = "127.0.0.1"
@@ -161,6 +162,7 @@ def served(
     facts: PipelineFacts | None = FACTS,
     remember_ms: int = 60_000,
     learns: bool = True,
+    tracing: Tracing | None = None,
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
 ) -> Iterator[GatewayClient]:
     """Run a pipeline's gateway on a free port. Yield a client when the gateway is ready. Stop the gateway on exit."""
@@ -180,8 +182,8 @@ def served(
     )
     decisions, counts = Decisions(remember_ms), Counts()
     heartbeat = Heartbeat("serve", "1.2.3", lambda: time.monotonic_ns() // 1_000_000)
-    link = Link(pipeline.topics, pipeline.partitions, access, decisions, heartbeat)
-    gateway = Gateway(link, decisions, pipeline.topics, counts, timeout_s, fallback)
+    link = Link(pipeline.topics, pipeline.partitions, access, decisions, heartbeat, tracing)
+    gateway = Gateway(link, decisions, pipeline.topics, counts, timeout_s, fallback, tracing)
     app = Guard(make_app(gateway, "1.2.3", has_token=bool(limits.tokens)), limits, counts, messages.append)
     listening = listen(HOST, 0)
     client = GatewayClient(broker, link, listening.getsockname()[1])
