@@ -41,6 +41,7 @@ from stream.task.play import is_matched
 from stream.task.settings import Sharing
 from stream.task.task import OwnModel, Task
 from stream.wire import codec
+from stream.wire.classes import Classes
 from stream.wire.codec import tick_headers
 from stream.wire.records import Decision, DecisionTime, Feedback, Logged, Record, TopicPartition
 from stream.wire.updates import CHANGED, DECIDED, NAMED, Entry, decode_update, joined
@@ -346,6 +347,11 @@ def ignores_the_log(self: LearnerProgram, running: Partition, shared: Any) -> An
     return requests.after(running.task.settings, control) if control < requests.end else None
 
 
+def forgets_retired(self: Classes, given: Any, action: int | None = None, original: Any = Classes.eligible) -> Any:
+    self._retired = frozenset()
+    return original(self, given, action)
+
+
 REPLICAS = count()
 
 
@@ -415,6 +421,8 @@ MUTATIONS = [
     Mutation("fences dropped", no_fences),
     replaced("epoch kept after a repeated commit", TransactionProducer, "_renew", lambda self: None),
     replaced("new champion does not decide", OwnModel, "promote", lambda self, number: None),
+    replaced("retired classes eligible", Classes, "eligible", forgets_retired),
+    replaced("contexts read with the earlier settings", task_module, "READING", ()),
     replaced("applied requests not journaled", partition_module, "JournalStep", journal_without_requests),
     replaced("changed settings not journaled", partition_module, "JournalStep", journal_without_settings),
     replaced("recovery does not wait for open transactions", Recoveries, "_held_up", lambda self, partitions: set()),
@@ -471,6 +479,8 @@ FIRST_SEEDS = {
     "fences dropped": 3,
     "epoch kept after a repeated commit": 26,
     "new champion does not decide": 1843,
+    "retired classes eligible": 24,
+    "contexts read with the earlier settings": 24,
     "applied requests not journaled": 12,
     "changed settings not journaled": 12,
     "requests applied before the log has them": 1843,
