@@ -321,3 +321,53 @@ def test_run_rejects_the_loop_setting(monkeypatch: pytest.MonkeyPatch, onebit: O
     ended = onebit("run", "--no-report")
     assert ended.code == ExitCode.USAGE
     assert "ONEBIT_LOOP" in ended.err
+
+
+PIPELINES = """
+window = "1s"
+seed = 3
+
+[pipelines."news."]
+window = "2s"
+learner = "late-ucb"
+
+[pipelines."shop."]
+window = "3s"
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "window_ms"),
+    [
+        ({}, None, 1_000),
+        ({"topic_prefix": "news."}, None, 2_000),
+        ({}, "shop.", 3_000),
+        ({"topic_prefix": "news."}, "shop.", 2_000),
+        ({"topic_prefix": "other."}, "shop.", 1_000),
+        ({"topic_prefix": "news.", "window": "9s"}, None, 9_000),
+    ],
+)
+def test_table_of_a_pipeline_overrides_the_other_settings_in_the_file(
+    monkeypatch: pytest.MonkeyPatch, flags: dict[str, str], variable: str | None, window_ms: int
+) -> None:
+    Path("onebit.toml").write_text(PIPELINES)
+    if variable is not None:
+        monkeypatch.setenv("ONEBIT_TOPIC_PREFIX", variable)
+    settings = load_settings(flags)
+    assert (settings.window_ms, settings.seed) == (window_ms, 3)
+
+
+def test_prefix_in_the_file_selects_its_table(onebit: Onebit) -> None:
+    Path("onebit.toml").write_text(f'topic_prefix = "news."\n{PIPELINES}')
+    assert load_settings({}).learner == ["late-ucb"]
+    shown = orjson.loads(onebit("config", "show", "--given", "--json").out)
+    assert shown["learner"] == {"value": "late-ucb", "from": "onebit.toml"}
+
+
+@pytest.mark.parametrize(
+    "content", ["pipelines = 7", '[pipelines]\n"onebit." = 7', '[pipelines."onebit."]\nwindows = "5s"']
+)
+def test_invalid_table_of_a_pipeline_is_rejected(content: str) -> None:
+    Path("onebit.toml").write_text(content)
+    with pytest.raises(SettingsError, match=r"onebit\.toml"):
+        load_settings({})
