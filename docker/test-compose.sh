@@ -35,6 +35,13 @@ from pathlib import Path
 from stream.learners.kernels import CACHE_DIRECTORY
 assert CACHE_DIRECTORY and any(Path(CACHE_DIRECTORY).iterdir()), f"no compiled kernels in {CACHE_DIRECTORY!r}"
 ' || fail "the kernels compiled in the image are not found"
+closed --entrypoint python "$image" -c '
+import json
+from importlib.metadata import version
+listed = {(part["name"], part["version"]) for part in json.load(open("/opt/onebit/sbom.cdx.json"))["components"]}
+missing = {(name, version(name)) for name in ("onebit", "numpy", "confluent-kafka", "uvicorn")} - listed
+assert not missing, f"the SBOM lacks {missing}"
+' || fail "the SBOM in the image is incomplete"
 closed "$image" run --learner late-ucb --events 200 --no-report || fail "the image does not run without a mounted directory"
 said=$(closed --user 12345 "$image" run --learner late-ucb --events 200 --no-report) || fail "the image does not run without a writable directory: $said"
 grep -q "not cached" <<<"$said" || fail "the missing cache directory is not reported: $said"

@@ -69,6 +69,11 @@ def test_every_alert_is_tested() -> None:
     assert [alert for alert in alerts if f'alertname="{alert}"' not in tested] == []
 
 
+def test_image_has_the_version_and_the_licence_of_the_package() -> None:
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', (ROOT / "docker/Dockerfile").read_text()))
+    assert (labels["version"], labels["licenses"]) == (PROJECT["project"]["version"], PROJECT["project"]["license"])
+
+
 def test_onebit_containers_have_no_capabilities_and_one_writable_volume() -> None:
     compose = (ROOT / "docker/compose.yaml").read_text()
     _, _, ours = compose.partition("x-onebit: &onebit\n")
