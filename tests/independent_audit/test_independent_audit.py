@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -120,6 +120,27 @@ def test_unaltered_topics_with_open_classes_follow_the_documentation() -> None:
         run_until_idle(learner)
     assert audit(pipeline.broker, PREFIX) == []
     assert (pipeline.ledger().decided, pipeline.ledger().context_malformed) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [({}, (0, 1, 2)), ({"class_names": ("a", "b", "c")}, "abc"), ({"open_classes": True}, "abc")],
+    ids=["numbered", "named", "open"],
+)
+def test_unaltered_topics_with_retired_classes_and_features_follow_the_documentation(
+    settings: dict[str, Any], names: Sequence[str | int]
+) -> None:
+    pipeline = Pipeline(small_task("late-ucb", join=LIMITS, **settings))
+    learner = pipeline.learner()
+    lists = (names, names[1:], names[:1], names[:2], names[2:], None, ())
+    for step, retired in enumerate(((), names[:1], names[:2], names[1:])):
+        pipeline.request(retired_classes=list(retired), retired_features=[step])
+        for number, eligible in enumerate(lists):
+            fields = {} if eligible is None else {"eligible": list(eligible)}
+            pipeline.context(f"e{step}-{number}", **fields)
+            run_until_idle(learner)
+    assert audit(pipeline.broker, PREFIX) == []
+    assert pipeline.ledger().context_malformed == 1 + 2 + 3 + 3
 
 
 def test_audit_imports_nothing_of_ours_but_the_reader_of_kafka() -> None:
