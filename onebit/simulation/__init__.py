@@ -4,6 +4,7 @@ schedule.py       generates a schedule from a seed, with all kinds of contexts, 
 faulty_broker.py  a process's connection to the embedded broker, with injected faults
 outside.py        other clients, which send contexts, feedback, and unexpected records
 processes.py      starts, stops and restarts learner processes, and applies the broker's timeouts
+retention.py      deletes old records, and restores them for the checks
 faults.py         active faults and their effects on calls
 tracing.py        event counts and traces
 world.py          runs a schedule

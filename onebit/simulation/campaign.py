@@ -9,8 +9,18 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
-from onebit.simulation.checks import EVICTIONS, RETENTION_CUT, check, check_ranges, equal_faultless, row_name
+from onebit.simulation.checks import (
+    EVICTIONS,
+    RETENTION_CUT,
+    change_name,
+    check,
+    check_ranges,
+    check_retained,
+    equal_faultless,
+    row_name,
+)
 from onebit.simulation.schedule import (
+    CHANGED_SETTINGS,
     ENVIRONMENT,
     EVENTS,
     IN_COMMIT,
@@ -36,6 +46,7 @@ from onebit.simulation.world import World
 from stream.recovery.commit import COMMIT_STEPS
 from stream.task.join_table import TRANSITIONS, Input, State
 from stream.task.settings import Sharing
+from stream.task.stored_settings import ALWAYS_CHANGEABLE
 
 
 class Result(NamedTuple):
@@ -61,7 +72,9 @@ def examine(schedule: Schedule) -> tuple[list[str], Trace]:
     world.trace.fired[CLOCK_PAUSES] += schedule.clock_pauses
     try:
         world.run()
-        wrong = check(world)
+        wrong = check_retained(world)
+        world.retention.restore()
+        wrong += check(world)
         if schedule.timeless and schedule.task.model == "own":
             faultless = World(schedule.faultless())
             faultless.run()
@@ -95,7 +108,8 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         for state, happened in TRANSITIONS
         if not shares or (state is not State.UNMATCHED and happened is not Input.UNMATCHED)  # only in replays
     ]
-    return [*outside, *faults, *others, *rows, *LEARNERS]
+    changes = [change_name(name) for name in CHANGED_SETTINGS if not shares or name in ALWAYS_CHANGEABLE]
+    return [*outside, *faults, *others, *rows, *changes, *LEARNERS]
 
 
 COVERED_FROM_SEEDS = 2_000

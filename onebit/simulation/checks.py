@@ -6,11 +6,12 @@ transactions that were committed in the `World`. The only learner data that it u
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 
-from onebit.simulation.outside import INPUTS, LOG, TOPICS, name_of
+from onebit.simulation.outside import INPUTS, LOG, TOPICS
 from onebit.simulation.partitions import Partition, differences
 from onebit.simulation.reference import can_play
-from onebit.simulation.schedule import N_CLASSES, SHOWN, ItemKind
+from onebit.simulation.schedule import SHOWN, ItemKind, class_name
 from onebit.simulation.shared_model import check_shared_model
 from onebit.simulation.tracing import APPLIED, REFUSED
 from onebit.simulation.world import World
@@ -21,9 +22,11 @@ from stream.recovery.recover import rebuild
 from stream.recovery.state import state_digest, task_digest
 from stream.recovery.steps import JournalStep, read_journal
 from stream.task.changes import Changed
+from stream.task.changes import differences as differences_of
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.verifying.oracle import Decided, Letter
+from stream.verifying.shared_log import audit_log
 from stream.verifying.starts import starts_of
 from stream.wire import codec
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
@@ -53,6 +56,23 @@ def check(world: World) -> list[str]:
     return wrong + _nothing_aborted_is_visible(world)
 
 
+def check_retained(world: World) -> list[str]:
+    """Check that what retention has left suffices to audit and recover each task, and a shared model's log."""
+    if not world.retention.has_deleted:
+        return []
+    broker, wrong = world.broker, list[str]()
+    for number, task in sorted(world.processes.tasks().items()):
+        finding = audit_partition(broker, TOPICS, number)
+        if not finding.ok:
+            wrong.append(f"partition {number}: audit of the retained records: {finding}")
+        if task_digest(rebuild(broker, TOPICS, number).task) != task_digest(task):
+            wrong.append(f"partition {number}: the task recovered from the retained records is not bit-identical")
+    if world.schedule.task.model == "shared":
+        faults = audit_log(broker, TOPICS, world.schedule.partitions).faults
+        wrong += [f"audit of the retained log: {fault}" for fault in faults]
+    return wrong
+
+
 def check_ranges(world: World) -> list[str]:
     """Check that each task's audit and recovery give the same result after retention has deleted its first records.
 
@@ -72,6 +92,11 @@ EVICTIONS = ("pending_evicted", "orphans_evicted", "retained_evicted", "deferred
 def row_name(state: str, happened: str) -> str:
     """Return the name that reports use for a row in the join table."""
     return f"join: {state} + {happened}"
+
+
+def change_name(setting: str) -> str:
+    """Return the name that reports use for a change of a setting."""
+    return f"change: {setting}"
 
 
 def _as_sent(partition: Partition) -> list[str]:
@@ -102,7 +127,10 @@ def _as_sent(partition: Partition) -> list[str]:
     for record in (*partition.contexts, *partition.feedback):
         if record.topic == TOPICS.contexts or not partition.is_tick(record):
             was = sent[record.topic, partition.number, record.offset]
-            is_bad = not was.id or (record.topic == TOPICS.contexts and eligible[record.offset] is None)
+            if record.topic == TOPICS.contexts:
+                is_bad = eligible[record.offset] is None
+            else:
+                is_bad = not was.id or (was.action or 0) >= partition.settings_at(record).n_classes
             if is_bad is not ((record.topic, record.offset) in malformed):
                 wrong.append(f"{record.topic} offset {record.offset}: expected malformed={is_bad}")
     return wrong
@@ -111,30 +139,34 @@ def _as_sent(partition: Partition) -> list[str]:
 def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
     """Return each context's eligible classes with their names, keyed by offset; None for a malformed context.
 
-    In a pipeline with open classes, a class's index depends on the order in which the contexts name the classes. If the
-    model is shared, the index depends on the order in the log, and a step knows the names in the journal up to and
-    including the step's own record.
+    The settings of the step that applied a context determine the classes and features. In a pipeline with open classes,
+    a class's index depends on the order in which the contexts name the classes. If the model is shared, the index
+    depends on the order in the log, and a step knows the names in the journal up to and including the step's own
+    record.
     """
-    task, found = partition.task, dict[int, dict[int, str | None] | None]()
-    indices = {} if task.open_classes else {name_of(k): k for k in range(N_CLASSES)}
-    steps, end, retired = iter(partition.steps), 0, frozenset[str]()
+    found = dict[int, dict[int, str | None] | None]()
+    indices: dict[str, int] = {}
+    steps = iter(zip(partition.steps, partition.settings, strict=True))
+    end, task = 0, partition.task
     for record in partition.contexts:
         while record.offset >= end:
-            step = next(steps)
-            indices = _with_names(indices, () if step.log is None else step.log.names)
-            if step.settings is not None:
-                retired = frozenset(
-                    one if isinstance(one, str) else name_of(one) for one in step.settings.retired_classes
-                )
+            step, task = next(steps)
             end = step.contexts[1]
+            if not task.open_classes:
+                indices = {class_name(k): k for k in range(task.n_classes)}
+            elif step.log is not None:
+                indices = _with_names(indices, step.log.names)
         was = partition.world.outside.sent[record.topic, partition.number, record.offset]
-        listed = list(indices) if was.eligible is None else list(map(name_of, was.eligible))
+        listed = list(indices) if was.eligible is None else list(map(class_name, was.eligible))
+        retired = {class_name(one) if isinstance(one, int) else one for one in task.retired_classes}
         listed = [name for name in listed if name not in retired]
         known = _with_names(indices, listed)
-        chosen = {known[name]: name if task.open_classes else None for name in listed}
-        is_bad = not chosen or len(chosen) < len(listed) or max(chosen) >= N_CLASSES
+        has_names = task.open_classes or task.class_names is not None
+        chosen = {known[name]: name if has_names else None for name in listed}
+        is_bad = not chosen or len(chosen) < len(listed) or max(chosen) >= task.n_classes
         is_played = task.play == "own" or was.logged is None or was.logged.action in chosen
-        if not was.id or not can_play(task, was.logged) or is_bad or not is_played:
+        has_features = was.feature is None or was.feature < task.n_features
+        if not was.id or not can_play(task, was.logged) or is_bad or not is_played or not has_features:
             found[record.offset] = None
             continue
         if partition.is_shared and len(known) > len(indices):
@@ -229,6 +261,9 @@ def _requests(partition: Partition, task: Task) -> list[str]:
     refused = [one for step in partition.steps for one in step.refused]
     partition.world.trace.fired[REFUSED] += len(refused)
     partition.world.trace.fired[APPLIED] += sum(step.settings is not None for step in partition.steps[1:])
+    for before, after in pairwise(partition.settings):
+        names = {name.partition(".")[0] for name in differences_of(before, after)}
+        partition.world.trace.fired.update(map(change_name, names))
     found = Changed(task.settings, last.control, tuple(refused))
     if found == expected._replace(settings=expected.settings.resolved()):
         return []
@@ -298,7 +333,8 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
     for tp in [*tps, LOG] if world.schedule.task.model == "shared" else tps:
         records = read_partition(world.broker, tp)
         visible = [record.offset for record in records if (*tp, record.offset) not in world.outside.sent]
-        expected = sorted(offset for at, offset in committed if at == tp)
+        superseded = world.retention.superseded
+        expected = sorted(offset for at, offset in committed if at == tp and (at, offset) not in superseded)
         if visible != expected:
             odd = sorted(set(visible) ^ set(expected))
             wrong.append(f"{tp}: offsets {odd} are visible or committed, but not both")

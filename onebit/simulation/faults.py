@@ -12,6 +12,7 @@ from sched import scheduler
 from onebit.simulation.faulty_broker import COMMIT_STEP, REPLICATE, SENDS_MODEL, SENDS_SNAPSHOT, CrashError
 from onebit.simulation.outside import PREFIX, TOPICS
 from onebit.simulation.processes import Process, Processes
+from onebit.simulation.retention import Retention
 from onebit.simulation.schedule import IN_COMMIT, Item, ItemKind, Schedule
 from onebit.simulation.tracing import OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Trace
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
@@ -26,6 +27,7 @@ class Faults:
     _schedule: Schedule
     _processes: Processes
     _broker: EmbeddedBroker
+    _retention: Retention
     _timers: scheduler
     _trace: Trace
     _run_until: Callable[[int], None]  # runs all other programs up to a given time while a process is blocked in a call
@@ -53,6 +55,13 @@ class Faults:
             self._slow_until_ms, self._call_ms = self._clock.now_ms + item.for_ms, item.number
         elif item.kind is ItemKind.HOLD:
             self._hold(item)
+        elif item.kind is ItemKind.RETENTION:
+            self._trace.fire(item, "broker")
+            self._retention.delete(item)
+        elif item.kind is ItemKind.STOP:
+            self._trace.fire(item, "world")
+            self._armed.clear()  # a learner that dies instead of stopping must be restarted within the retention
+            self._processes.stop_all(item.for_ms)
         elif process is not None:
             self._do_to(process, item)
 

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from msgspec.structs import asdict
 
-from onebit.simulation.schedule import N_CLASSES, N_FEATURES, SHOWN, Item, ItemKind
+from onebit.simulation.schedule import N_CLASSES, N_FEATURES, SHOWN, Item, ItemKind, class_name, feature_name
 from onebit.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
@@ -26,13 +26,14 @@ LOG = TopicPartition(TOPICS.updates, 0)
 Content = tuple[bytes | None, Headers]
 """A record's value and headers."""
 
+# These records are malformed with all sizes that a request can ask for.
 POISON_CONTEXTS: tuple[Content, ...] = (
     (b"{", HEADERS),
     (None, HEADERS),
     (b"[]", HEADERS),
     (b'{"x":{"i":[0]}}', HEADERS),
     (b'{"id":"p","x":{"i":[2,1]}}', HEADERS),
-    (b'{"id":"p","x":{"i":[8]}}', HEADERS),
+    (b'{"id":"p","x":{"i":[99]}}', HEADERS),
     (b'{"id":"p","x":[1,2]}', HEADERS),
     (b'{"id":"p","x":{"i":[0]},"deferred":null}', HEADERS),
     (b'{"id":"p","x":{"i":[0]}}', (("onebit-version", b"9"),)),
@@ -42,9 +43,9 @@ POISON_FEEDBACK: tuple[Content, ...] = (
     (None, HEADERS),
     (b'{"id":"p","reward":2,"label":0}', HEADERS),
     (b'{"id":"p","reward":"1","label":0}', HEADERS),
-    (b'{"id":"p","reward":1,"label":0,"action":3}', HEADERS),
+    (b'{"id":"p","reward":1,"label":0,"action":99}', HEADERS),
     (b'{"reward":1,"label":0}', HEADERS),
-    (b'{"id":"p","reward":1,"label":7}', HEADERS),
+    (b'{"id":"p","reward":1,"label":99}', HEADERS),
     (b'{"id":"","reward":1,"label":0}', HEADERS),
     (b'{"id":"p","shown":false}', HEADERS),
     (b'{"id":"p","shown":1}', HEADERS),
@@ -59,11 +60,6 @@ _FEATURES = tuple({"i": [n % 3, 3 + n % 2, 5 + n % (N_FEATURES - 5)], "v": [1 + 
 
 Place = tuple[TopicPartition, int]
 """A partition and an offset."""
-
-
-def name_of(eligible: int) -> str:
-    """Return the name of an eligible class in a pipeline with open classes."""
-    return f"c{eligible}"
 
 
 def label_of(event_id: str) -> int:
@@ -117,11 +113,17 @@ class Outside:
             self._end_foreign(number, commits=False)
 
     def _send_context(self, item: Item) -> None:
-        fields: dict[str, Any] = {"x": _FEATURES[int(item.id[1:]) % len(_FEATURES)]}
+        x = dict(_FEATURES[int(item.id[1:]) % len(_FEATURES)])
+        if item.feature is not None:
+            x = {"i": [*x["i"], item.feature], "v": [*x["v"], 2.0]}
+        if item.has_names:
+            x = dict(zip(map(feature_name, x["i"]), x["v"], strict=True))
+        fields: dict[str, Any] = {"x": x}
         if item.logged is not None:
             fields["logged"] = asdict(item.logged)
         if item.eligible is not None:
-            fields["eligible"] = [name_of(k) if self._task.open_classes else k for k in item.eligible]
+            has_names = self._task.open_classes or self._task.class_names is not None
+            fields["eligible"] = [class_name(k) if has_names else k for k in item.eligible]
         if item.deferred:
             fields["deferred"] = True
         self._send_event(item, TOPICS.contexts, fields)
@@ -142,7 +144,8 @@ class Outside:
         requests = read_requests(self._broker, TOPICS)
         now = stored_settings(requests.after(self._task, 0).settings)
         changes = {name: Replaced("stale" if item.is_stale else now.get(name), value) for name, value in item.changes}
-        request = Request(f"r{requests.end // 2}", "outside", changes)  # every second id is repeated
+        number = requests.end - (requests.end % 4 == 3)  # every fourth id is that of the request before
+        request = Request(f"r{number}", "outside", changes)
         self._producer.send(TOPICS.control, 0, None, encode_request(request), HEADERS)
 
     def _send_poison(self, item: Item) -> None:

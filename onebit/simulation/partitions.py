@@ -1,5 +1,6 @@
 """Audits each partition and compares its decisions with those of a reference learner."""
 
+from bisect import bisect_right
 from itertools import zip_longest
 from typing import Any
 
@@ -8,6 +9,7 @@ from onebit.simulation.reference import Reference
 from onebit.simulation.world import World
 from stream.kafka.reading import read_partition
 from stream.recovery.steps import JournalStep
+from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition
 from stream.verifying.oracle import AuditedEvent, Decided, Oracle
 from stream.wire.records import Record, TopicPartition
@@ -23,6 +25,7 @@ class Partition:
         self.is_shared = self.task.model == "shared"
         self.reference = Reference(self.task)
         self.steps: list[JournalStep] = []
+        self.settings: list[TaskSettings] = []  # each step's settings
         self.decided: list[list[Decided]] = []  # each step's decisions
         self.events: list[AuditedEvent] = []
         self.oracle: Oracle | None = None
@@ -36,6 +39,12 @@ class Partition:
     def tp(self, topic: str) -> TopicPartition:
         """Return this partition of a topic."""
         return TopicPartition(topic, self.number)
+
+    def settings_at(self, record: Record) -> TaskSettings:
+        """Return the settings of the step that applied an input record."""
+        is_context = record.topic == TOPICS.contexts
+        ends = [(step.contexts if is_context else step.feedback)[1] for step in self.steps]
+        return self.settings[bisect_right(ends, record.offset)]
 
     def is_tick(self, record: Record) -> bool:
         """Return whether a feedback record is a tick. All other feedback was sent by outside clients."""
@@ -58,6 +67,7 @@ class Partition:
             self.reference = Reference(oracle.settings)
         self.oracle = oracle
         self.steps.append(step)
+        self.settings.append(oracle.settings)
         self.events += oracle.events
         self.decided.append([event for event in oracle.events if isinstance(event, Decided)])
         for event in oracle.events:

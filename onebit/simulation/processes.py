@@ -48,6 +48,9 @@ ROUNDS_MAX = 2_000
 DRY_ROUNDS_MAX = 8
 """Number of rounds at a single point in time in which a poll may return nothing although records are available."""
 
+FINISH_MS = 5_000
+"""Time for a process's last snapshots."""
+
 RESTARTS_MAX = 500
 """Limit on the number of process starts in one run."""
 
@@ -189,6 +192,22 @@ class Processes:
                 self._trace.note(process.name, f"could not close: {error}")
                 self.leave_behind(process)
         self._remove(process)
+
+    def stop_all(self, for_ms: int) -> None:
+        """Stop all processes, one after another, and start them again after a time."""
+        for process in [each for each in self._all if each.program is not None and not each.busy]:
+            process.broker.may_be_dry = False
+            self._guard(process, partial(self._finish, process))
+            if not process.dead:
+                self.close(process)
+                if not process.zombie:
+                    self._timers.enter(for_ms, 0, partial(self._start_once, process.name, None))
+            self.poll_all()
+
+    def _finish(self, process: Process) -> int:
+        if process.program is not None:
+            process.program.finish(FINISH_MS)
+        return 1
 
     def die(self, process: Process, away_ms: int) -> None:
         """Stop a process without closing anything."""

@@ -35,6 +35,8 @@ def can_play(task: TaskSettings, logged: Logged | None) -> bool:
     """Return whether a context has the logged fields that the task needs."""
     if task.play == "own" or logged is None:
         return task.play == "own"
+    if task.play == "match" and task.propensity_min == 0.0 and logged.propensity is not None:
+        return logged.propensity == 1 / task.n_classes  # the log must be uniform
     return logged.propensity is not None or (task.play == "logged" and task.learner not in WEIGHING)
 
 

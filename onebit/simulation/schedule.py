@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from consumers.learner.program import LearnerOptions
 from stream.randomness.draws import Luck
 from stream.recovery.commit import COMMIT_STEPS
 from stream.settings.task_fields import JoinSettings, Play
-from stream.task.settings import UNIFORM, Sharing, TaskSettings
+from stream.task.settings import UNIFORM, Sharing, TaskSettings, learner_of
+from stream.wire.named_features import Kind, build, to_plain
 from stream.wire.records import Logged
 
 EVENTS = 20
@@ -70,6 +72,8 @@ class ItemKind(StrEnum):
     SLOW = "broker slow for a while"
     PAUSE = "learner pauses before a broker call"
     HOLD = "replication stops for a while"
+    RETENTION = "retention deletes old records"
+    STOP = "all learners stop for longer than the retention"
     # Faults that occur only with a shared model.
     LAG = "learner reads an old end of the log"
     MOVE_IN_SNAPSHOT = "partition 0 moves during a snapshot of the model"
@@ -93,7 +97,7 @@ SHARED_FAULTS = (
     ItemKind.CRASH_IN_COMMIT,
 )  # fmt: skip
 """Additional faults in a run with a shared model."""
-OTHER_FAULTS = (ItemKind.COMMIT_REPEATED,)
+OTHER_FAULTS = (ItemKind.COMMIT_REPEATED, ItemKind.RETENTION, ItemKind.STOP)
 """Faults that are drawn from their own random streams."""
 IN_COMMIT = (ItemKind.CRASH_IN_COMMIT, ItemKind.ZOMBIE_IN_COMMIT, ItemKind.EXPELLED_IN_COMMIT, ItemKind.JOIN_IN_COMMIT)
 """Faults that occur between numbered steps in a commit."""
@@ -126,6 +130,10 @@ TARGETS = {ItemKind.CRASH_IN_CALL: CALLS, ItemKind.REFUSED: CALLS, ItemKind.HOLD
 """The operations or topics that a fault can affect."""
 
 
+Changes = tuple[tuple[str, Any], ...]
+"""Settings with their new values; None for a parameter that the new learner lacks."""
+
+
 class Item(NamedTuple):
     """An event or fault in a schedule."""
 
@@ -142,7 +150,9 @@ class Item(NamedTuple):
     logged: Logged | None = None  # a context's logged decision
     eligible: tuple[int, ...] | None = None  # a context's eligible classes; None means all
     deferred: bool = False  # True if a context defers its decision until it is shown
-    changes: tuple[tuple[str, Any], ...] = ()  # requested settings with their new values
+    feature: int | None = None  # index of an additional feature of a context
+    has_names: bool = False  # True if the context names its features
+    changes: Changes = ()  # requested settings with their new values
     is_stale: bool = False  # True if a request starts from settings that are not the pipeline's
 
     def text(self) -> str:
@@ -197,6 +207,10 @@ NEVER_MS = 10**9
 
 
 N_CLASSES, N_FEATURES = 3, 8
+"""The sizes with which every pipeline begins."""
+
+N_CLASSES_MAX, N_FEATURES_MAX = 5, 12
+"""The largest sizes that requests ask for."""
 
 _task = partial(TaskSettings, n_classes=N_CLASSES, n_features=N_FEATURES)
 
@@ -270,7 +284,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         items.append(_draw_fault(repeated, ItemKind.COMMIT_REPEATED, end_ms, timeless=timeless))
         items.sort(key=lambda item: item.at_ms)
     if not timeless:
-        items = _with_changes(Luck(seed ^ _DICE["changes"]), task, items)
+        task, items = _with_changes(Luck(seed ^ _DICE["changes"]), task, items)
         items = _with_retired(Luck(seed ^ _DICE["retired"]), task, items)
     if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
@@ -297,6 +311,10 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     kept = Luck(seed ^ _DICE["retention"])
     if options.snapshot_interval_ms and not timeless and kept.chance(50):
         options = replace(options, keep_ms=kept.choice((20, 100, 400)))
+        if not clock_pauses and kept.chance(60):
+            options = replace(options, keep_ms=KEEP_MS)
+            task = replace(task, join=replace(task.join, retain_ms=min(task.join.retain_ms, 200)))
+            items = _with_retention(kept, items)
     if model == "shared":  # most runs have several tasks and processes
         several = Luck(~seed ^ _DICE["shared models"])
         partitions, members = several.choice((1, 2, 2, 3, 3)), several.choice((1, 2, 2, 3))
@@ -373,6 +391,50 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
     return items
 
 
+def _with_retention(luck: Luck, items: list[Item]) -> list[Item]:
+    """Insert one or two periods without traffic that last longer than the retention, which deletes old records.
+
+    No producer has an open transaction at these times: a transaction ends long before the records after it are deleted.
+    In some of the periods, all learners stop. Faults occur afterwards, so that all tasks are running before the stop.
+    """
+    open_count, quiet_ms = 0, []
+    for item, later in pairwise(items):
+        open_count += (item.kind is ItemKind.FOREIGN_BEGIN) - (item.kind in _FOREIGN_ENDS)
+        if open_count == 0 and item.at_ms < later.at_ms:
+            quiet_ms.append(item.at_ms)
+    for after_ms in sorted(
+        (luck.choice(quiet_ms) for _ in range(luck.choice((1, 1, 2)) if quiet_ms else 0)), reverse=True
+    ):
+        begin_ms = after_ms + 1
+        first_ms = begin_ms + KEEP_MS // 2
+        end_ms = first_ms + KEEP_MS * luck.between(1, 3)
+        added = [Item(at_ms, ItemKind.TIME) for at_ms in range(begin_ms, end_ms, KEEP_MS // 16)]
+        if luck.chance(40):
+            stopped_ms = KEEP_MS * luck.between(1, 2) + KEEP_MS // 8
+            added.append(Item(first_ms, ItemKind.STOP, for_ms=stopped_ms, polls=False))
+            first_ms += stopped_ms
+            end_ms = max(end_ms, first_ms + KEEP_MS)
+            added.append(Item(first_ms - 1, ItemKind.RETENTION, number=luck.below(100), polls=False))
+        kinds = [luck.choice(TIMED_FAULTS) for _ in range(luck.below(4))]
+        added += [
+            _draw_fault(luck, kind, 0, timeless=False)._replace(at_ms=luck.between(first_ms, end_ms)) for kind in kinds
+        ]
+        added += [
+            Item(luck.between(first_ms, end_ms), ItemKind.RETENTION, number=luck.below(100))
+            for _ in range(luck.between(1, 3))
+        ]
+        shift_ms = end_ms - after_ms
+        items = [item._replace(at_ms=item.at_ms + (shift_ms if item.at_ms > after_ms else 0)) for item in items] + added
+        items.sort(key=lambda item: item.at_ms)
+    return items
+
+
+KEEP_MS = 4_000
+"""The retention in runs in which records are deleted. No combination of faults delays a renewal by so much."""
+
+_FOREIGN_ENDS = (ItemKind.FOREIGN_COMMIT, ItemKind.FOREIGN_ABORT)
+
+
 def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
     """Add a random action to some of the feedback."""
     percent = luck.choice((0, 20, 60))
@@ -403,7 +465,10 @@ def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[T
 
 
 ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), (0, 0), (), (3,))
-"""Possible lists of eligible classes. If the classes are not open, the last three are malformed; see `name_of`."""
+"""Possible lists of eligible classes. If the classes are not open, the last three are malformed with three classes."""
+
+NEWLY_ELIGIBLE: tuple[tuple[int, ...], ...] = ((3,), (4, 0), (1, 3, 4))
+"""Lists of eligible classes with classes that only a request can add, except in a pipeline with open classes."""
 
 
 def _with_deferrals(
@@ -449,24 +514,114 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
     return replace(task, challengers={name: PARAMETERS[name] for name in names}), items
 
 
-def _with_changes(luck: Luck, task: TaskSettings, items: list[Item]) -> list[Item]:
-    """To half of the runs, add requests to change settings. The tasks must refuse some of them."""
-    if not luck.chance(50):
-        return items
-    values = _NEW_VALUES | {"champion": (*task.members, "nobody")}
+def _with_changes(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
+    """To most runs, add requests to change settings. The tasks must refuse some of them."""
+    if not luck.chance(70):
+        return task, items
+    if task.learner in CHALLENGERS and luck.chance(50):
+        task = replace(task, scale="none", floor=0.0, holdout=0.0)
+    task, items = _with_new_sizes(luck, task, items)
+    rows = _rows(task)
+    likely = [name for name in ("members", "sizes") if name in rows]
+    end_ms, requests = max(item.at_ms for item in items), []
+
+    def request(at_ms: int, changes: Changes, stale_percent: int) -> None:
+        is_stale, polls = luck.chance(stale_percent), luck.chance(80)
+        requests.append(Item(at_ms, ItemKind.CHANGE, changes=changes, is_stale=is_stale, polls=polls))
+
+    if "members" in rows and luck.chance(60):  # add all challengers, promote one of them, and remove the others
+        name = luck.choice(CHALLENGERS[task.learner])
+        times_ms = sorted(luck.between(START_MS, end_ms) for _ in range(3))
+        for at_ms, changes in zip(times_ms, (_added(task), (("champion", name),), _replaced(task, name)), strict=True):
+            request(at_ms, changes, 0)
+    for _ in range(1 + luck.below(6)):
+        names = {luck.choice(likely if luck.chance(40) else [*rows]) for _ in range(luck.choice((1, 1, 2)))}
+        request(luck.between(START_MS, end_ms), sum((luck.choice(rows[name]) for name in sorted(names)), ()), 20)
+    return task, sorted(items + requests, key=lambda item: item.at_ms)
+
+
+def _with_new_sizes(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
+    """Have some contexts and feedback use classes and features that only a request can add.
+
+    In some of the runs, the features or the classes have names.
+    """
+    if not task.open_classes and luck.chance(30):
+        task = replace(task, class_names=tuple(map(class_name, range(N_CLASSES))))
+        if task.holdout_policy != UNIFORM:
+            task = replace(task, holdout_policy=f"constant:{class_name(1)}")
+    has_names = luck.chance(30)
+    if has_names:
+        task = replace(task, features=_encoder_of(N_FEATURES))
+    restricts = any(item.eligible is not None for item in items)
+
+    def drawn(item: Item) -> Item:
+        if item.kind in _CONTEXTS and luck.chance(30):
+            item = item._replace(feature=luck.between(N_FEATURES, N_FEATURES_MAX - 1), has_names=has_names)
+        if item.kind in _CONTEXTS and restricts and luck.chance(20):
+            item = item._replace(eligible=luck.choice(NEWLY_ELIGIBLE))
+        if item.action is not None and luck.chance(20):
+            item = item._replace(action=luck.between(N_CLASSES, N_CLASSES_MAX - 1))
+        return item
+
+    return task, list(map(drawn, items))
+
+
+def class_name(k: int) -> str:
+    """Return a class's name, in a pipeline whose classes have names."""
+    return f"c{k}"
+
+
+def feature_name(i: int) -> str:
+    """Return a feature's name, in a pipeline whose features have names."""
+    return f"f{i}"
+
+
+def _encoder_of(n_features: int) -> dict[str, Any]:
+    return to_plain(build({feature_name(i): (Kind.NUMERIC, None) for i in range(n_features)}, None))
+
+
+def _rows(task: TaskSettings) -> dict[str, tuple[Changes, ...]]:
+    """Return possible requests by the row of `stream.task.carry` that they concern."""
+    rows: dict[str, tuple[Changes, ...]] = {
+        name: tuple(((name, value),) for value in values) for name, values in _NEW_VALUES.items()
+    }
+    rows["late"] = ((("late", "ignore"),), (("on_expiry", "negative"), ("late", "correct")))
+    rows["parameters"] = tuple((change,) for change in _NEW_PARAMETERS[task.learner])
+    classes: list[Changes] = [(("n_classes", n),) for n in (N_CLASSES - 1, 4, N_CLASSES_MAX)]
+    if task.class_names is not None:
+        classes = [(("class_names", [class_name(k) for k in range(n)]), ("n_classes", n)) for n in (4, N_CLASSES_MAX)]
+    features: list[Changes] = [(("n_features", n),) for n in (N_FEATURES - 1, 10, N_FEATURES_MAX)]
+    if task.features is not None:
+        features = [(("features", _encoder_of(n)), ("n_features", n)) for n in (10, N_FEATURES_MAX)]
+    rows["sizes"] = (*classes, *features)
     others = () if _is_wrapped(task) else CHALLENGERS.get(task.learner, ())
     if others:
-        values["challengers"] = tuple({name: PARAMETERS[name] for name in others[:n]} for n in range(len(others) + 1))
+        rows["members"] = (
+            *((("champion", name),) for name in (task.learner, *others, "nobody")),
+            *((("challengers", {name: PARAMETERS[name] for name in others[:n]}),) for n in range(len(others) + 1)),
+            *(_replaced(task, name) for name in others),
+        )
     else:
-        values |= {"floor": (0.0, 0.3), "holdout": (0.0, 0.3), "holdout_policy": (UNIFORM, "constant:1")}
-    end_ms, requests = max(item.at_ms for item in items), []
-    for _ in range(1 + luck.below(4)):
-        names = ("champion", "challengers") if others and luck.chance(60) else tuple(values)
-        drawn = {luck.choice(names) for _ in range(1 + luck.below(2))}
-        changes = tuple((name, luck.choice(values[name])) for name in sorted(drawn))
-        at_ms, is_stale, polls = luck.between(START_MS, end_ms), luck.chance(20), luck.chance(80)
-        requests.append(Item(at_ms, ItemKind.CHANGE, changes=changes, is_stale=is_stale, polls=polls))
-    return sorted(items + requests, key=lambda item: item.at_ms)
+        rows["floor"] = tuple((("floor", floor),) for floor in (0.0, 0.3))
+        rows["holdout"] = tuple((("holdout", holdout),) for holdout in (0.0, 0.3))
+        constant = f"constant:{1 if task.class_names is None else class_name(1)}"
+        rows["holdout_policy"] = tuple((("holdout_policy", policy),) for policy in (UNIFORM, constant))
+    return rows
+
+
+def _added(task: TaskSettings) -> Changes:
+    """Return the request for all challengers."""
+    return (("challengers", {name: PARAMETERS[name] for name in CHALLENGERS[task.learner]}),)
+
+
+def _replaced(task: TaskSettings, name: str) -> Changes:
+    """Return the request for a pipeline with a promoted challenger as its only learner."""
+    learner, gone = learner_of(name), set(task.resolved().parameters) - set(PARAMETERS[name])
+    return (
+        ("challengers", {}), ("champion", learner), ("learner", learner),
+        *((f"parameters.{parameter}", None) for parameter in sorted(gone)),
+        *((f"parameters.{parameter}", value) for parameter, value in PARAMETERS[name].items()),
+    )  # fmt: skip
 
 
 def _with_retired(luck: Luck, task: TaskSettings, items: list[Item]) -> list[Item]:
@@ -476,8 +631,10 @@ def _with_retired(luck: Luck, task: TaskSettings, items: list[Item]) -> list[Ite
     end_ms, requests = max(item.at_ms for item in items), []
     for _ in range(1 + luck.below(3)):
         classes = luck.choice(((), (0,), (2,), (0, 1), (1, 2), (3,)))  # the last one is an unknown class
-        retired = "retired_classes", [f"c{k}" if task.open_classes else k for k in classes]
-        ignored = "retired_features", list(luck.choice(((), (1,), (0, 3))))
+        has_names = task.open_classes or task.class_names is not None
+        retired = "retired_classes", [class_name(k) if has_names else k for k in classes]
+        features = luck.choice(((), (1,), (0, 3)))
+        ignored = "retired_features", [i if task.features is None else feature_name(i) for i in features]
         changes = luck.choice(((retired,), (retired,), (ignored,)))
         at_ms, polls = luck.between(START_MS, end_ms), luck.chance(80)
         requests.append(Item(at_ms, ItemKind.CHANGE, changes=changes, polls=polls))
@@ -493,15 +650,35 @@ _NEW_VALUES: dict[str, tuple[Any, ...]] = {
     "orphans_max": (1, 1_000),
     "retained_max": (1, 8, 1_000),
     "on_expiry": ("drop", "negative"),
-    "late": ("ignore", "correct"),
     "seed": (5,),  # cannot change
     "unknown": (1,),
 }
 """Values to request, by setting."""
 
+CHANGED_SETTINGS = (
+    *(name for name in _NEW_VALUES if name not in ("seed", "unknown")), "late", "floor", "holdout", "holdout_policy",
+    "challengers", "champion", "learner", "parameters", "n_classes", "class_names", "n_features", "features",
+)  # fmt: skip
+"""The settings that some requests change."""
+
+_NEW_PARAMETERS: dict[str, Changes] = {
+    "banditron": (("parameters.gamma", 0.2), ("parameters.gamma", 0.6)),
+    "soba-diag": (("parameters.gamma", 0.2), ("parameters.a", 2.0)),
+    "perceptron": (("parameters.margin", "current"), ("parameters.unknown", 1)),
+    "late-ucb": (("parameters.eta", 0.3), ("parameters.shortlist", 2), ("parameters.m", 4)),
+    "igw-logistic": (("parameters.step", 1.0), ("parameters.scale", 30.0)),
+    "stack-igw": (("parameters.bonus", 0.5), ("parameters.vectors", 2)),
+}
+"""New values of each learner's parameters. The model's state depends on some of them, so these requests are refused."""
+
 
 def _is_wrapped(task: TaskSettings) -> bool:
-    return task.scale != "none" or not task.floor == task.holdout == 0.0 or task.reward != "exclusive"
+    return (
+        task.play != "own"
+        or task.scale != "none"
+        or not task.floor == task.holdout == 0.0
+        or task.reward != "exclusive"
+    )
 
 
 CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}

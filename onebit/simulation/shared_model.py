@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from onebit.simulation.outside import LOG, TOPICS, name_of
+from onebit.simulation.outside import LOG, TOPICS
 from onebit.simulation.partitions import Partition, differences
 from onebit.simulation.processes import SeenModel
 from onebit.simulation.reference import apply_entry
+from onebit.simulation.schedule import class_name
 from onebit.simulation.tracing import NAMED_TWICE
 from onebit.simulation.world import World
 from stream.kafka.reading import read_partition
@@ -120,7 +121,7 @@ def _names(partition: Partition, log: Sequence[_Logged]) -> list[str]:
         if adds := step.log.adds:
             offset = next(record.offset for record in partition.contexts if record.offset >= step.contexts[1])
             eligible = partition.world.outside.sent[TOPICS.contexts, partition.number, offset].eligible or ()
-            if len({*adds}) < len(adds) or not {*adds} <= {*map(name_of, eligible)} - {*known}:
+            if len({*adds}) < len(adds) or not {*adds} <= {*map(class_name, eligible)} - {*known}:
                 wrong.append(f"step {step.number} adds the classes {adds}; the context at {offset} has {eligible}")
     return wrong
 

@@ -6,6 +6,7 @@ from sched import scheduler
 from onebit.simulation.faults import Faults
 from onebit.simulation.outside import TOPICS, Outside
 from onebit.simulation.processes import Processes, UnexpectedError
+from onebit.simulation.retention import Retention
 from onebit.simulation.schedule import ENVIRONMENT, START_MS, Schedule
 from onebit.simulation.tracing import Trace
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
@@ -26,7 +27,10 @@ class World:
         self.outside = Outside(self.broker, schedule.partitions, self.trace, schedule.task)
         self._timers = scheduler(lambda: self.clock.now_ms, lambda ms: None)
         self.processes = Processes(schedule, self.broker, self._timers, self.trace)
-        self._faults = Faults(schedule, self.processes, self.broker, self._timers, self.trace, self._run_until)
+        self.retention = Retention(schedule, self.broker)
+        self._faults = Faults(
+            schedule, self.processes, self.broker, self.retention, self._timers, self.trace, self._run_until
+        )
         self.processes.consult = self._faults.consult
         self._todo = deque(schedule.items)
 

@@ -208,13 +208,13 @@ class Task:
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
         self._draw_log = Draws(settings.seed, Purpose.LOG)
-        self._log = settings.log_reading
         self._propensity_min = settings.learned_propensity_min
         self._prepare_reading(())
 
     def _prepare_reading(self, classes: Iterable[str]) -> None:
         """Prepare to read contexts with the settings, and with the names of open classes so far."""
         settings = self.settings
+        self._log = settings.log_reading
         self.classes = settings.make_classes()
         if settings.open_classes:
             self.classes.add(classes)

@@ -26,9 +26,9 @@ from stream.task.changes import Changed
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingsDifferError, differences, stored_settings
 from stream.task.task import Task
-from stream.verifying.models import export_model
+from stream.verifying.models import export_model, import_model
 from stream.verifying.reapply import replay_journal
-from stream.wire.control import Replaced, encode_request
+from stream.wire.control import Replaced, Request, encode_request
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import partition_for
@@ -400,9 +400,29 @@ def test_new_task_uses_the_settings_of_the_pipeline() -> None:
     pipeline.context(next(name for name in "bcdef" if partition_for(name.encode(), 2) == other))
     run_until_idle(program)
     assert [program.tasks[one].settings.join.window_ms for one in (known, other)] == [300, 300]
-    first = pipeline.journal(other)[0]
-    assert (first.number, first.control, first.settings) == (1, 1, SHORTER.resolved())
+    first, second = pipeline.journal(other)[:2]
+    assert (first.number, first.control, first.settings) == (1, 0, INITIAL.resolved())
+    assert (second.number, second.control, second.settings) == (2, 1, SHORTER.resolved())
     assert all(finding.ok for finding in pipeline.audits())
+
+
+@pytest.mark.parametrize("imports", [False, True])
+def test_task_that_begins_after_a_change_of_its_model_recovers_exactly(imports: bool) -> None:
+    pipeline = Pipeline(small_task("late-ucb"))
+    if imports:
+        source = Pipeline(small_task("late-ucb"))
+        source.context("a")
+        run_until_idle(source.learner())
+        import_model(pipeline.broker, TOPICS, 0, export_model(source.broker, TOPICS, 0), "import")
+    n_features = pipeline.settings.n_features + 2
+    grows = Request("grows", "test", {"n_features": Replaced(pipeline.settings.n_features, n_features)})
+    pipeline.send(TOPICS.control, encode_request(grows))
+    pipeline.context("a")
+    program = pipeline.learner()
+    run_until_idle(program)
+    assert program.tasks[0].settings.n_features == n_features
+    recovered = rebuild(pipeline.broker, TOPICS, 0, snapshots=False).task
+    assert task_digest(recovered) == task_digest(program.tasks[0])
 
 
 def test_policy_that_the_learner_does_not_support_is_refused() -> None:

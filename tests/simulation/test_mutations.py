@@ -30,11 +30,13 @@ from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
 from stream.recovery import state as snapshot_module
 from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.schedule import SnapshotSchedule
 from stream.recovery.steps import JournalStep
 from stream.shared import replica as replica_module
 from stream.shared.replica import Replica
 from stream.shared.view import Overlay, View
 from stream.task import task as task_module
+from stream.task.carry import Carry
 from stream.task.join import Join
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State
 from stream.task.play import is_matched
@@ -341,6 +343,31 @@ def journal_without_settings(*arguments: Any) -> JournalStep:
     return step if step.number == 1 else step._replace(settings=None, settings_from=1)
 
 
+def changes_a_step_late(self: Partition, *rest: Any, change: Any, original: Any = Partition.step, **named: Any) -> Any:
+    """Apply a change after the step whose journal record says that the change is in force."""
+    settings = None if change is None else change.settings.resolved()
+    if settings in (None, self.task.settings):
+        return original(self, *rest, change=change, **named)
+    with patch.object(Task, "change_settings", lambda self, settings: None):
+        commit = original(self, *rest, change=change, **named)
+    self.uncommitted = commit._replace(step=commit.step._replace(settings=settings))
+    self.task.change_settings(settings)
+    return self.uncommitted
+
+
+def changes_twice(self: Task, settings: Any, original: Any = Task.change_settings) -> None:
+    """Apply a change again to the model and the pending decisions to which it was applied."""
+    before = self.settings
+    original(self, settings)
+    self.settings = before
+    original(self, settings)
+
+
+def keeps_decisions(self: Carry, x: Any, decision: Decision, *, is_settled: bool = False) -> Decision:
+    """Leave the pending decisions in the form of the earlier settings."""
+    return decision
+
+
 def ignores_the_log(self: LearnerProgram, running: Partition, shared: Any) -> Any:
     """Apply requests although the shared model's log does not contain them yet."""
     control, requests = running.newest_step.control, self._control.requests
@@ -425,6 +452,11 @@ MUTATIONS = [
     replaced("contexts read with the earlier settings", task_module, "READING", ()),
     replaced("applied requests not journaled", partition_module, "JournalStep", journal_without_requests),
     replaced("changed settings not journaled", partition_module, "JournalStep", journal_without_settings),
+    replaced("change applied a step late", Partition, "step", changes_a_step_late),
+    replaced("change applied twice", Task, "change_settings", changes_twice),
+    replaced("pending decisions not converted", Carry, "decision", keeps_decisions),
+    replaced("snapshots of idle tasks not renewed", SnapshotSchedule, "_is_old", lambda self, *rest: False),
+    replaced("no last snapshot before a stop", SnapshotSchedule, "close", lambda self: None),
     replaced("recovery does not wait for open transactions", Recoveries, "_held_up", lambda self, partitions: set()),
     replaced("expiry by the contexts' clock", Task, "_apply_context", advances_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
@@ -478,11 +510,14 @@ FIRST_SEEDS = {
     "unshown decisions expire": 19,
     "fences dropped": 3,
     "epoch kept after a repeated commit": 26,
-    "new champion does not decide": 1843,
+    "new champion does not decide": 140,
     "retired classes eligible": 24,
     "contexts read with the earlier settings": 24,
     "applied requests not journaled": 12,
-    "changed settings not journaled": 12,
+    "changed settings not journaled": 13,
+    "change applied a step late": 13,
+    "change applied twice": 32,
+    "pending decisions not converted": 32,
     "requests applied before the log has them": 1843,
     "one replica does not change": 452,
     "recovery does not wait for open transactions": 9,
