@@ -319,12 +319,19 @@ class Partition:
         return self.last_step.number == 0 if last is None else last == self.last_step
 
     def sources(self, shared: SharedModel | None) -> list[Source]:
-        """Return the sources of this partition's snapshots: the task and possibly the shared model."""
+        """Return the sources of this partition's snapshots: the task, once it has started, and a trained shared model.
+
+        If the model was trained by other tasks only, this partition's task starts in order to write its snapshot.
+        """
         step = self.newest_step
-        if step.number == 0:
-            return []
-        own = Source(self.partition, self.snapshots, step.ledger, step.number, partial(take, self.task, step))
-        return [own] if shared is None else [*shared.sources(self.partition), own]
+        sources: list[Source] = []
+        if shared is not None and (step.number > 0 or shared.replica.version > 0):
+            sources += shared.sources(self.partition)
+        if step.number > 0:
+            sources.append(
+                Source(self.partition, self.snapshots, step.ledger, step.number, partial(take, self.task, step))
+            )
+        return sources
 
     def _log_step(
         self, effects: Effects, before: JournalStep, adds: Sequence[str], change: LogChange | None

@@ -419,9 +419,10 @@ class LearnerProgram:
         records = running.next_records(self._consumer, records_max)
         change, logs = self._change_of(running, shared), self._logs(running, shared)
         adds: Sequence[str] = ()
-        if shared is not None and running.task.settings.open_classes:
-            records, adds = running.hold_back(records, shared.replica.names, starts=logs is not None)
         silent_ms = self._host_ms() - running.applied_at_ms
+        if shared is not None and running.task.settings.open_classes:
+            starts = logs is not None or self._starts_for_model(running, shared, silent_ms)
+            records, adds = running.hold_back(records, shared.replica.names, starts=starts)
         # An idle task needs a tick for each renewal, so that stream time advances and settled ids are forgotten.
         renews = not records and self._snapshots.renews(running.sources(shared), self.broker_ms)
         ticks = renews or running.needs_tick(records, self._host_ms(), self._idle_ms_of(running))
@@ -483,6 +484,13 @@ class LearnerProgram:
             return StepReason.SNAPSHOT
         is_unknown = self._snapshots.renewal_ms > 0 and not self._append_ms and running.newest_step.number > 0
         return StepReason.TIME if is_unknown else None
+
+    def _starts_for_model(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
+        """Return whether a task without records takes its first step to write a snapshot of the shared model."""
+        if running.newest_step.number > 0:
+            return False
+        sources, stream_ms = running.sources(shared), running.task.join.stream_ms
+        return self._snapshots.needs_step(running.partition, sources, stream_ms, silent_ms, self.broker_ms)
 
     def _change_of(self, running: Partition, shared: SharedModel | None) -> Changed | None:
         """Return a task's settings after the requests that are due, or None if none is due.

@@ -113,7 +113,7 @@ class Outside:
             self._end_foreign(number, commits=False)
 
     def _send_context(self, item: Item) -> None:
-        x = dict(_FEATURES[int(item.id[1:]) % len(_FEATURES)])
+        x: dict[str, Any] = dict(_FEATURES[int(item.id[1:]) % len(_FEATURES)])
         if item.feature is not None:
             x = {"i": [*x["i"], item.feature], "v": [*x["v"], 2.0]}
         if item.has_names:

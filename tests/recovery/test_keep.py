@@ -11,6 +11,7 @@ from stream.recovery.state import task_digest
 from stream.recovery.steps import MissingRecordsError
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
+from stream.wire.topics import partition_for
 from tests.pipeline import (
     TOPICS,
     Pipeline,
@@ -113,6 +114,28 @@ def test_stopped_pipeline_recovers_without_its_journal(name: str) -> None:
     run_until_idle(again)
     assert pipeline.ledger().contexts == ledger.contexts + 1
     assert pipeline.journal()[0].number > number
+
+
+def test_task_without_records_starts_in_order_to_write_the_shared_models_snapshot() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2, keep_ms=KEEP_MS)
+    learner = kept_learner(pipeline)
+    run_until_idle(learner)
+    assert not pipeline.journal(0)
+    event_id = next(name for name in "abcd" if partition_for(name.encode(), 2) == 1)
+    pipeline.context(event_id)
+    run_until_idle(learner)
+    pipeline.answer(event_id, 1)
+    run_until_idle(learner)
+    learner.finish(1_000)
+    learner.close()
+    model = digest(learner)
+    pipeline.wait(2 * KEEP_MS)
+    pipeline.broker.delete_expired()
+    assert not pipeline.records(TOPICS.updates)
+    again = kept_learner(pipeline)
+    again.step(0)
+    assert digest(again) == model
+    assert again.tasks[0].join.records == 0
 
 
 def test_settings_are_known_without_the_journal() -> None:
