@@ -496,13 +496,16 @@ class LearnerProgram:
         """Return a task's settings after the requests that are due, or None if none is due.
 
         With a shared model, a request is due when the model's log says so. All tasks and replicas then agree on the
-        model with which each decision is made. A task with its own model first takes a step with the settings with
-        which it was created, because recovery creates it with the settings of its first step.
+        model with which each decision is made.
+
+        A task with its own model applies one request per step: two changes of its model can be possible one after the
+        other, but not at once. Its first step uses the settings with which it was created, because recovery creates it
+        with the settings of its first step.
         """
+        control, requests = running.newest_step.control, self._control.requests
         if shared is None and running.newest_step.number == 0:
             return None
-        control, requests = running.newest_step.control, self._control.requests
-        due = requests.end if shared is None else min(requests.end, shared.replica.control)
+        due = requests.end_of_next(control) if shared is None else min(requests.end, shared.replica.control)
         if control >= due:
             return None
         if running.planned is None or running.planned[0] != (control, due):

@@ -616,11 +616,12 @@ def _added(task: TaskSettings) -> Changes:
 
 def _replaced(task: TaskSettings, name: str) -> Changes:
     """Return the request for a pipeline with a promoted challenger as its only learner."""
-    learner, gone = learner_of(name), set(task.resolved().parameters) - set(PARAMETERS[name])
+    resolved = replace(task, challengers={name: PARAMETERS[name]}).resolved()
+    new = resolved.challengers[name]
+    parameters = dict.fromkeys(resolved.parameters) | new
     return (
-        ("challengers", {}), ("champion", learner), ("learner", learner),
-        *((f"parameters.{parameter}", None) for parameter in sorted(gone)),
-        *((f"parameters.{parameter}", value) for parameter, value in PARAMETERS[name].items()),
+        ("challengers", {}), ("champion", learner_of(name)), ("learner", learner_of(name)),
+        *((f"parameters.{parameter}", value) for parameter, value in parameters.items()),
     )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Reads the control topic, whose requests change the settings of a running pipeline or record a move."""
 
+from bisect import bisect_left
+
 from stream.errors import OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
@@ -77,6 +79,11 @@ class Requests:
                 f"{topics.control}: expected a complete move from {one.request.moved_from}; the openings are missing. "
                 "Run `onebit move` again, with the same options"
             )
+
+    def end_of_next(self, control: int) -> int:
+        """Return the offset after the first request at or after an offset, or the end if there is none."""
+        place = bisect_left(self.all, control, key=lambda requested: requested.offset)
+        return self.all[place].offset + 1 if place < len(self.all) else self.end
 
     def after(self, settings: TaskSettings, control: int, until: int | None = None) -> Changed:
         """Return the settings after the requests from one offset to another; see `fold`."""

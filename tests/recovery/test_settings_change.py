@@ -9,6 +9,7 @@ import pytest
 
 from consumers.learner.program import LearnerProgram
 from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.control import read_requests
 from stream.recovery.recover import (
     InForce,
     pipeline_settings,
@@ -423,6 +424,25 @@ def test_task_that_begins_after_a_change_of_its_model_recovers_exactly(imports: 
     assert program.tasks[0].settings.n_features == n_features
     recovered = rebuild(pipeline.broker, TOPICS, 0, snapshots=False).task
     assert task_digest(recovered) == task_digest(program.tasks[0])
+
+
+def test_changes_that_are_possible_only_one_after_the_other_can_wait_together() -> None:
+    pipeline = Pipeline(small_task("banditron"))
+    pipeline.context("a")
+    learner = pipeline.learner()
+    run_until_idle(learner)
+    pipeline.request(challengers={"late-ucb:m=2": {"m": 2}})
+    pipeline.request(champion="late-ucb:m=2")
+    with_challenger = read_requests(pipeline.broker, TOPICS).after(pipeline.settings.resolved(), 0).settings
+    only = replace(
+        with_challenger, learner="late-ucb", parameters=with_challenger.challengers["late-ucb:m=2"], challengers={},
+        champion="late-ucb",
+    )  # fmt: skip
+    changes = {name: one.new for name, one in differences(with_challenger, only).items()}
+    pipeline.request(**changes)
+    run_until_idle(learner)
+    assert learner.tasks[0].settings == only.resolved()
+    assert task_digest(rebuild(pipeline.broker, TOPICS, 0).task) == task_digest(learner.tasks[0])
 
 
 def test_policy_that_the_learner_does_not_support_is_refused() -> None:

@@ -501,6 +501,7 @@ MUTATIONS = [
 
 
 FIRST_SEEDS = {
+    "contexts not deduplicated": 5,
     "offsets sent before the records": 76,
     "logged actions not played": 3,
     "nonuniform logs treated as uniform": 4,
@@ -516,8 +517,8 @@ FIRST_SEEDS = {
     "applied requests not journaled": 12,
     "changed settings not journaled": 13,
     "change applied a step late": 13,
-    "change applied twice": 32,
-    "pending decisions not converted": 32,
+    "change applied twice": 17,
+    "pending decisions not converted": 17,
     "requests applied before the log has them": 1843,
     "one replica does not change": 452,
     "recovery does not wait for open transactions": 9,
