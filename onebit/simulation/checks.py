@@ -22,7 +22,7 @@ from stream.recovery.recover import rebuild
 from stream.recovery.state import state_digest, task_digest
 from stream.recovery.steps import JournalStep, read_journal
 from stream.task.changes import Changed
-from stream.task.changes import differences as differences_of
+from stream.task.stored_settings import differences as differences_of
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.verifying.oracle import Decided, Letter

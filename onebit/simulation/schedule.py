@@ -618,7 +618,7 @@ def _replaced(task: TaskSettings, name: str) -> Changes:
     """Return the request for a pipeline with a promoted challenger as its only learner."""
     resolved = replace(task, challengers={name: PARAMETERS[name]}).resolved()
     new = resolved.challengers[name]
-    parameters = dict.fromkeys(resolved.parameters) | new
+    parameters = {**dict.fromkeys(resolved.parameters), **new}
     return (
         ("challengers", {}), ("champion", learner_of(name)), ("learner", learner_of(name)),
         *((f"parameters.{parameter}", value) for parameter, value in parameters.items()),

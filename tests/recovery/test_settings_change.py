@@ -434,10 +434,8 @@ def test_changes_that_are_possible_only_one_after_the_other_can_wait_together() 
     pipeline.request(challengers={"late-ucb:m=2": {"m": 2}})
     pipeline.request(champion="late-ucb:m=2")
     with_challenger = read_requests(pipeline.broker, TOPICS).after(pipeline.settings.resolved(), 0).settings
-    only = replace(
-        with_challenger, learner="late-ucb", parameters=with_challenger.challengers["late-ucb:m=2"], challengers={},
-        champion="late-ucb",
-    )  # fmt: skip
+    parameters = dict(with_challenger.challengers["late-ucb:m=2"])
+    only = replace(with_challenger, learner="late-ucb", parameters=parameters, challengers={}, champion="late-ucb")
     changes = {name: one.new for name, one in differences(with_challenger, only).items()}
     pipeline.request(**changes)
     run_until_idle(learner)
