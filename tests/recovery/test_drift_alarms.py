@@ -145,6 +145,21 @@ def test_recovery_rejects_a_step_with_different_alarms() -> None:
     assert raised.value.place == f"step {first} of test.journal/0"
 
 
+def test_change_of_settings_raises_no_alarm_and_hides_none_from_the_audit() -> None:
+    pipeline, program = drifting()
+    pipeline.request(window_ms=pipeline.settings.join.window_ms + 1, n_features=pipeline.settings.n_features + 1)
+    run_until_idle(program)
+    last = pipeline.journal()[-1]
+    assert last.settings is not None
+    assert last.alarms == pipeline.journal()[-2].alarms == 1
+    assert pipeline.audits()[0].ok
+
+    def one_more(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "alarms": 2} if fields.get("number") == last.number else fields
+
+    assert not rewritten(pipeline, one_more).audits()[0].ok
+
+
 def test_audit_detects_alarms_that_differ_between_journal_and_examples() -> None:
     twice, program = drifting()
     send(twice, [0] * BEFORE + [-1] * BEFORE, program)
