@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from onebit.cli.console import examples, out, print_json
-from onebit.cli.flags import Json, with_log_flags
+from onebit.cli.flags import ALIASES, Json, with_log_flags
 from stream.settings.model import CONNECTED, Panel, Program
 from stream.settings.sources import Described, described
 from stream.settings.values import variable_of
@@ -73,7 +73,8 @@ def as_variables() -> str:
 
 
 def _row(one: Described) -> str:
-    cells = (f"`{one.written}`", _code(one), one.accepted, one.setting.help, _programs(one))
+    flags = ", ".join(f"`{flag}`" for flag in (one.written, *ALIASES.get(one.field, ())))
+    cells = (flags, _code(one), one.accepted, one.setting.help, _programs(one))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
