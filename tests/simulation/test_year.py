@@ -1,11 +1,13 @@
-"""A year of daily traffic with a retention of seven days, with kills and idle weeks, in virtual time."""
+"""A year of daily traffic with a retention of seven days, with kills, idle weeks and changes, in virtual time."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
 from consumers.learner.program import LearnerProgram
 from stream.parsing import UNITS_MS
+from stream.recovery.control import read_requests
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition
@@ -22,10 +24,21 @@ MODELS: dict[str, tuple[TaskSettings, int]] = {
     "own": (small_task(join=LIMITS), 1),
     "shared": (small_task("late-ucb", join=LIMITS, model="shared"), 2),
 }
+CHALLENGER = "late-ucb:m=2"
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "own": [
+        {"challengers": {CHALLENGER: {"m": 2}}}, {"n_classes": 4}, {"champion": CHALLENGER}, {"n_features": 6},
+        {"window_ms": 2 * LIMITS.window_ms}, {"champion": "banditron"}, {"challengers": {}}, {"floor": 0.1},
+        {"n_classes": 5, "n_features": 7}, {"parameters.gamma": 0.2}, {"floor": 0.0}, {"window_ms": LIMITS.window_ms},
+        {"on_expiry": "negative"},
+    ],
+    "shared": [{"window_ms": LIMITS.window_ms * (1 + month % 2)} for month in range(1, 14)],
+}  # fmt: skip
+"""The settings that change, month by month."""
 
 
 def learner(pipeline: Pipeline) -> LearnerProgram:
-    return pipeline.learner(keep_ms=KEEP_MS, snapshot_interval_ms=UNITS_MS["h"], idle_ms=UNITS_MS["h"] // 10)
+    return pipeline.learner(given=(), keep_ms=KEEP_MS, snapshot_interval_ms=UNITS_MS["h"], idle_ms=UNITS_MS["h"] // 10)
 
 
 def delete_and_compact(pipeline: Pipeline) -> None:
@@ -85,6 +98,8 @@ def test_year_with_a_retention_of_a_week_stays_small_and_correct(name: str) -> N
             run_until_idle(program)
         delete_and_compact(pipeline)
         sizes.append(size_of(pipeline))
+        if day % 28 == 13:
+            pipeline.request(**CHANGES[name][day // 28])
         if day % 28 == 27:
             for partition in range(pipeline.partitions):
                 finding = audit_partition(pipeline.broker, TOPICS, partition)
@@ -92,5 +107,10 @@ def test_year_with_a_retention_of_a_week_stays_small_and_correct(name: str) -> N
                 assert replay_journal(pipeline.broker, TOPICS, partition).ok
             if name == "shared":
                 assert audit_log(pipeline.broker, TOPICS, pipeline.partitions).ok
+    run_until_idle(program)
+    requests = read_requests(pipeline.broker, TOPICS)
+    expected = requests.after(pipeline.settings.resolved(), 0)
+    assert expected.refused == ()
+    assert [task.settings for task in program.tasks.values()] == [expected.settings] * pipeline.partitions
     assert max(sizes[90:]) < 1.5 * max(sizes[:90])
     assert pipeline.ledger().decided > 200 * EVENTS_PER_DAY
