@@ -7,6 +7,7 @@ traces, and most of them after the work that they describe, with its times.
 import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
+from threading import Thread
 from typing import Any
 
 from opentelemetry import trace
@@ -23,6 +24,10 @@ from stream.wire.records import Headers
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 KINDS = {"server": SpanKind.SERVER, "producer": SpanKind.PRODUCER, "consumer": SpanKind.CONSUMER, "": SpanKind.INTERNAL}
+
+CLOSE_S = 3.0
+"""Time limit for exporting the remaining spans at the end. A supervisor may kill a process 10 s after its request to
+stop."""
 
 ERRORS_FROM = 500
 """Lowest HTTP status that marks a span as an error."""
@@ -64,8 +69,10 @@ class Tracing:
         return cls(provider)
 
     def close(self) -> None:
-        """Export the remaining spans."""
-        self._provider.shutdown()
+        """Export the remaining spans, for at most `CLOSE_S` seconds. After that, they are lost."""
+        closing = Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
     def emit(
         self,

@@ -1,11 +1,13 @@
 """Spans of the gateway and the learner, in the SDK's in-memory exporter."""
 
+import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
@@ -16,9 +18,11 @@ from producers.gateway.server import Limits
 from stream.programs.tracing import traced
 from stream.settings.definitions import SettingsError
 from stream.settings.sources import given_settings
+from stream.telemetry import tracing
 from stream.telemetry.tracing import Tracing
 from stream.wire.codec import sampled_trace
 from stream.wire.records import Headers
+from tests.limits import within
 from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, run_until_idle, small_task
 from tests.serving.gateway import FACTS, GatewayClient, a_pipeline, served
 
@@ -200,11 +204,34 @@ def test_variables_name_the_service_and_the_exporter(monkeypatch: pytest.MonkeyP
     assert names == ["onebit-serve", "checkout"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("OTEL_TRACES_EXPORTER", "unknown")])
-def test_missing_exporter_is_reported(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsError, match=name), traced(given_settings({"traces": True}), "serve"):
+def test_missing_exporter_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "unknown")
+    with pytest.raises(SettingsError, match="OTEL_TRACES_EXPORTER"), traced(given_settings({"traces": True}), "serve"):
         pass
+
+
+def test_warnings_of_the_sdk_are_logged_as_warnings_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    with traced(given_settings({"traces": True}), "serve"):
+        logging.getLogger("opentelemetry.exporter").warning("the collector is unavailable")
+    assert [(record.name, record.levelno) for record in caplog.records] == [("onebit", logging.WARNING)]
+
+
+def test_end_of_the_program_does_not_wait_for_an_unavailable_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "CLOSE_S", 0.01)
+    ended = threading.Event()
+
+    class Unavailable(SpanProcessor):
+        def shutdown(self) -> None:
+            ended.wait(60)
+
+    provider = TracerProvider()
+    provider.add_span_processor(Unavailable())
+    with within(30):
+        Tracing(provider).close()
+    ended.set()
 
 
 def test_missing_package_is_reported_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from stream.wire.codec import LogReading, MalformedError
 from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import Example, Record
 from stream.wire.schemas import EVENTS, schema_of
-from stream.wire.typed_fields import PredictionFields
+from stream.wire.typed_fields import FeedbackFields, LoggedContextFields, PredictionFields
 from tests.wire.test_codec import (
     BAD_CONTEXTS,
     BAD_FEEDBACK,
@@ -57,6 +57,11 @@ def test_schema_describes_every_member_that_onebit_writes(topic: str, event: typ
     members = structs.fields(event)
     assert set(schema_of(topic)["properties"]) == {member.encode_name for member in members}
     assert set(schema_of(topic)["required"]) == {member.encode_name for member in members if member.required}
+
+
+@pytest.mark.parametrize(("topic", "event"), [("contexts", LoggedContextFields[Any]), ("feedback", FeedbackFields)])
+def test_schema_describes_every_member_that_onebit_reads(topic: str, event: Any) -> None:
+    assert set(schema_of(topic)["properties"]) == {member.encode_name for member in structs.fields(event)}
 
 
 @pytest.mark.parametrize("path", GOLDEN_EVENTS, ids=lambda path: path.name)
