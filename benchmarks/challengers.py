@@ -76,7 +76,7 @@ def event_us(make: Callable[[], KernelLearner], data: str) -> float:
             (x, known), u = rows[t], draws[t]
             decision = one.predict(x, u)
             one.observe(x, decision)
-            one.update(x, decision, known.bit(decision.action) or 0, u)
+            one.update(x, decision, known.reward_of(decision.action) or 0, u)
         spent_s = time.process_time() - begun
     return 1e6 * spent_s / (TIMED // 2)
 

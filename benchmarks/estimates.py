@@ -127,7 +127,7 @@ def drawn(population: Population, rows: int, seed: int) -> MemoryLog:
         labels=nowhere,
         actions=actions,
         propensities=played[np.arange(rows), actions],
-        rewards=(population.labels[chosen] == actions).astype(np.int64),
+        rewards=(population.labels[chosen] == actions).astype(np.float64),
         delays_ms=nowhere,
     )
     return MemoryLog(batch, population.n_features, tuple(map(str, range(population.n_classes))))

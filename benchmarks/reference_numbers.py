@@ -101,7 +101,7 @@ def by_run(row: Row, dataset: Dataset, events: int, seed: int) -> Figures:
     ids = [dataset.event_id(t) for t in range(events)]
     u, v = (np.array(list(map(Draws(seed, purpose), ids))) for purpose in (Purpose.ACTION, Purpose.UPDATE))
     loop = by_loop(row, dataset, events, u, v)
-    piped = Figures(report.errors.mistakes, loop.last_tenth, report.state_sha256)
+    piped = Figures(int(report.errors.mistakes), loop.last_tenth, report.state_sha256)
     if piped != loop or not report.audit_ok:
         raise SystemExit(f"{row.learner} on {row.data}, seed {seed}: the pipeline gives {piped}; the loop gives {loop}")
     return piped

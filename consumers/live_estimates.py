@@ -16,6 +16,7 @@ from stream.recovery.commit import Commit
 from stream.task.settings import TaskSettings
 from stream.wire.codec import decode_example, decode_prediction
 from stream.wire.records import Example, Prediction, Record, TopicPartition
+from stream.wire.rewards import RewardRange
 from stream.wire.topics import Topics
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class LiveEstimating:
             task: The task's settings, which determine whether there are a holdout and challengers.
             is_estimated: Whether to estimate the learner's own policy.
         """
-        self._own = _own_estimator() if is_estimated else None
+        self._rewards = task.range_of_rewards
+        self._own = _own_estimator(self._rewards) if is_estimated else None
         self._holdout: Arms | None = None
         self._challengers: ChallengerEstimator | None = None
         self._share = 0.0
@@ -45,9 +47,9 @@ class LiveEstimating:
         """Compare the holdout and the challengers of these settings. Earlier results for the same ones are kept."""
         if task.holdout != self._share:
             self._share = task.holdout
-            self._holdout = _arms(task.holdout) if task.holdout else None
+            self._holdout = _arms(task.holdout, self._rewards) if task.holdout else None
         if bool(task.challengers) != (self._challengers is not None):
-            self._challengers = challenger_estimator() if task.challengers else None
+            self._challengers = challenger_estimator(self._rewards) if task.challengers else None
 
     @property
     def estimators(self) -> "list[PrefixEstimator[Any]]":
@@ -125,20 +127,20 @@ def results_from_topics(
     return estimating.now()
 
 
-def _own_estimator() -> "LiveEstimator":
+def _own_estimator(rewards: RewardRange) -> "LiveEstimator":
     from stream.estimating.live import LiveEstimator
 
-    return LiveEstimator()
+    return LiveEstimator(rewards)
 
 
-def _arms(share: float) -> "Arms":
+def _arms(share: float, rewards: RewardRange) -> "Arms":
     from stream.estimating.arms import Arms
 
-    return Arms(share)
+    return Arms(share, rewards)
 
 
-def challenger_estimator() -> "ChallengerEstimator":
+def challenger_estimator(rewards: RewardRange) -> "ChallengerEstimator":
     """Return a new estimator for the challengers, without data."""
     from stream.estimating.challengers import ChallengerEstimator
 
-    return ChallengerEstimator()
+    return ChallengerEstimator(rewards)

@@ -1,4 +1,4 @@
-"""Status and warnings for a running learner: counts, reward rate, dead letters and drift alarms."""
+"""Status and warnings for a running learner: counts, mean reward, dead letters and drift alarms."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._matched = 0
-        self._rewards = 0
+        self._rewards: float = 0
         self._unknown: Counter[str] = Counter()
         self._records = 0  # this count and the next two are since the last report
         self._dead = 0
@@ -35,7 +35,7 @@ class Tally:
             effects = commit.effects
             matched = [example for example, _ in effects.examples if example.outcome is Outcome.MATCHED]
             self._matched += len(matched)
-            self._rewards += sum(example.reward == 1 for example in matched)
+            self._rewards += sum(example.reward or 0 for example in matched)
             self._unknown.update(effects.unknown)
             self._records += commit.records
             self._dead += len(effects.dead_letters)
@@ -43,8 +43,8 @@ class Tally:
                 self._last_dead = effects.dead_letters[-1]
 
     @property
-    def reward_rate(self) -> float | None:
-        """The fraction of decisions with a reward of 1 among those matched since the program started."""
+    def mean_reward(self) -> float | None:
+        """The mean reward of the decisions matched since the program started."""
         return self._rewards / self._matched if self._matched else None
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import nan
 from typing import Any, NamedTuple
 
 from msgspec import to_builtins
@@ -19,14 +20,16 @@ from stream.programs.connection import connected
 from stream.programs.process import announce, every, monotonic_ms, tune_gc
 from stream.programs.replay_progress import replay_progress
 from stream.programs.since import parse_since
+from stream.recovery.recover import pipeline_settings
 from stream.recovery.steps import JournalError, JournalFollower
 from stream.reporting.notebook_tables import html_table, text_table
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings
+from stream.task.stored_settings import restored_settings
 from stream.verifying.audit import Finding, audit_partition, latencies_of
 from stream.verifying.moved import MoveFinding, audit_moves
 from stream.verifying.reapply import Replay, replay_journal
-from stream.verifying.shared_log import LogFinding, audit_log, shares_model
+from stream.verifying.shared_log import LogFinding, audit_log
 from stream.wire import codec
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Example, TopicPartition
@@ -87,8 +90,11 @@ class VerifyReport:
 
     @property
     def error(self) -> float:
-        """The fraction of decisions with a reward of 0 among those that received feedback in time; nan if none did."""
-        return self.errors.error_rate
+        """The fraction of decisions with a reward of 0 among those that received feedback in time.
+
+        It is nan if none did, and for graded rewards.
+        """
+        return nan if self.errors.graded else self.errors.error_rate
 
     @property
     def ledger(self) -> Ledger:
@@ -113,7 +119,7 @@ class VerifyReport:
             "ok": self.ok,
             "matched": self.errors.matched,
             "error": self.error,
-            "error_last_fifth": self.errors.error_rate_last_fifth,
+            "error_last_fifth": nan if self.errors.graded else self.errors.error_rate_last_fifth,
             "latency": None if self.latency is None else asdict(self.latency),
             "partitions": self.to_dicts(),
             **({"model": "own"} if self.log is None else self.log.as_json()),
@@ -121,6 +127,8 @@ class VerifyReport:
         for move in self.moves:
             found = {"ok": move.ok, **to_builtins(move.other)}
             result["moved_from" if move.is_origin else "moved_to"] = found
+        if self.errors.mean_rewards is not None:
+            result["mean_reward"], result["mean_reward_last_fifth"] = self.errors.mean_rewards
         if self.replays is not None:
             result["replay"] = [found._asdict() | {"ok": found.ok} for found in self.replays]
         return result
@@ -201,10 +209,12 @@ def verify_pipeline(
             ]
         except JournalError as error:
             raise SettingsError(str(error)) from error
-        log = audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
+        found = pipeline_settings(broker, topics, partitions).settings
+        log = audit_log(broker, topics, partitions) if found.get("model") == "shared" else None
         moves = audit_moves(broker, topics, partitions)
         error_rates = matched_error(
-            _examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions)
+            (_examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions)),
+            restored_settings(found).graded if found else None,
         )
     replays = tuple(replayed(settings, extent.from_step, since_ms)) if replay else None
     return VerifyReport(tuple(findings), log, replays, error_rates, tuple(moves))

@@ -322,9 +322,10 @@ def first_better(connection: Connected, stop: Callable[[], bool]) -> str:
         SettingsError: the pipeline has no challengers.
         ChangeStoppedError: the command was stopped.
     """
-    if not settings_now(connection).settings.members:
+    settings = settings_now(connection).settings
+    if not settings.members:
         raise SettingsError(f"{connection.topics.journal}: expected a pipeline with challengers")
-    estimator = challenger_estimator()
+    estimator = challenger_estimator(settings.range_of_rewards)
     reader = TopicReader(*connection, estimator)
 
     def show() -> None:

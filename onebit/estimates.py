@@ -22,8 +22,9 @@ from stream.reporting.estimate_page import estimate_page
 from stream.reporting.notebook_tables import html_table, text_table
 from stream.reporting.pages import write_whole
 from stream.settings.definitions import SettingsError
-from stream.settings.task_fields import Reward
+from stream.settings.task_fields import Reward, Rewards
 from stream.settings.values import OnBadRow
+from stream.wire.rewards import BITS, format_range, parse_range
 
 PROGRESS_INTERVAL_MS = 5_000
 
@@ -121,6 +122,8 @@ def estimate(
     on_bad_row: OnBadRow = "stop",
     delay: str | None = None,
     reward: Reward = "exclusive",
+    rewards: Rewards = "bit",
+    reward_range: str = format_range(BITS),
     propensity_min: float | None = None,
     clip: float | None = None,
     interval: IntervalKind = "bootstrap",
@@ -141,6 +144,8 @@ def estimate(
         delay: Delay to assume for feedback that has no logged delay, such as `exponential:5s`. The default is no delay.
         reward: `exclusive` if exactly one class is correct in each context, or `any` if any number of classes may be
             correct.
+        rewards: `bit` if the log's rewards are 0 or 1, or `graded` if they are numbers.
+        reward_range: The lowest and the highest graded reward, written as `0,5`.
         propensity_min: Smallest probability that the logging policy assigns to any class; by default, the smallest
             propensity in the log.
         clip: Maximum weight in clipped-ips; √n by default.
@@ -154,15 +159,23 @@ def estimate(
     """
     if interval not in get_args(IntervalKind):
         raise ValueError(f"interval: expected one of {', '.join(get_args(IntervalKind))}; got {interval!r}")
-    options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
+    graded = parse_range(reward_range) if rewards == "graded" else None
+    options = Options(
+        seed=seed,
+        confidence=confidence,
+        resamples=resamples,
+        clip=clip,
+        propensity_min=propensity_min,
+        rewards=graded or BITS,
+    )
     _check_ranges(options)
     source: Source | Path
     if isinstance(data, str | Path):
         source, mapping = Path(data), mapping_for(data, map)
     else:
         source, mapping = source_of_table(data), None if map is None else read_mapping(map)
-    log = open_log(source, mapping, on_bad_row=on_bad_row, reward_above=reward_above)
-    training = Training(seed, None if delay is None else parse_delay(delay), reward)
+    log = open_log(source, mapping, on_bad_row=on_bad_row, reward_above=reward_above, graded=graded)
+    training = Training(seed, None if delay is None else parse_delay(delay), reward, rewards)
     if training.delay is not None:
         training.delay.check_classes(len(log.class_names))
     decisions = Decisions(log.name, log.class_names, log.n_features, log.encoder)

@@ -212,6 +212,8 @@ class _Layout:
             self._kinds = {f"x{index}": Kind.NUMERIC for index in range(task.n_features)}
         self._of = {role: self._free(_COLUMNS[role][0]) for role in _COLUMNS}
         self.columns: dict[str, ColumnType] = {self._of[role]: kind for role, (_, kind) in _COLUMNS.items()}
+        if task.graded is not None:
+            self.columns[self._of["reward"]] = "number"
         self.columns |= {name: "number" if kind is Kind.NUMERIC else "text" for name, kind in self._kinds.items()}
         roles = [role for role in _MAPPED if role != "propensity" or has_propensities]
         self.mapping: dict[str, Any] = {role: self._of[role] for role in roles}

@@ -72,7 +72,8 @@ def _learn(learner: Learner, events: list[SampleEvent], start: int, size: int) -
         x, known, u, v = events[number % len(events)]
         decision = learner.predict(x, u)
         learner.observe(x, decision)
-        learner.update(x, decision, known.bit(decision.action) or 0, v, known.label)
+        is_right = known.label == decision.action or (known.action == decision.action and bool(known.reward))
+        learner.update(x, decision, int(is_right), v, known.label)
 
 
 STATE_BYTES_MAX = 512_000_000
@@ -108,7 +109,8 @@ class LearnerRow(NamedTuple):
             "name": self.name, "summary": cls.summary, "best_for": cls.best_for or None, "paper": cls.paper,
             "needs_label": cls.needs_label, "randomised_update": cls.randomised_update,
             "retractable": cls.retractable, "from_logs": cls.from_logs.name.lower(),
-            "one_right_class": cls.one_right_class, "supports_eligible": cls.supports_eligible,
+            "one_right_class": cls.one_right_class, "learns_values": cls.learns_values,
+            "supports_eligible": cls.supports_eligible,
             "cost": self.cost._asdict(), "us_per_event": self.event_us, "unmeasured": self.unmeasured or None,
             "auto": self.auto or None,
             "parameters": {

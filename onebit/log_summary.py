@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import chain
+from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from producers.datasets.logs.streams import STDIN, Source
 from stream.estimating.rows import LogBatch
 from stream.parsing import format_duration
 from stream.wire.named_features import FeatureEncoder, Kind, Scaling, to_plain
+from stream.wire.rewards import RewardRange
 
 _ROWS_SHOWN = 5
 _ENTRIES_SHOWN = 6
@@ -75,7 +77,11 @@ class LogSummary(NamedTuple):
 
 
 def summarise_log(
-    path: str, mapping_given: str | None, reward_above: float | None, scale: Scaling = "none"
+    path: str,
+    mapping_given: str | None,
+    reward_above: float | None,
+    scale: Scaling = "none",
+    graded: RewardRange | None = None,
 ) -> LogSummary:
     """Read a log and count its invalid rows.
 
@@ -100,7 +106,7 @@ def summarise_log(
                 remark = f"complete the mapping to show rows: {what}"
                 guessed = Guess(guessed.fields, (*guessed.remarks, remark))
                 return LogSummary(path, kind, columns, None, guessed, None, 0, None)
-    log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above, scale=scale)
+    log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above, graded=graded, scale=scale)
     batches = log.batches()
     first = next(batches, None)
     rows = sum(len(batch.ids) for batch in chain(() if first is None else (first,), batches))
@@ -140,7 +146,7 @@ def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
             "time": _time(int(batch.decided_at_ms[row])),
             "action": _class(log, int(batch.actions[row])),
             "propensity": None if propensity != propensity else round(propensity, 6),
-            "reward": None if batch.rewards[row] == MISSING else int(batch.rewards[row]),
+            "reward": _reward(float(batch.rewards[row])),
             "delay": None if batch.delays_ms[row] == MISSING else format_duration(int(batch.delays_ms[row])),
             "label": _class(log, int(batch.labels[row])),
             "eligible": None if among is None else ", ".join(log.class_names[k] for k in among),
@@ -167,3 +173,10 @@ def _time(time_ms: int) -> str | None:
     return (
         datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
     )
+
+
+def _reward(reward: float) -> float | None:
+    """Return a reward as a JSON value, with bits as ints; None if it is missing."""
+    if isnan(reward):
+        return None
+    return int(reward) if reward.is_integer() else reward

@@ -99,22 +99,23 @@ class Pipeline:
         letters = map(decode_dead_letter, reversed(self.test.records(self.test.topics.dead_letter, partition)))
         return next((letter.reason for letter in letters if letter.key == event_id.encode()), None)
 
-    def feedback(self, event_id: str, reward: int, *, after: str = "0ms", **fields: int) -> None:
+    def feedback(self, event_id: str, reward: float, *, after: str = "0ms", **fields: int) -> None:
         """Write feedback now, or after a virtual delay; see `advance`.
 
         Args:
             event_id: The decision's id.
-            reward: 1 if the decision's action was right, otherwise 0.
+            reward: 1 if the decision's action was right, otherwise 0; or a number, with graded rewards.
             after: Virtual delay, such as 30s.
             fields: Optional fields `action` and `label`; see docs/topics.md.
 
         Raises:
-            NotSendableError: the id is not a string, or another value is not a whole number.
+            NotSendableError: the id is not a string, or another value is not a number.
             RejectedError: the reward, the action or the label is out of range.
         """
         checked = feedback_of(event_id, reward, **fields)
         try:
-            decode_feedback(Record("", 0, 0, 0, None, encode_feedback(checked), HEADERS), self.test.n_classes)
+            record = Record("", 0, 0, 0, None, encode_feedback(checked), HEADERS)
+            decode_feedback(record, self.test.n_classes, graded=self.test.graded)
         except MalformedError as error:
             raise RejectedError(f"feedback for {event_id!r}: {error}") from error
         self._send(

@@ -85,8 +85,8 @@ def train(
             do.
         epochs: Number of passes over the rows.
         seed: Seed for all random draws.
-        settings: Other settings from docs/settings.md, by name: `scale`, `reward`, `propensity_min`, `classes_max`,
-            `on_bad_row` and `reward_above`.
+        settings: Other settings from docs/settings.md, by name: `scale`, `reward`, `rewards`, `reward_range`,
+            `propensity_min`, `classes_max`, `on_bad_row` and `reward_above`.
 
     Raises:
         OnebitError: a setting is invalid, the data cannot be read, or the learner cannot learn from them.
@@ -120,6 +120,7 @@ def trained(settings: Settings, *, labels: bool = False, memory: InMemory | None
         from_labels=from_labels,
         propensity_min=settings.propensity_min,
         classes=np.arange(len(rows.class_names), dtype=np.int32) if task.open_classes else None,
+        graded=task.graded,
         progress=_announced_progress(),
     )
     epochs = settings.epochs or 1
@@ -167,9 +168,11 @@ def _rows_of(settings: Settings, memory: InMemory | None) -> _Rows:
         source, mapping = memory, None if settings.map is None else read_mapping(settings.map)
     else:
         source, mapping = Source(settings.data), mapping_for(settings.data, settings.map)
-    log = open_log(source, mapping, on_bad_row=settings.on_bad_row, reward_above=settings.reward_above)
+    log = open_log(
+        source, mapping, on_bad_row=settings.on_bad_row, reward_above=settings.reward_above, graded=settings.graded
+    )
     first = next(iter(log.batches()), None)
-    has_decisions = first is not None and bool(((first.actions >= 0) & (first.rewards >= 0)).any())
+    has_decisions = first is not None and bool(((first.actions >= 0) & ~np.isnan(first.rewards)).any())
     encoder = None if _are_indices(log.encoder) else log.encoder
     return _Rows(
         log.name, log.class_names, log.n_features, encoder, log.batches, lambda: remarks_of(log), has_decisions
@@ -202,7 +205,8 @@ def _rows_of_dataset(dataset: Dataset) -> _Rows:
             block, nothing = dataset.block(start, stop), np.full(stop - start, -1, np.int64)
             yield LogBatch(
                 [dataset.event_id(row) for row in range(start, stop)], block.offsets, block.indices, block.values,
-                nothing, block.labels, nothing, np.full(stop - start, np.nan), nothing, nothing,
+                nothing, block.labels, nothing, np.full(stop - start, np.nan),
+                np.full(stop - start, np.nan), nothing,
             )  # fmt: skip
 
     return _Rows(dataset.name, dataset.class_names, dataset.n_features, None, batches, tuple, False)
@@ -236,6 +240,8 @@ def _task_of(settings: Settings, learner: str, rows: _Rows) -> TaskSettings:
         open_classes=settings.classes_max is not None,
         scale=settings.scale,
         reward=settings.reward,
+        rewards=settings.rewards,
+        reward_range=settings.reward_range,
         seed=settings.seed,
     ).resolved()
 

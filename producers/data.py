@@ -21,6 +21,7 @@ from stream.settings.data_sizes import DataSizes
 from stream.settings.definitions import SettingsError, SourceSettings
 from stream.settings.values import OnBadRow, parse_time
 from stream.wire.named_features import Scaling
+from stream.wire.rewards import RewardRange, format_range
 
 
 class ArrowTable(Protocol):
@@ -75,7 +76,9 @@ def dataset_of(source: SourceSettings, memory: InMemory | None = None) -> Datase
             )
         return _part(source, _scaled(memory, source.scale))
     if memory is not None or is_log(source.data, is_mapped=source.map is not None):
-        log = log_of(memory or source.data, source.map, source.on_bad_row, source.reward_above, source.scale)
+        log = log_of(
+            memory or source.data, source.map, source.on_bad_row, source.reward_above, source.scale, source.graded
+        )
         return _part(source, log)
     return _part(source, load_scaled(source.data, source.n_features, source.seed, source.scale))
 
@@ -102,7 +105,12 @@ def uneven_warning(uneven: str) -> str:
 
 
 def log_of(
-    data: str | Source, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling = "none"
+    data: str | Source,
+    mapping: str | None,
+    on_bad_row: OnBadRow,
+    reward_above: float | None,
+    scale: Scaling = "none",
+    graded: RewardRange | None = None,
 ) -> LogDataset:
     """Read a log as a data set. Log its format as a notice, and skipped rows and unusual columns as warnings."""
     log = cached_log(
@@ -111,6 +119,7 @@ def log_of(
         platformdirs.user_cache_path("onebit", appauthor=False) / "logs",
         on_bad_row=on_bad_row,
         reward_above=reward_above,
+        graded=graded,
         scale=scale,
         announce=announce,
     )
@@ -133,13 +142,33 @@ def check_play(play: str, dataset: Dataset) -> None:
         SettingsError: the learner plays its own actions, but the log has rewards for logged actions only; or the
             learner plays logged actions, but the data contain none.
     """
-    if play == "own" and not dataset.has_labels():
+    if play == "own" and not dataset.has_labels() and dataset.reward_range() is None:
         raise SettingsError(
             f"--play own: {dataset.name} has no true classes, only rewards of the logged actions. Use --play logged to "
             "learn from the logged actions, or --play match to skip events with other actions"
         )
     if play != "own" and not dataset.has_logged():
         raise SettingsError(f"--play {play}: {dataset.name} has no logged actions; use a log, or --play own")
+
+
+def check_rewards(settings: SourceSettings, dataset: Dataset) -> None:
+    """Check that the data have the kind of rewards that the settings select.
+
+    Raises:
+        SettingsError: the data set has graded rewards, but the rewards are bits or have another range; or the data set
+            has true classes, and the range does not contain 0 and 1.
+    """
+    own, graded = dataset.reward_range(), settings.graded
+    if own is not None and graded != own:
+        raise SettingsError(
+            f"--rewards {settings.rewards}: {dataset.name} has rewards from {own.low:g} to {own.high:g}. Use --rewards "
+            f"graded --reward-range {format_range(own)}"
+        )
+    if own is None and graded is not None and dataset.has_labels() and not graded.low <= 0.0 < 1.0 <= graded.high:
+        raise SettingsError(
+            f"--reward-range {settings.reward_range}: the rewards of {dataset.name} are 1 for the true class and 0 for "
+            "all others. Use --rewards bit, or --reward-range 0,1"
+        )
 
 
 ROWS_SAMPLED = 1_000

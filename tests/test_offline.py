@@ -26,13 +26,13 @@ class CallRecorder(Learner):
         return Decision(0, 0, 1.0, np.zeros(2))
 
     def update(
-        self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
+        self, x: Features | FloatArray, decision: Decision, reward: float, v: float = 0.0, label: int | None = None
     ) -> bool:
         self.calls.append(f"learn {self.event(x)}" if reward else f"learn {self.event(x)} wrong")
         return True
 
     def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: float, reward: float, v: float = 0.0
     ) -> bool:
         self.calls.append(f"correct {self.event(x)} from {assumed_reward} to {reward}")
         return True

@@ -9,7 +9,7 @@ from threading import Thread
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from consumers.learner.metrics import LearnerCounts, learner_unready, result_samples
+from consumers.learner.metrics import LearnerCounts, learner_unready, range_of, result_samples
 from consumers.learner.program import LearnerOptions, LearnerProgram
 from consumers.learner.ready_file import ReadyFile
 from consumers.learner.recovery import Parked, RecoveryStoppedError
@@ -182,7 +182,8 @@ class LearnerLoop:
                 status.show()  # reports the state after the recovery
             was_ready = program.ready
             watched.show(
-                learner_unready(program), lambda: chain(self._counts.samples(program), result_samples(estimating.now()))
+                learner_unready(program),
+                lambda: chain(self._counts.samples(program), result_samples(estimating.now(), range_of(program))),
             )
             show()
         with suppress(BrokerError):  # a restart needs neither the report nor the snapshots

@@ -10,6 +10,7 @@ from stream.telemetry.metrics import Sample
 from stream.telemetry.samples import RewardCounts, ledger_samples
 from stream.telemetry.sketch import Sketch
 from stream.wire.records import HOLDOUT
+from stream.wire.rewards import BITS, RewardRange
 
 if TYPE_CHECKING:  # not imported at run time, because other programs do not need the compiler
     from consumers.learner.program import LearnerProgram
@@ -57,16 +58,21 @@ class LearnerCounts:
             yield metrics.UNKNOWN_VALUES.at(count, feature)
         yield metrics.CLOCK_STEPS.at(self._clock_steps)
         yield metrics.FRAMED.at(self._framed)
-        yield from self._rewards.samples()
+        yield from self._rewards.samples(range_of(program))
         yield self._latencies.sample_of(metrics.DECISION_LATENCY)
 
 
-def result_samples(found: LiveResults) -> Iterator[Sample]:
+def range_of(program: "LearnerProgram") -> RewardRange:
+    """Return the range of the pipeline's rewards; that of bits if the program has no task."""
+    return next((task.settings.range_of_rewards for task in program.tasks.values()), BITS)
+
+
+def result_samples(found: LiveResults, rewards: RewardRange = BITS) -> Iterator[Sample]:
     """Return the metric samples for the comparisons with the holdout and with the challengers, if there are any."""
     if (compared := found.holdout) is not None:
         for name, arm in ((metrics.LEARNER, compared.learner), (HOLDOUT, compared.holdout)):
             yield metrics.ARM_DECISIONS.at(arm.n, name)
-            yield metrics.ARM_REWARDS.at(arm.rewards, name)
+            yield metrics.ARM_REWARDS.at(arm.rewards - arm.n * rewards.low, name)
         if compared.mean_difference is not None:
             yield metrics.HOLDOUT_DIFFERENCE.at(compared.mean_difference)
             yield metrics.HOLDOUT_DIFFERENCE_LOWER.at(compared.difference.low)

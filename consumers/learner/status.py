@@ -35,7 +35,7 @@ class LearnerStatus:
 
 
 def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
-    """Return lines that describe every partition's state and the fraction of decisions with a reward of 1."""
+    """Return lines that describe every partition's state and the mean reward, for bits the fraction of ones."""
     replica = program.replica
     lines = [
         f"partition {partition}: {ledger_line(running.join.ledger())}"
@@ -47,8 +47,10 @@ def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
         lines.append(model_line(replica.version, replica.updates, program.model_hold))
     if tally.unknown_line:
         lines.append(tally.unknown_line)
-    if tally.reward_rate is not None:
-        lines.append(f"reward 1 for {percent(tally.reward_rate)} of the decisions matched since this program started")
+    if (mean := tally.mean_reward) is not None:
+        those = "the decisions matched since this program started"
+        is_graded = any(task.settings.graded is not None for task in program.tasks.values())
+        lines.append(f"mean reward {mean:.4g} for {those}" if is_graded else f"reward 1 for {percent(mean)} of {those}")
     return lines
 
 

@@ -13,6 +13,7 @@ from stream.estimating.arms import Arms
 from stream.estimating.challengers import ChallengerEstimator
 from stream.reporting.live_results import ARM_COLUMNS, CHALLENGER_COLUMNS, arm_cells, challenger_rows, counted
 from stream.wire.records import HOLDOUT, Prediction
+from stream.wire.rewards import BITS, RewardRange
 
 CHALLENGERS = "challengers"
 
@@ -23,8 +24,8 @@ class Comparison(Protocol):
     def value_of(self, prediction: Prediction) -> Any:
         """Return a JSON value to store with a pending decision, or None to ignore the decision."""
 
-    def count_settled(self, settled: Sequence[tuple[Any, int | None]]) -> None:
-        """Count settled decisions, each with its value and its reward."""
+    def count_settled(self, settled: Sequence[tuple[Any, float | None]]) -> None:
+        """Count settled decisions, each with its value and its reward as a share."""
 
     def now(self) -> Any:
         """Return the current comparison."""
@@ -39,10 +40,10 @@ class Comparison(Protocol):
         """Combine the comparisons from two partitions."""
 
 
-def comparisons_of(share: float, *, has_challengers: bool = True) -> dict[str, Comparison]:
+def comparisons_of(share: float, rewards: RewardRange = BITS, *, has_challengers: bool = True) -> dict[str, Comparison]:
     """Return new, empty comparisons. `share` is the holdout's share; 0 means no holdout."""
-    found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator()} if has_challengers else {}
-    return found | {HOLDOUT: Arms(share)} if share else found
+    found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator(rewards)} if has_challengers else {}
+    return found | {HOLDOUT: Arms(share, rewards)} if share else found
 
 
 class ComparisonTable(NamedTuple):
@@ -68,8 +69,10 @@ def challenger_table(partitions: Sequence[Mapping[str, Comparison]]) -> Comparis
     Args:
         partitions: The comparisons by partition. The last comparison with a counted decision determines the champion.
     """
-    estimators = (comparisons[CHALLENGERS] for comparisons in partitions if CHALLENGERS in comparisons)
-    found = reduce(add, estimators, ChallengerEstimator()).now()
+    estimators = [comparisons[CHALLENGERS] for comparisons in partitions if CHALLENGERS in comparisons]
+    if not estimators:
+        return None
+    found = reduce(add, estimators).now()
     if not found.challengers:
         return None
     flags = [f"{one.name}: {one.contradiction}" for one in found.challengers if not one.is_valid]

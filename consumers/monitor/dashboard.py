@@ -20,7 +20,7 @@ from consumers.monitor.pending import in_sample
 from consumers.monitor.policies import Contexts, Policies
 from consumers.monitor.state import PartitionState, decode, encode, hash_of
 from consumers.monitor.verdict import Condition, Intake, Seen, Verdict, judge
-from consumers.monitor.windows import RECENT_MS, SHOWN_MS, DecisionCounts, total_windows
+from consumers.monitor.windows import RECENT_MS, SHOWN_MS, DecisionCounts, Share, total_windows
 from stream.estimating.evaluation import WEIGHTS_OFF_ONE
 from stream.estimating.live import live_weight_flags
 from stream.estimating.running import RunningEstimate
@@ -217,12 +217,13 @@ class Dashboard:
             "books": [_book(ledger, total, parts) for total, parts in IDENTITIES.items()],
             "balanced": all(step.ledger.balances for step in self._last.values()),
             "windows": [
-                [start_ms, counts.decided, counts.error, counts.greedy_error]
+                [start_ms, counts.decided, self._figure(counts.error), self._figure(counts.greedy_error)]
                 for start_ms, counts in sorted(windows.counts.items())
                 if start_ms >= now_ms - SHOWN_MS
             ],
-            "error": recent.error,
-            "greedy_error": recent.greedy_error,
+            "reward_range": self._policies.graded,
+            "error": self._figure(recent.error),
+            "greedy_error": self._figure(recent.greedy_error),
             "exploration": recent.exploration,
             "classes": self._classes(),
             "delays": {
@@ -344,8 +345,8 @@ class Dashboard:
                         "policy": policy,
                         "n": together.weights.n,
                         "ess": together.weights.ess,
-                        "played": together.rewards.mean,
-                        "estimates": together.estimates(),
+                        "played": self._policies.rewards.value(together.rewards.mean),
+                        "estimates": together.estimates(self._policies.rewards),
                         "off": any(flag.name == WEIGHTS_OFF_ONE for flag in live_weight_flags(together.weights)),
                     }
                 )
@@ -356,6 +357,11 @@ class Dashboard:
         partitions = [state.pending.comparisons() for state in states]  # the last partition has the latest record
         tables = {"holdout": holdout_table(partitions), "challengers": challenger_table(partitions)}
         return {name: table and table._asdict() for name, table in tables.items()}
+
+    def _figure(self, error: Share | None) -> Share | None:
+        """Return an error or, for graded rewards, the mean reward."""
+        graded = self._policies.graded
+        return error if error is None or graded is None else error.as_reward(graded)
 
     def _behind(self, topic: str) -> int:
         """Return the number of unread offsets in a topic, excluding the last transactions' markers."""
@@ -378,7 +384,7 @@ class Dashboard:
                 "action": action,
                 "decided": counts.decided,
                 "share": counts.decided / decided if decided else 0.0,
-                "error": counts.error,
+                "error": self._figure(counts.error),
             }
             for action, counts in shown
         ]
@@ -401,7 +407,7 @@ class Dashboard:
             "alarms": 0 if step is None else step.alarms,
             "misplaced": ledger.contexts_misplaced + ledger.feedback_misplaced,
             "balanced": ledger.balances,
-            "error": recent.error,
+            "error": self._figure(recent.error),
         }
 
     def _letters(self) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from stream.learners import registered
 from stream.recovery.model_files import Model as Saved
 from stream.recovery.model_files import read_model
 from stream.wire.named_features import from_plain
+from stream.wire.rewards import parse_range
 from stream.wire.topics import Topics
 
 
@@ -58,8 +59,9 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
     )
     named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in ALWAYS]
     own = {name: settings[name] for name in POLICY_SETTINGS}
+    graded = parse_range(settings["reward_range"]) if settings["rewards"] == "graded" else None
     return Policies(
-        named, n_classes, n_features, decisions.encoder, settings["holdout"], settings["envelope"], own
+        named, n_classes, n_features, decisions.encoder, settings["holdout"], settings["envelope"], own, graded
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Pending decisions in a partition, and off-policy estimates for other policies.
 
-Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The
+Decisions come from the predictions topic and rewards from the examples topic, and either may be read first. The
 estimates include a decision only when it and all earlier decisions in its partition are settled; see
 `stream.estimating.live`.
 
@@ -20,6 +20,7 @@ from consumers.monitor.comparisons import Comparison
 from consumers.monitor.policies import ALWAYS
 from stream.estimating.running import RunningEstimate
 from stream.wire.records import Example, Outcome, Prediction
+from stream.wire.rewards import BITS, RewardRange
 
 PENDING_MAX = 500
 """Limit on pending decisions per partition. It is small because the stored state is rewritten frequently."""
@@ -38,7 +39,7 @@ class Settled(NamedTuple):
 
     append_ms: int  # append time of the example
     greedy_weight: float
-    reward: int
+    reward: float  # as a share of the range
 
 
 class _Pending(NamedTuple):
@@ -49,7 +50,7 @@ class _Pending(NamedTuple):
 
 class _Bit(NamedTuple):
     append_ms: int
-    reward: int | None  # None if the decision has no outcome
+    reward: float | None  # as a share of the range; None if the decision has no outcome
     is_matched: bool  # False if the reward is assumed, and therefore used only in comparisons
 
 
@@ -71,9 +72,11 @@ class PendingDecisions:
         self._decided: dict[int, _Pending] = {}  # keyed by the hash of the id, in the order of the decisions
         self._bits: dict[int, _Bit] = {}  # bits whose decisions have not been read or counted yet
         self._newest_ms = 0  # append time of the last prediction
-        self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that have not been counted
+        self._rows: list[tuple[tuple[float, ...], float]] = []  # weights and shares that have not been counted
         self._comparisons = comparisons
-        self._settled_rows: list[tuple[Sequence[Any], int | None]] = []  # values and rewards that have not been counted
+        self._settled_rows: list[
+            tuple[Sequence[Any], float | None]
+        ] = []  # values and rewards that have not been counted
 
     def decide(
         self, number: int, prediction: Prediction, weights: Callable[[], tuple[float, ...]], append_ms: int
@@ -103,11 +106,15 @@ class PendingDecisions:
         self._bound()
         return found
 
-    def settle(self, number: int, example: Example, append_ms: int) -> Settled | None:
-        """Add a decision's outcome. If the decision has already been read, return both; otherwise, return None."""
+    def settle(self, number: int, example: Example, append_ms: int, rewards: RewardRange = BITS) -> Settled | None:
+        """Add a decision's outcome, with a reward in this range.
+
+        If the decision has already been read, return both; otherwise, return None.
+        """
         if not self._takes(number):
             return None
-        self._bits[number] = _Bit(append_ms, example.reward, example.outcome is Outcome.MATCHED)
+        share = None if example.reward is None else rewards.share(example.reward)
+        self._bits[number] = _Bit(append_ms, share, example.outcome is Outcome.MATCHED)
         found = self._settled(number)
         self._advance()
         self._bound()

@@ -24,6 +24,7 @@ from stream.estimating.rows import Chunk, Eligible
 from stream.wire.codec import MalformedError, decode_context, step_of
 from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import NOT_ELIGIBLE, NOTHING_LOGGED, Envelope, Features, Prediction, Record
+from stream.wire.rewards import BITS, RewardRange
 
 if TYPE_CHECKING:
     from stream.estimating.policies import Policy
@@ -73,6 +74,7 @@ class Policies:
         holdout: float = 0.0,
         envelope: Envelope = "none",
         settings: Mapping[str, Any] = MappingProxyType({}),
+        graded: RewardRange | None = None,
     ) -> None:
         """Create the policies.
 
@@ -84,6 +86,7 @@ class Policies:
             holdout: The share of the decisions in the holdout.
             envelope: The envelope of contexts from other programs; see `decode_context`.
             settings: The pipeline's settings for which the policies were created; see `POLICY_SETTINGS`.
+            graded: The range of graded rewards; None for bits.
         """
         self.settings = settings
         self._named = tuple(named)
@@ -92,13 +95,19 @@ class Policies:
         self._encoder = encoder
         self._envelope = envelope
         self._holdout = holdout
+        self.graded = graded  # the range of graded rewards; None for bits
         self.names = (*ALWAYS, *(one.policy.name for one in named))
         self.keys = (*ALWAYS, *(one.key for one in named))
         self.look_at_x = any(one.policy.looks_at_x for one in named)
 
     def comparisons(self) -> dict[str, Comparison]:
         """Return new, empty comparisons."""
-        return comparisons_of(self._holdout, has_challengers=self.settings.get("challengers") != {})
+        return comparisons_of(self._holdout, self.rewards, has_challengers=self.settings.get("challengers") != {})
+
+    @property
+    def rewards(self) -> RewardRange:
+        """The range of the rewards."""
+        return self.graded or BITS
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
         """Return a decision's weight π(a|x)/μ(a|x) for each policy, in the order of the policies.
@@ -156,8 +165,8 @@ def _always(prediction: Prediction) -> tuple[float, ...]:
 
 
 def _row(prediction: Prediction, x: Features) -> Chunk:
-    """Return a decision as a log row, without its bit."""
-    one: dict[str, Any] = {name: np.zeros(1, np.int64) for name in ("labels", "rewards", "delays_ms")}
+    """Return a decision as a log row, without its reward."""
+    one: dict[str, Any] = {name: np.zeros(1, np.int64) for name in ("labels", "delays_ms")}
     among = np.flatnonzero(prediction.decision.scores != NOT_ELIGIBLE).astype(np.int32)
     is_limited = among.size < prediction.decision.scores.size
     return Chunk(
@@ -168,6 +177,7 @@ def _row(prediction: Prediction, x: Features) -> Chunk:
         decided_at_ms=np.zeros(1, np.int64),
         actions=np.array([prediction.decision.action]),
         propensities=np.array([prediction.decision.propensity]),
+        rewards=np.zeros(1),  # any value, so that the row counts as judged
         keys=np.zeros(1, np.uint64),
         eligible=Eligible(np.array([0, among.size]), among) if is_limited else None,
         **one,

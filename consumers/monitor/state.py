@@ -102,9 +102,11 @@ class PartitionState:
 
     def _take_example(self, record: Record, number: int) -> None:
         example = decode_example(record)
-        self._weigh(self.pending.settle(number, example, record.append_ms))
+        rewards = self._policies.rewards
+        self._weigh(self.pending.settle(number, example, record.append_ms, rewards))
         if example.outcome is Outcome.MATCHED:
-            self._count(record, example.action, DecisionCounts(matched=1, rewards=int(example.reward or 0)))
+            share = rewards.share(example.reward or 0)
+            self._count(record, example.action, DecisionCounts(matched=1, rewards=share))
             if example.delay_ms is not None:
                 self.delays.add(example.delay_ms)
         elif example.outcome is Outcome.EXPIRED:

@@ -6,6 +6,7 @@ from operator import add
 from typing import Any, NamedTuple
 
 from stream.estimating.survey import effective_sample_size
+from stream.wire.rewards import RewardRange
 
 WINDOW_MS = 10_000
 SHOWN_MS = 30 * 60_000
@@ -26,7 +27,7 @@ class DecisionCounts(NamedTuple):
     decided: int = 0
     explored: int = 0  # decisions whose action was not greedy
     matched: int = 0
-    rewards: int = 0  # matched decisions with a reward of 1
+    rewards: float = 0  # matched decisions with a reward of 1, or the sum of the rewards as shares
     expired: int = 0
     weighed: int = 0  # matched decisions with a known weight
     weight: float = 0.0  # Σ w with w = 1[action = greedy]/propensity
@@ -41,7 +42,7 @@ class DecisionCounts(NamedTuple):
 
     @property
     def error(self) -> "Share | None":
-        """The share of wrong actions among matched decisions, or None if there are none."""
+        """The share of wrong actions, or the mean loss, among matched decisions; None if there are none."""
         return share(self.matched - self.rewards, self.matched)
 
     @property
@@ -62,12 +63,20 @@ class DecisionCounts(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A share with its 95% Wilson score interval (Wilson, 1927)."""
+    """A share with its 95% Wilson score interval (Wilson, 1927).
+
+    For a mean loss, the interval is wider than necessary, because a loss varies less than a bit with the same mean.
+    """
 
     value: float
     low: float
     high: float
     n: int
+
+    def as_reward(self, rewards: RewardRange) -> "Share":
+        """Return the mean reward, with its interval, for a mean loss."""
+        value, low, high = (rewards.value(1.0 - loss) for loss in (self.value, self.high, self.low))
+        return Share(value, low, high, self.n)
 
 
 def share(count: float, n: float) -> Share | None:

@@ -258,6 +258,7 @@ POLICY_HINTS = {
     "NO_ELIGIBLE": "use another --learner",
     "NO_CHALLENGE": "use another --challenger or --learner",
     "ONE_RIGHT_CLASS": "use another --learner",
+    "NO_VALUES": "use another --learner, such as late-ucb or stack-igw, or --rewards bit",
 }
 """Remedies for settings that the learner does not support, by reason."""
 

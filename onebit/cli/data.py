@@ -92,7 +92,7 @@ def _show_log(
     path: str, mapping_given: str | None, features_file: Path | None, settings: Settings, *, as_json: bool
 ) -> None:
     """Print a summary of a log, with the number of invalid rows."""
-    shown = summarise_log(path, mapping_given, settings.reward_above, settings.scale)
+    shown = summarise_log(path, mapping_given, settings.reward_above, settings.scale, settings.graded)
     if features_file is not None:
         shown.save_features(features_file)
     if as_json:

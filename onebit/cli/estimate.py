@@ -84,7 +84,8 @@ def estimate_policies(
     """
     found = estimate(
         data, policies=policy, map=settings.map, reward_above=settings.reward_above,
-        on_bad_row=settings.on_bad_row, delay=delay, reward=reward, propensity_min=propensity_min, clip=clip,
+        on_bad_row=settings.on_bad_row, delay=delay, reward=reward,
+        rewards=settings.rewards, reward_range=settings.reward_range, propensity_min=propensity_min, clip=clip,
         interval=interval, confidence=confidence, resamples=resamples, seed=seed,
     )  # fmt: skip
     if report is not None:

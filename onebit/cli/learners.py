@@ -112,6 +112,8 @@ def _lines(row: LearnerRow) -> Iterator[str]:
         yield "can decide among eligible classes"
     if not cls.one_right_class:
         yield "several classes may be right"
+    if cls.learns_values:
+        yield "learns graded rewards"
     for p in cls.parameters:
         yield f"{p.name}={p.default} [dim]{escape(p.help)} ({escape(p.accepted())})[/]"
     if row.event_us is not None:

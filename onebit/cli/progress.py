@@ -1,6 +1,5 @@
 """Progress of runs and experiments: bars on a terminal, otherwise log lines."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -21,13 +20,13 @@ line even if the interval has not elapsed."""
 
 
 def figures(progress: Progress) -> str:
-    """Format the number of events, the rate, the error so far, the pending decisions and the remaining time."""
+    """Format the number of events, the rate, the error or mean reward, the pending decisions and the remaining time."""
     from stream.reporting import tables
 
-    _, events, decided, pending, error_rate, to_come, per_s, left_s = progress
+    _, events, decided, pending, figure, to_come, per_s, left_s = progress
     shown = [f"{decided:,} of {events:,} events", f"{per_s:,.0f} events/s"]
-    if not math.isnan(error_rate):
-        shown.append(f"error {tables.percent(error_rate)}")
+    if figure:
+        shown.append(figure)
     if pending:
         shown.append(f"pending {pending:,}")
     if to_come and pending == 0 and decided >= events:

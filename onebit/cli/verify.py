@@ -16,7 +16,7 @@ from producers.replay.options import events_of
 from stream.measures.errors import MatchedError
 from stream.measures.latencies import quantiles
 from stream.programs.process import quantity
-from stream.reporting.tables import percent
+from stream.reporting.tables import number_text, percent
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
 from stream.verifying.audit import Finding, latencies_of
@@ -165,6 +165,9 @@ def print_log(log: LogFinding) -> None:
 def _error_line(error: MatchedError) -> str:
     if not error.matched:
         return "error unknown: no feedback has been matched"
+    if error.mean_rewards is not None:
+        mean, last_fifth = map(number_text, error.mean_rewards)
+        return f"mean reward {mean}, last fifth {last_fifth} ({error.matched:,} decisions with feedback in time)"
     return (
         f"error {percent(error.error_rate)}, last fifth {percent(error.error_rate_last_fifth)} (decisions with "
         f"reward 0, out of {error.matched:,} with feedback in time)"

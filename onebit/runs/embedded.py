@@ -1,6 +1,5 @@
 """Embedded runs: replay, feedback and learner share an in-process broker in virtual time."""
 
-import math
 import time
 from array import array
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from stream.programs.costs import compile_kernels, records_max
 from stream.programs.process import Meter, Progress, ShowProgress, announce, gc_disabled, ignore
 from stream.recovery.state import state_digest
 from stream.reporting.runs import LearnerRun
-from stream.reporting.tables import percent
 from stream.telemetry.sketch import Sketch
 
 
@@ -83,7 +81,7 @@ def prepare_embedded(run: Run) -> EmbeddedPrograms:
     clock = VirtualClock()
     broker = EmbeddedBroker(clock)
     broker.create_topics(topics.specs(run.partitions, shares_model=task.model == "shared"))
-    judge = Judge(run.dataset.n_classes)
+    judge = Judge(run.dataset.n_classes, task.graded)
 
     def now_ms() -> int:
         return clock.now_ms
@@ -123,8 +121,8 @@ class RunInterruptedError(OnebitError):
 
 def interruption(at: Progress) -> str:
     """Return the error message for an interrupted run."""
-    error = "" if math.isnan(at.error_rate) else f", error {percent(at.error_rate)}"
-    return f"{at.name}: interrupted after {at.decided:,} of {at.events:,} events{error}, {at.pending:,} pending"
+    figure = at.figure and f", {at.figure}"
+    return f"{at.name}: interrupted after {at.decided:,} of {at.events:,} events{figure}, {at.pending:,} pending"
 
 
 def run_embedded(run: Run, show: ShowProgress = ignore) -> LearnerRun:
@@ -143,7 +141,7 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> LearnerRun:
         try:
             wall_s, latency = _run(pipeline, meter)
         except KeyboardInterrupt as error:
-            progress = meter.progress(len(judge.decided_ms), judge.curve.error_rate, pipeline.pending)
+            progress = meter.progress(len(judge.decided_ms), judge.figure, pipeline.pending)
             raise RunInterruptedError(interruption(progress)) from error
         end = _end_of(pipeline, wall_s, latency)
         return report_of(pipeline.broker, pipeline.run, pipeline.judge, end)
@@ -168,10 +166,10 @@ def _end_of(pipeline: EmbeddedPrograms, wall_s: float, latency: LatencyCounts | 
 
 def _run(pipeline: EmbeddedPrograms, meter: Meter) -> tuple[float, LatencyCounts | None]:
     """Run the pipeline and report its progress. Return the run time in seconds and the step latencies."""
-    curve = pipeline.judge.curve
+    judge = pipeline.judge
 
     def show() -> None:
-        meter.show(len(pipeline.judge.decided_ms), curve.error_rate, pipeline.pending)
+        meter.show(len(judge.decided_ms), judge.figure, pipeline.pending)
 
     started_s = time.perf_counter()
     latency = pipeline.run_to_end(lambda: show() if meter.is_due() else None)

@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from producers.data import InMemory, check_play, dataset_of, dataset_of_seed, mean_nnz_of, nnz_of, uneven_warning
+from producers.data import (
+    InMemory,
+    check_play,
+    check_rewards,
+    dataset_of,
+    dataset_of_seed,
+    mean_nnz_of,
+    nnz_of,
+    uneven_warning,
+)
 from producers.datasets.base import Dataset
 from producers.datasets.scaling import uneven_of
 from producers.feedback.plan import feedback_plan, feedback_speed, shortest_delay_ms
@@ -73,6 +82,7 @@ def plan_runs(settings: Settings, command: str = "", seeds: int = 1, memory: InM
         warn(uneven)
     check_estimate(settings.play, is_asked=settings.estimate)
     check_play(settings.play, dataset)
+    check_rewards(settings, dataset)
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))
     if why:
         announce(why)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from consumers.live_estimates import results_from_topics
 from onebit.runs.plan import Run
 from producers.datasets.base import Known
@@ -13,7 +15,7 @@ from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners import registered
-from stream.measures.errors import ErrorCurve, Settlements, constant_error_rate, exploration
+from stream.measures.errors import ErrorCurve, LossCurve, Settlements, constant_error_rate, exploration
 from stream.measures.latencies import LatencyCounts, ReplicaReport, quantiles, summarise_delays
 from stream.programs.process import announce
 from stream.reporting import tables
@@ -24,7 +26,8 @@ from stream.verifying.shared_log import LogFinding, audit_log
 from stream.wire.codec import decode_example
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger, total_ledger
-from stream.wire.records import Example, TopicPartition
+from stream.wire.records import Example, FloatArray, TopicPartition
+from stream.wire.rewards import RewardRange
 from stream.wire.typed_fields import PredictionFields
 
 
@@ -88,6 +91,7 @@ def report_of(broker: Broker, run: Run, judge: "Judge", end: RunEnd, *, in_real_
         events=run.events,
         classes=task.n_classes,
         features=task.n_features,
+        reward_range=None if task.graded is None else (task.graded.low, task.graded.high),
         full_information=registered()[task.learner].needs_label,
         settings=dict(run.settings),
         changed=run.given.changed(),
@@ -112,7 +116,7 @@ def _announce_faults(findings: Sequence[Finding], log: LogFinding | None) -> Non
 
 def _feedback_figures(broker: Broker, run: Run, decided_ms: Sequence[int], warnings: tuple[str, ...]) -> dict[str, Any]:
     """Return the report's figures about feedback, from the run's examples, and its warnings."""
-    settlements = Settlements()
+    settlements = Settlements(run.task.graded)
     found = answers(
         settlements.take(
             decode_example(record)
@@ -202,33 +206,63 @@ def _rounded_down(value: float) -> float:
 
 @dataclass(slots=True)
 class Judge:
-    """Evaluates each prediction against the true class, or against the logged reward of its action."""
+    """Evaluates each prediction against the true class, or against the logged or drawn reward of its action."""
 
     n_classes: int
-    curve: ErrorCurve = field(default_factory=ErrorCurve)
+    graded: RewardRange | None = None
+    curve: ErrorCurve | LossCurve = field(init=False)
     labels: list[int] = field(init=False)
+    rewards: FloatArray = field(init=False)  # sum of the rewards of each class, if known
     decided_ms: "array[int]" = field(default_factory=lambda: array("q"))
     explored: bytearray = field(default_factory=bytearray)  # 1 if the action was not the greedy class
 
     def __post_init__(self) -> None:
+        self.curve = ErrorCurve() if self.graded is None else LossCurve()
         self.labels = [0] * self.n_classes
+        self.rewards = np.full(self.n_classes, np.nan)
 
     def observe(self, prediction: PredictionFields, known: Known, decided_ms: int) -> None:
         """Add a prediction and its outcome. The error excludes predictions without a known outcome."""
         self.decided_ms.append(decided_ms)
         action, greedy = prediction.action, prediction.greedy
         self.explored.append(action != greedy)
-        bit = known.bit(action)
-        greedy_bit = bit if greedy == action else known.bit(greedy)
-        if bit is not None:
-            self.curve.add(bit == 0, None if greedy_bit is None else greedy_bit == 0)
+        reward = known.reward_of(action)
+        greedy_reward = reward if greedy == action else known.reward_of(greedy)
+        if isinstance(self.curve, LossCurve):
+            self._add_loss(self.curve, reward, greedy_reward, known)
+        elif reward is not None:
+            self.curve.add(reward == 0, None if greedy_reward is None else greedy_reward == 0)
         if known.label is not None:
             self.labels[known.label] += 1
+
+    def _add_loss(self, curve: LossCurve, reward: float | None, greedy_reward: float | None, known: Known) -> None:
+        assert self.graded is not None
+        if reward is not None:
+            greedy_loss = None if greedy_reward is None else 1.0 - self.graded.share(greedy_reward)
+            curve.add(1.0 - self.graded.share(reward), greedy_loss)
+        if known.rewards is not None:
+            self.rewards = np.nan_to_num(self.rewards) + known.rewards
+
+    def _constant_error_rate(self) -> float:
+        """Return the error, or the mean loss, of always choosing the best single class; nan if unknown."""
+        if self.graded is None or np.isnan(self.rewards).all():
+            return constant_error_rate(self.labels)
+        return 1.0 - self.graded.share(float(self.rewards.max()) / len(self.decided_ms))
+
+    @property
+    def figure(self) -> str:
+        """The error or the mean reward so far, as text; empty if it is unknown."""
+        error = self.curve.error_rate
+        if math.isnan(error):
+            return ""
+        if self.graded is not None:
+            return f"mean reward {tables.number_text(self.graded.value(1.0 - error))}"
+        return f"error {tables.percent(error)}"
 
     def figures(self) -> dict[str, Any]:
         """Return the report's figures about the predictions."""
         return {
             "errors": self.curve.summary(),
             "exploration": exploration(self.explored),
-            "constant_error_rate": constant_error_rate(self.labels),
+            "constant_error_rate": self._constant_error_rate(),
         }

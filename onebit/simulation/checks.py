@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
-from onebit.simulation.outside import INPUTS, LOG, TOPICS
+from onebit.simulation.outside import INPUTS, LOG, TOPICS, reward_of
 from onebit.simulation.partitions import Partition, differences
 from onebit.simulation.reference import can_play
 from onebit.simulation.schedule import SHOWN, ItemKind, class_name
@@ -122,7 +122,7 @@ def _as_sent(partition: Partition) -> list[str]:
         elif isinstance(event, Example) and event.outcome is Outcome.MATCHED and event.feedback_offset is not None:
             was = sent[TOPICS.feedback, partition.number, event.feedback_offset]
             is_other = was.kind in SHOWN or was.action not in (None, event.action)
-            if is_other or (was.id, was.bit) != (event.id, event.reward):
+            if is_other or (was.id, reward_of(was, partition.task)) != (event.id, event.reward):
                 wrong.append(f"feedback at offset {event.feedback_offset}: expected {was}; got {event}")
     for record in (*partition.contexts, *partition.feedback):
         if record.topic == TOPICS.contexts or not partition.is_tick(record):

@@ -67,6 +67,13 @@ def label_of(event_id: str) -> int:
     return int(event_id[1:]) % N_CLASSES
 
 
+def reward_of(item: Item, task: TaskSettings) -> float:
+    """Return the reward in feedback: the item's bit, or a number that depends on the bit and the event."""
+    if task.graded is None:
+        return item.bit
+    return task.graded.value((2 * int(item.id[1:]) + item.bit) % 7 / 6)
+
+
 class Outside:
     """All clients except the learners."""
 
@@ -129,7 +136,7 @@ class Outside:
         self._send_event(item, TOPICS.contexts, fields)
 
     def _send_feedback(self, item: Item) -> None:
-        fields = {"reward": item.bit, "label": label_of(item.id), "action": item.action}
+        fields = {"reward": reward_of(item, self._task), "label": label_of(item.id), "action": item.action}
         self._send_event(item, TOPICS.feedback, fields)
         if item.kind is ItemKind.FEEDBACK:
             event = int(item.id[1:])

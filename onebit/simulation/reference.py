@@ -70,10 +70,18 @@ class Reference:
             v = uniform(self.task.seed, Purpose.UPDATE, event.id) if self.learner.randomised_update else 0.0
             if isinstance(event, Example) and event.reward is not None:
                 label = label_of(event.id) if event.outcome is Outcome.MATCHED else NO_LABEL
-                self._add(Entry(SETTLED, x, decision, event.reward, NO_BIT, v, label))
+                self._add(Entry(SETTLED, x, decision, self._learned(event.reward), NO_BIT, v, label))
             elif isinstance(event, Corrected):
-                self._add(Entry(CORRECTED, x, decision, event.reward, 0, v))
+                assumed = 0 if self.task.graded is None else 0.0
+                self._add(Entry(CORRECTED, x, decision, self._learned(event.reward), assumed, v))
         return True
+
+    def _learned(self, reward: float) -> float:
+        """Return a reward as the learner receives it: a bit, or a share of the range."""
+        if self.task.graded is None:
+            return reward
+        low, high = self.task.graded
+        return (reward - low) / (high - low)
 
     def _change(self, settings: TaskSettings) -> None:
         """Change the settings. If the model is shared, `partitions` adds the entry for the log."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from consumers.learner.program import LearnerOptions
+from stream.learners import registered
 from stream.randomness.draws import Luck
 from stream.recovery.commit import COMMIT_STEPS
 from stream.settings.task_fields import JoinSettings, Play
@@ -231,6 +232,8 @@ LEARNERS = {
 """Learners and policies, keyed by their names in reports. No run is long enough for a drift alarm; see
 `tests/recovery/test_drift_alarms.py`."""
 
+VALUED = frozenset(name for name, cls in registered().items() if cls.learns_values)
+
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
 LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
 """Learners that store values for the logged action with each decision. Only runs that replay a log use them."""
@@ -246,6 +249,7 @@ _DICE = {
     "changes": 0xD6E8FEB86659FD93,
     "retention": 0x632BE59BD9B4E019,
     "retired": 0xA0761D6478BD642F,
+    "rewards": 0xC2B2AE3D27D4EB4F,
 }
 """Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
 
@@ -283,6 +287,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         end_ms = max(item.at_ms for item in items)
         items.append(_draw_fault(repeated, ItemKind.COMMIT_REPEATED, end_ms, timeless=timeless))
         items.sort(key=lambda item: item.at_ms)
+    task = _with_values(Luck(seed ^ _DICE["rewards"]), task)
     if not timeless:
         task, items = _with_changes(Luck(seed ^ _DICE["changes"]), task, items)
         items = _with_retired(Luck(seed ^ _DICE["retired"]), task, items)
@@ -506,6 +511,12 @@ def _with_deferrals(
     return replace(task, join=limits), drawn
 
 
+def _with_values(luck: Luck, task: TaskSettings) -> TaskSettings:
+    """Give graded rewards to a third of the runs of learners that learn them, without wrappers and challengers."""
+    fits = task.learner in VALUED and not task.challengers and not _is_wrapped(task)
+    return replace(task, rewards="graded", reward_range="-3,1.5") if fits and luck.chance(33) else task
+
+
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
     """To half of the runs without wrappers, add challengers."""
     names = CHALLENGERS.get(task.learner, ())
@@ -594,14 +605,15 @@ def _rows(task: TaskSettings) -> dict[str, tuple[Changes, ...]]:
     if task.features is not None:
         features = [(("features", _encoder_of(n)), ("n_features", n)) for n in (10, N_FEATURES_MAX)]
     rows["sizes"] = (*classes, *features)
-    others = () if _is_wrapped(task) else CHALLENGERS.get(task.learner, ())
+    is_alone = _is_wrapped(task) or task.graded is not None
+    others = () if is_alone else CHALLENGERS.get(task.learner, ())
     if others:
         rows["members"] = (
             *((("champion", name),) for name in (task.learner, *others, "nobody")),
             *((("challengers", {name: PARAMETERS[name] for name in others[:n]}),) for n in range(len(others) + 1)),
             *(_replaced(task, name) for name in others),
         )
-    else:
+    elif task.graded is None:  # fewer wrapped learners to compile
         rows["floor"] = tuple((("floor", floor),) for floor in (0.0, 0.3))
         rows["holdout"] = tuple((("holdout", holdout),) for holdout in (0.0, 0.3))
         constant = f"constant:{1 if task.class_names is None else class_name(1)}"

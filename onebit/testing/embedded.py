@@ -10,6 +10,7 @@ from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.parsing import parse_duration
 from stream.programs.pipeline_settings import settings_for
 from stream.settings.sources import given_settings
+from stream.wire.rewards import RewardRange
 from stream.wire.topics import Topics
 
 BEGINS_MS = 1_000
@@ -41,6 +42,11 @@ class EmbeddedPipeline(PipelineUnderTest):
     def n_classes(self) -> int:
         """The number of classes or, with open classes, their limit."""
         return self._task.n_classes
+
+    @property
+    def graded(self) -> RewardRange | None:
+        """The range of graded rewards, or None if rewards are bits."""
+        return self._task.graded
 
     def _new_learner(self) -> LearnerProgram:
         return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)

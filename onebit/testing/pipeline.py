@@ -29,18 +29,16 @@ EventFields = dict[str, Any]
 
 
 class NotSendableError(OnebitError, TypeError):
-    """An event id is not a string, or a reward, action or label is not a whole number."""
+    """An event id is not a string, a reward is not a number, or an action or label is not a whole number."""
 
 
-def feedback_of(event_id: str, reward: int, action: int | None = None, label: int | None = None) -> Feedback:
+def feedback_of(event_id: str, reward: float, action: int | None = None, label: int | None = None) -> Feedback:
     """Create feedback from values that may be numpy scalars, or floats such as 1.0.
 
     Raises:
         NotSendableError: a value has the wrong type.
     """
-    return Feedback(
-        checked_id(event_id), _whole("reward", reward), _optional("label", label), _optional("action", action)
-    )
+    return Feedback(checked_id(event_id), _reward(reward), _optional("label", label), _optional("action", action))
 
 
 def checked_id(event_id: str) -> str:
@@ -56,6 +54,14 @@ def checked_id(event_id: str) -> str:
 
 def _optional(name: str, value: object) -> int | None:
     return None if value is None else _whole(name, value)
+
+
+def _reward(value: object) -> float:
+    """Return a reward as a Python number: an int if it is whole, as a bit is."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool | int | float):
+        return int(plain) if plain == plain // 1 else float(plain)
+    raise NotSendableError(f"reward: expected a number, such as 1; got {value!r}")
 
 
 def _whole(name: str, value: object) -> int:
@@ -105,7 +111,7 @@ class PipelineUnderTest(ABC):
         """Send a context, as a service would, with optional fields such as `eligible`."""
         self.send(self.topics.contexts, event_id, {"id": event_id, "x": x, **fields})
 
-    def feedback(self, event_id: str, reward: int, *, action: int | None = None, label: int | None = None) -> None:
+    def feedback(self, event_id: str, reward: float, *, action: int | None = None, label: int | None = None) -> None:
         """Send feedback, as a service would."""
         self.send(self.topics.feedback, event_id, encode_feedback(feedback_of(event_id, reward, action, label)))
 

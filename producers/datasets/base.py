@@ -18,6 +18,7 @@ from stream.parsing import parse_exact
 from stream.randomness.draws import Draws, Purpose, words
 from stream.wire.named_features import text_of
 from stream.wire.records import Features, FloatArray, IndexArray, Logged, make
+from stream.wire.rewards import RewardRange
 
 LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
@@ -100,15 +101,18 @@ class Known(NamedTuple):
 
     label: int | None = None  # the true class
     action: int | None = None  # the class played in a log
-    reward: int | None = None  # 1 if the logged action was right, otherwise 0
+    reward: float | None = None  # the logged action's reward: a bit, or a number in the units of the log
     delay_ms: int | None = None  # the feedback delay in the log
+    rewards: FloatArray | None = None  # each class's reward, if rewards are graded and all of them are known
 
-    def bit(self, action: int) -> int | None:
-        """Return 1 if an action is right, 0 if it is wrong, or None if this is unknown.
+    def reward_of(self, action: int) -> float | None:
+        """Return an action's reward: a bit (1 right, 0 wrong) or a number; None if it is unknown.
 
-        >>> Known(label=2).bit(1), Known(action=1, reward=1).bit(1), Known(action=1, reward=1).bit(2)
-        (0, 1, None)
+        >>> [known.reward_of(1) for known in (Known(label=2), Known(action=1, reward=1), Known(action=2, reward=1))]
+        [0, 1, None]
         """
+        if self.rewards is not None:
+            return float(self.rewards[action])
         if self.action == action and self.reward is not None:
             return self.reward
         return None if self.label is None else int(action == self.label)
@@ -173,7 +177,7 @@ class Dataset:
 
     def known_of(self, event_id: str) -> Known:
         """Return an event's known outcome."""
-        return make(Known, (self.label_of(event_id), None, None, None))
+        return Known(self.label_of(event_id))
 
     def eligible(self, row: int) -> Sequence[str | int] | None:
         """Return a row's eligible classes, in the format used in context records. None means all classes."""
@@ -203,6 +207,10 @@ class Dataset:
     def has_labels(self) -> bool:
         """Return whether any true classes are known."""
         return True
+
+    def reward_range(self) -> RewardRange | None:
+        """Return the range of the rewards that each class has, or None if rewards are bits or come from a log."""
+        return None
 
     def has_logged(self) -> bool:
         """Return whether there are logged decisions."""

@@ -119,6 +119,12 @@ def _load_synnonsep(seed: int) -> Dataset:
     return synnonsep(seed)
 
 
+def _load_ratings(seed: int) -> Dataset:
+    from producers.datasets.ratings import ratings  # imported here because few commands use it
+
+    return ratings(seed)
+
+
 def _names() -> str:
     return ", ".join(_ALL)
 
@@ -132,6 +138,16 @@ _OWN = (
         summary="handwritten digits, 8 x 8 grey values in [0, 1]; included with Onebit",
         terms=OPTDIGITS_TERMS,
         load=_load_optdigits,
+    ),
+    Entry(
+        "ratings",
+        rows=1_000_000,
+        n_features=10,
+        n_classes=8,
+        summary="dense data with graded rewards, 1 to 5 stars",
+        terms="generated; no restrictions",
+        load=_load_ratings,
+        is_generated=True,
     ),
     Entry(
         "synsep",

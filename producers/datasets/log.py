@@ -37,7 +37,7 @@ class LoggedOutcome(NamedTuple):
     label: int | None
     action: int | None
     propensity: float | None
-    reward: int | None
+    reward: float | None
     delay_ms: int | None
     eligible: IndexArray | None = None  # the eligible classes, in increasing order; None means all classes
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from producers.data import dataset_of
+from producers.data import check_rewards, dataset_of
 from producers.datasets.base import Dataset
 from producers.feedback.plan import feedback_plan, feedback_speed
 from producers.feedback.program import FeedbackOptions, FeedbackProgram
@@ -33,6 +33,7 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
         SettingsError: a setting is invalid, or does not match the data.
     """
     dataset = dataset_of(settings)
+    check_rewards(settings, dataset)
     loop = _FeedbackLoop(settings, dataset, feedback_plan(settings, dataset), stop)
     keep_running(settings, FEEDBACK, stop, loop.run)
 

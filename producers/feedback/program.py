@@ -195,7 +195,7 @@ class FeedbackProgram:
             return
         decided_ms = self._decided_ms(prediction, record)
         self._observe(prediction, known, decided_ms)
-        reward = known.bit(prediction.action)
+        reward = known.reward_of(prediction.action)
         logged_ms = None if known.delay_ms is None else int(known.delay_ms / self._options.speed)
         delays_ms = self._plan(event_id, known.label, logged_ms)
         if reward is not None and self._plan.delay is None and logged_ms is None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -47,12 +48,14 @@ from stream.wire.codec import (
 )
 from stream.wire.named_features import HASH_BITS_MAX, build
 from stream.wire.records import Headers, IndexArray, Record, Shown
+from stream.wire.rewards import RewardRange
 from stream.wire.topics import Topics
 
 if TYPE_CHECKING:  # not imported at run time: OpenTelemetry is optional
     from stream.telemetry.tracing import Tracing
 
 _ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
+_ANY_REWARD = RewardRange(-inf, inf)
 _ANY_NAMES = build({}, HASH_BITS_MAX, unknown=True)  # encodes features of any name and kind
 
 
@@ -179,10 +182,19 @@ class Gateway:
         given = _fields(body, "id", "reward", "action")
         event_id = _id_of(given)
         with self._request("onebit.feedback", _headers_of(request), event_id) as traced:
-            decode_feedback(_record(value), _ANY if self.link.facts is None else self.link.facts.n_classes)
+            self._check_feedback(given, value)
             await self.link.write(self.topics.feedback, event_id, value, traced.headers)
             traced.status = 202
         return json_response(given, 202)
+
+    def _check_feedback(self, given: dict[str, Any], value: bytes) -> None:
+        """Check feedback as the learner does. Until the pipeline's settings are known, any number is a reward."""
+        facts = self.link.facts
+        if facts is not None:
+            decode_feedback(_record(value), facts.n_classes, graded=facts.graded)
+        else:
+            is_bit = isinstance(given.get("reward"), bool)
+            decode_feedback(_record(value), _ANY, graded=None if is_bit else _ANY_REWARD)
 
     async def shown(self, request: Request) -> Response:
         """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""

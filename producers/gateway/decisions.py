@@ -14,6 +14,7 @@ from stream.wire.classes import Classes
 from stream.wire.codec import MalformedError
 from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import FloatArray, IndexArray
+from stream.wire.rewards import RewardRange
 
 REMEMBERED_MAX = 1_000_000
 """Limit on the number of remembered decisions, which need about 600 bytes each, without their scores. The oldest is
@@ -44,6 +45,7 @@ class PipelineFacts(NamedTuple):
     open_classes: bool = False  # True if contexts name the classes
     unsupported: str | None = None  # name of a learner that cannot decide among eligible classes
     retired: tuple[str | int, ...] = ()  # classes that are never eligible
+    graded: RewardRange | None = None  # the range of graded rewards; None for bits
 
     def classes(self) -> Classes:
         """Return the pipeline's classes. Names that an open pipeline adds later are not included."""

@@ -111,12 +111,17 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
 
 
 def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: PipelineFacts) -> None:
-    """Restrict the request fields to the pipeline's features and classes."""
+    """Restrict the request fields to the pipeline's features, classes and rewards."""
     dense, sparse, named = context["x"]["anyOf"]
     dense |= {"minItems": facts.n_features, "maxItems": facts.n_features}
     sparse["properties"]["i"]["items"]["maximum"] = facts.n_features - 1
     context["x"]["anyOf"] = [dense, sparse] if facts.encoder is None else [dense, sparse, named]
     feedback["action"]["maximum"] = facts.n_classes - 1
+    if facts.graded is None:
+        feedback["reward"] = {"description": feedback["reward"]["description"], "enum": [0, 1, False, True]}
+    else:
+        low, high = facts.graded
+        feedback["reward"] |= {"type": "number", "minimum": low, "maximum": high}
     if facts.open_classes:
         classes: dict[str, Any] = {"type": "string"}
     elif facts.class_names is None:

@@ -1,8 +1,8 @@
 """Comparison of the learner with the holdout, in which a fixed policy decides instead of the learner.
 
 Each event is assigned to an arm by a random draw based on its id, so the arms split the stream at random. An event is
-in the holdout with probability h. For a decision with reward r, let c be the reward predicted from earlier decisions.
-Then
+in the holdout with probability h. For a decision with reward r, as a share of
+the range of rewards, let c be the reward predicted from earlier decisions. Then
 
     φ = (r − c) (1[learner]/(1 − h) − 1[holdout]/h)
 
@@ -28,6 +28,7 @@ from stream.estimating.live_results import ArmComparison, ArmCount, Bounds
 from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import CONFIDENCE
 from stream.wire.records import HOLDOUT, FloatArray, Prediction
+from stream.wire.rewards import BITS, RewardRange
 
 SHARES_DELTA = 0.001
 """Upper limit on the probability of a false alarm about the shares, over the whole stream."""
@@ -46,24 +47,25 @@ class Arms(PrefixEstimator[float]):
     (1.0, 0.5, True, False)
     """
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, rewards: RewardRange = BITS) -> None:
         """Initialise an empty comparison.
 
         Args:
             share: The holdout's share h, in (0, 1).
+            rewards: The range of the pipeline's rewards.
         """
-        super().__init__()
+        super().__init__(rewards)
         self._share = share
         delta = (1.0 - CONFIDENCE) / 2.0
         reach = max(1.0 / share, 1.0 / (1.0 - share))
         self._sides = (LowerSequence(reach, delta), LowerSequence(reach, delta))
-        self._counts = np.zeros((2, 3), np.int64)  # decisions per arm: with a reward, with reward 1, without a reward
+        self._counts = np.zeros((2, 3))  # per arm: decisions with a reward, the sum of shares, decisions without
 
     def value_of(self, prediction: Prediction) -> float:
         """Return 1 for a decision by the holdout, 0 for a decision by the learner; see PrefixEstimator."""
         return float(prediction.arm == HOLDOUT)
 
-    def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
+    def count_settled(self, settled: Sequence[tuple[float, float | None]]) -> None:
         """See `PrefixEstimator.count_settled`."""
         for arm, reward in settled:
             self._counts[int(arm), 2] += reward is None
@@ -75,7 +77,7 @@ class Arms(PrefixEstimator[float]):
 
         Args:
             arms: 1 for the holdout, 0 for the learner, float64[m].
-            rewards: The bits, float64[m].
+            rewards: The rewards as shares, float64[m].
         """
         h = self._share
         n, before = self._counts[:, 0].sum(), self._counts[:, 1].sum()
@@ -87,7 +89,7 @@ class Arms(PrefixEstimator[float]):
         for arm in (0, 1):
             chosen = arms == arm
             self._counts[arm, 0] += chosen.sum()
-            self._counts[arm, 1] += int(rewards[chosen].sum())
+            self._counts[arm, 1] += rewards[chosen].sum()
 
     def state(self) -> list[Any]:
         """Return the share, the counts and the sums as JSON values, for `load`."""
@@ -104,7 +106,7 @@ class Arms(PrefixEstimator[float]):
 
     def __add__(self, other: "Arms") -> "Arms":
         """Combine the comparisons from two partitions."""
-        both = Arms(self._share)
+        both = Arms(self._share, self._rewards)
         both._counts = self._counts + other._counts
         both._sides = self._sides[0] + other._sides[0], self._sides[1] + other._sides[1]
         return both
@@ -112,12 +114,16 @@ class Arms(PrefixEstimator[float]):
     def now(self) -> ArmComparison:
         """Return the current comparison."""
         low, mirrored = (side.now() for side in self._sides)
-        learner, holdout = (ArmCount(*map(int, counts)) for counts in self._counts)
+        learner, holdout = (
+            ArmCount(int(n), self._rewards.total(int(n), float(shares)), int(without))
+            for n, shares, without in self._counts
+        )
+        size = self._rewards.size
         return ArmComparison(
             self._share,
             learner,
             holdout,
-            Bounds(max(low, -1.0), min(-mirrored, 1.0)),
+            Bounds(max(low, -1.0) * size, min(-mirrored, 1.0) * size),
             differs(holdout.n, learner.n, self._share),
             self.waiting,
         )

@@ -2,7 +2,7 @@
 
 A prediction contains the class a that the champion played, the propensity p of a, and, for each challenger, the class
 a′ that the challenger chose with its own draw. Let w = 1[a′ = a]/p. Given a, the mean of w is p′/p, where p′ is the
-challenger's probability of a. For n decisions with bit r:
+challenger's probability of a. For n decisions with reward r, a share of the range:
 
     challenger's reward            ips and snips; see `live`
     challenger minus champion      the mean of φ = (w − 1) r
@@ -30,6 +30,7 @@ from stream.estimating.live_results import Bounds, ChallengerComparison, Challen
 from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import CONFIDENCE, RunningEstimate
 from stream.wire.records import Prediction
+from stream.wire.rewards import BITS, RewardRange
 
 _Row = Sequence[Any]
 """The champion that made a decision, and each challenger's weight by name, as JSON-serializable values."""
@@ -64,13 +65,14 @@ class _Reign:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.sums = {name: _Sums((1.0 - CONFIDENCE) / (2.0 * len(names))) for name in names}
-        self.n = self.rewards = self.without_reward = 0
+        self.n = self.without_reward = 0
+        self.rewards = 0.0  # sum of the shares
 
-    def count(self, rows: Sequence[_Row], bits: Sequence[int]) -> None:
-        """Add decisions and their bits."""
-        rewards = np.array(bits, np.float64)
+    def count(self, rows: Sequence[_Row], shares: Sequence[float]) -> None:
+        """Add decisions and their rewards as shares."""
+        rewards = np.array(shares, np.float64)
         self.n += len(rows)
-        self.rewards += int(rewards.sum())
+        self.rewards += float(rewards.sum())
         for name, sums in self.sums.items():
             weights = np.array([of_challengers[name] for _, of_challengers in rows])
             sums.estimate.add(weights, rewards)
@@ -112,8 +114,8 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
     (0.5, 1.0, True, 'new')
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, rewards: RewardRange = BITS) -> None:
+        super().__init__(rewards)
         self._reigns: dict[_Team, _Reign] = {}
         self._team: _Team | None = None  # the team of the last counted decision
 
@@ -127,7 +129,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         }
         return challenged.champion, weights
 
-    def count_settled(self, settled: Sequence[tuple[_Row, int | None]]) -> None:
+    def count_settled(self, settled: Sequence[tuple[_Row, float | None]]) -> None:
         """See `PrefixEstimator.count_settled`."""
         for team, group in groupby(settled, lambda one: (one[0][0], tuple(sorted(one[0][1])))):
             rows = list(group)
@@ -151,7 +153,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
 
     def __add__(self, other: "ChallengerEstimator") -> "ChallengerEstimator":
         """Combine the estimates from two partitions. The result has the team of `other`, or else that of `self`."""
-        both = ChallengerEstimator()
+        both = ChallengerEstimator(self._rewards)
         both.load(self.state())
         both._team = other._team or self._team
         for team, reign in other._reigns.items():
@@ -165,13 +167,14 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         if not reign.n:
             return ChallengerComparison(champion, 0, None, reign.without_reward, waiting, ())
         challengers = []
+        size = self._rewards.size
         for name, sums in reign.sums.items():
-            ips, snips = sums.estimate.estimates()
+            ips, snips = sums.estimate.estimates(self._rewards)
             assert ips.value is not None
             assert ips.anytime is not None
             low, mirrored = (side.now() for side in sums.sides)
-            difference = Bounds(max(low, -1.0), min(-mirrored, 1.0))
+            difference = Bounds(max(low, -1.0) * size, min(-mirrored, 1.0) * size)
             reward = Bounds(*ips.anytime)
             challengers.append(ChallengerEstimate(name, ips.value, snips.value, reward, difference))
-        mean = reign.rewards / reign.n
+        mean = self._rewards.value(reign.rewards / reign.n)
         return ChallengerComparison(champion, reign.n, mean, reign.without_reward, waiting, tuple(challengers))

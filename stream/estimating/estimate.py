@@ -15,6 +15,7 @@ from stream.estimating.rows import Chunk, DecisionLog, chunks
 from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Survey, survey
 from stream.learners import registered
 from stream.randomness.draws import Draws, Purpose
+from stream.wire.rewards import BITS, RewardRange
 
 ReadProgress = Callable[[int, int], None]
 """Callback that receives the number of rows read, and the total (0 in the first pass, because it is not yet known)."""
@@ -28,12 +29,13 @@ class Estimates(NamedTuple):
     judged: int  # number of events with an action and an outcome
     has_delays: bool  # True if the log contains delays
     policies: tuple[PolicyEvaluation, ...]
+    rewards: RewardRange = BITS  # the range of the rewards
 
 
 def estimate(
     log: DecisionLog, policies: Sequence[Policy], options: Options | None = None, progress: ReadProgress | None = None
 ) -> Estimates:
-    """Evaluate policies on a log. Memory use is constant, apart from the learners and the pending bits.
+    """Evaluate policies on a log. Memory use is constant, apart from the learners and the pending rewards.
 
     Args:
         log: The log. It is read twice from its start.
@@ -48,7 +50,9 @@ def estimate(
     options = options or Options()
     draws = Draws(options.seed, Purpose.ESTIMATE)
     n_classes = len(log.class_names)
-    found = survey(_with_progress(chunks(log.batches(), draws), 0, progress), log.n_features, n_classes)
+    found = survey(
+        _with_progress(chunks(log.batches(), draws, rewards=options.rewards), 0, progress), log.n_features, n_classes
+    )
     if not found.judged:
         raise EstimateError(
             f"{log.name}: none of its {found.events:,} events has both an action and a reward; map a column to each"
@@ -67,11 +71,16 @@ def estimate(
             )
     limits = limits_of(found, options)
     judges = [PolicyEvaluator(policy, options, limits) for policy in policies]
-    rows = _with_progress(chunks(log.batches(), draws), found.events, progress)
+    rows = _with_progress(chunks(log.batches(), draws, rewards=options.rewards), found.events, progress)
     _evaluate_all(judges, rows, found, RunningRewardModel(log.n_features, n_classes), options)
     flags = (*found.flags, *_limit_flags(found, options))
     return Estimates(
-        log.name, found.events, found.judged, found.has_delays, tuple(judge.result(flags) for judge in judges)
+        log.name,
+        found.events,
+        found.judged,
+        found.has_delays,
+        tuple(judge.result(flags) for judge in judges),
+        options.rewards,
     )
 
 

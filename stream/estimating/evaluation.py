@@ -1,6 +1,7 @@
 """Row-by-row evaluation of one policy: sums, moments, confidence sequences, and the estimates.
 
-For n rows with weight w = π(a|x)/μ(a|x), bit r and reward model q̂, where q̂_π(x) = Σ_a π(a|x) q̂(x, a):
+For n rows with weight w = π(a|x)/μ(a|x), reward r (a share of the range of rewards) and reward model q̂, where
+q̂_π(x) = Σ_a π(a|x) q̂(x, a):
 
     replay       mean of r over accepted rows, each accepted with probability w/w_max
                  (Li, Chu, Langford, Wang, WSDM 2011; with rejection for logs that are not uniform)
@@ -39,6 +40,7 @@ from stream.estimating.policies import Policy
 from stream.estimating.rows import Chunk
 from stream.estimating.survey import FLOAT32_ERROR, P_VALUE_MIN, Rounding, effective_sample_size, mean_of_weights
 from stream.wire.records import FloatArray
+from stream.wire.rewards import BITS, RewardRange
 
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
 
@@ -70,6 +72,7 @@ class Options(NamedTuple):
         None  # minimum propensity of any class under the logging policy; None means the smallest in the log
     )
     path_points: int = 200
+    rewards: RewardRange = BITS  # the range of the log's rewards
 
 
 class Estimate(NamedTuple):
@@ -193,7 +196,7 @@ class PolicyEvaluator:
         self._moments["q"].add(terms[:, Q])
         weighted = np.flatnonzero(chunk.weighted)
         if weighted.size:
-            actions, rewards = chunk.actions[weighted], chunk.rewards[weighted].astype(np.float64)
+            actions, rewards = chunk.actions[weighted], chunk.rewards[weighted]
             propensities = np.maximum(chunk.propensities[weighted], self._limits.propensity_min)
             weights = self.policy.weights(p[rows], actions, propensities)
             self._rounding_sum += float(weights @ self._limits.rounding.errors(propensities))
@@ -270,11 +273,22 @@ class PolicyEvaluator:
                 one._replace(bootstrap=None, bernstein=None, anytime=None)
                 if without_overlap and one.estimator == "dr"
                 else one
-                for one in self._estimates()
+                for one in map(self._in_units, self._estimates())
             ),
-            path=tuple(self._path),
+            path=tuple(map(self._point_in_units, self._path)),
             weight_counts=self._weight_counts,
         )
+
+    def _in_units(self, one: Estimate) -> Estimate:
+        """Convert an estimate of a share to the units of the rewards."""
+        value_of, intervals = self._options.rewards.value, (one.bootstrap, one.bernstein, one.anytime)
+        shown = (None if interval is None else Interval(*map(value_of, interval)) for interval in intervals)
+        return Estimate(one.estimator, one.n, None if one.value is None else value_of(one.value), *shown)
+
+    def _point_in_units(self, point: PathPoint) -> PathPoint:
+        value_of = self._options.rewards.value
+        of_ips, of_dr = (Interval(*map(value_of, interval)) for interval in (point.ips_interval, point.dr_interval))
+        return PathPoint(point.n, value_of(point.ips), of_ips, value_of(point.dr), of_dr)
 
     def _estimates(self) -> tuple[Estimate, ...]:
         values, resampled = values_of(self._sums.sums), values_of(self._sums.resampled)

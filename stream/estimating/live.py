@@ -6,7 +6,7 @@ its own distribution π(·|x), and its probability π(a′|x). The prediction do
 
     w = 1[a′ = a]/μ(a|x),  whose mean over the draw of a′ is π(a|x)/μ(a|x)
 
-because a′ is drawn independently of the log's action. For n decisions with bit r,
+because a′ is drawn independently of the log's action. For n decisions with reward r, a share of the range,
 
     ips    Σ w r/n       is unbiased, as with the exact weight
     snips  Σ w r/Σ w     is consistent
@@ -32,6 +32,7 @@ from stream.estimating.live_results import Flag, LiveEstimates, LivePoint
 from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import RunningEstimate
 from stream.wire.records import Example, FloatArray, Outcome, Prediction
+from stream.wire.rewards import BITS, RewardRange
 
 PATH_POINTS_MAX = 400
 """Maximum number of points in a path. When a path exceeds it, every other point is removed."""
@@ -40,8 +41,8 @@ PATH_POINTS_MAX = 400
 class LiveEstimator(PrefixEstimator[float]):
     """Counts decisions in order of publication. A decision is counted when it and all earlier decisions are settled."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, rewards: RewardRange = BITS) -> None:
+        super().__init__(rewards)
         self._sums = RunningEstimate()
         self._path: list[LivePoint] = []
         self._path_stride = 1
@@ -54,13 +55,13 @@ class LiveEstimator(PrefixEstimator[float]):
         self._not_logged += prediction.target is None
         return None if prediction.target is None else target_weight(prediction)
 
-    def reward_of(self, example: Example) -> int | None:
+    def reward_of(self, example: Example) -> float | None:
         """Return the reward of a matched decision, otherwise None; see PrefixEstimator."""
-        return example.reward if example.outcome is Outcome.MATCHED else None
+        return super().reward_of(example) if example.outcome is Outcome.MATCHED else None
 
-    def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
+    def count_settled(self, settled: Sequence[tuple[float, float | None]]) -> None:
         """See `PrefixEstimator.count_settled`."""
-        rows: list[tuple[float, int]] = []
+        rows: list[tuple[float, float]] = []
         for weight, reward in settled:
             if reward is None:
                 self._without_outcome += 1
@@ -85,7 +86,7 @@ class LiveEstimator(PrefixEstimator[float]):
         for place, interval in zip(at, intervals, strict=True):
             n = before + place + 1
             ips, logged = float(weighted_sums[place]) / n, float(reward_sums[place]) / n
-            self._path.append(LivePoint(n, ips, *interval, logged))
+            self._path.append(LivePoint(n, *map(self._rewards.value, (ips, *interval, logged))))
 
     def now(self) -> LiveEstimates:
         """Return the current estimates."""
@@ -96,9 +97,9 @@ class LiveEstimator(PrefixEstimator[float]):
             waiting=self.waiting,
             ess=sums.weights.ess,
             weight_max=sums.weights.largest,
-            logged=sums.rewards.mean if n else nan,
+            logged=self._rewards.value(sums.rewards.mean) if n else nan,
             flags=tuple(self._flags()),
-            estimates=sums.estimates(),
+            estimates=sums.estimates(self._rewards),
             path=tuple(self._path),
         )
 

@@ -90,7 +90,7 @@ class ArmCount(Struct, frozen=True):
     """Counts of the decisions in one arm."""
 
     n: int
-    rewards: int
+    rewards: int | float  # sum of the rewards
     without_reward: int  # number of decisions that expired without an assumed reward
 
     @property
@@ -122,8 +122,8 @@ class ArmComparison(Struct, frozen=True):
             return ""
         share = self.holdout.n / (self.holdout.n + self.learner.n)
         return (
-            f"the holdout's share of the decisions with a bit is {share:.4f}; expected {self.share:g}. More bits are "
-            "lost in one arm than in the other, so the comparison is invalid. Check the service's feedback"
+            f"the holdout's share of the decisions with a reward is {share:.4f}; expected {self.share:g}. More rewards "
+            "are lost in one arm than in the other, so the comparison is invalid. Check the service's feedback"
         )
 
 
@@ -138,13 +138,15 @@ class ChallengerEstimate(Struct, frozen=True):
 
     @property
     def is_valid(self) -> bool:
-        """Whether all intervals are non-empty. If one is empty, more bits are lost for some classes than for others."""
+        """Whether all intervals are non-empty. If one is empty, some classes lose more rewards than others."""
         return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
 
     @property
     def contradiction(self) -> str:
         """The reason why the estimate is invalid, or an empty string."""
-        return "" if self.is_valid else "the intervals contradict each other: some classes lose more bits than others"
+        return (
+            "" if self.is_valid else "the intervals contradict each other: some classes lose more rewards than others"
+        )
 
 
 class ChallengerComparison(Struct, frozen=True):

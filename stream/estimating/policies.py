@@ -8,6 +8,7 @@ while it learns.
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from stream.estimating.rows import Chunk, usable
 from stream.learners import FromLogs, Learner, check_parameters, create, registered
 from stream.randomness.delays import DelayModel
 from stream.randomness.draws import Draws, Purpose
-from stream.settings.task_fields import Reward
+from stream.settings.task_fields import Reward, Rewards, allows_any_right
 from stream.wire.records import Decision, Features, FloatArray
 
 UNUSED_PROPENSITY = 1.0
@@ -26,7 +27,7 @@ UNUSED_PROPENSITY = 1.0
 
 _UNSOUND = {
     FromLogs.UNSOUND: "its updates assume that the learner itself chose the actions",
-    FromLogs.LABEL: "it requires the true class, but the log contains one bit per decision",
+    FromLogs.LABEL: "it requires the true class, but the log contains one reward per decision",
 }
 
 
@@ -147,11 +148,12 @@ class Model(Policy):
 
 
 class Training(NamedTuple):
-    """Settings for training learners on a log: seed, feedback delay, and kind of reward."""
+    """Settings for training learners on a log: seed, feedback delay, and kind of rewards."""
 
     seed: int = 0
     delay: DelayModel | None = None  # delay for rows without a logged delay; None means no delay
     reward: Reward = "exclusive"
+    rewards: Rewards = "bit"
 
 
 class _Waiting(NamedTuple):
@@ -162,7 +164,7 @@ class _Waiting(NamedTuple):
     id: str
     x: Features
     decision: Decision
-    reward: int
+    reward: float
 
 
 class Trained(Policy):
@@ -178,6 +180,12 @@ class Trained(Policy):
         if reason := _UNSOUND.get(learner.from_logs):
             raise EstimateError(
                 f"{name} cannot be evaluated on a log: {reason}; use one of {', '.join(evaluable_learners())}"
+            )
+        if training.rewards == "graded" and not learner.learns_values:
+            fitting = [one for one in evaluable_learners() if registered()[one].learns_values]
+            raise EstimateError(
+                f"{name} cannot be evaluated with graded rewards, because it learns whether a class is right, not from "
+                f"numbers; use one of {', '.join(fitting)}"
             )
         if training.reward == "any" and learner.one_right_class:
             fitting = [one for one in evaluable_learners() if not registered()[one].one_right_class]
@@ -214,7 +222,7 @@ class Trained(Policy):
                 own = self._learner.predict(x, 0.0, among)
                 decision = self._learner.as_played(x, own, int(chunk.actions[j]), propensity)
                 self._learner.observe(x, decision)
-                if chunk.rewards[j] >= 0:
+                if not isnan(chunk.rewards[j]):
                     self._hold(chunk, j, x, decision)
         return p
 
@@ -223,7 +231,7 @@ class Trained(Policy):
             self._learn(heapq.heappop(self._waiting))
 
     def _hold(self, chunk: Chunk, j: int, x: Features, decision: Decision) -> None:
-        """Store a decision until its bit arrives, or learn from the bit immediately."""
+        """Store a decision until its reward arrives, or learn from the reward immediately."""
         delay_ms = self._delay_ms(chunk, j)
         decided_at_ms = int(chunk.decided_at_ms[j])
         if delay_ms and decided_at_ms < 0:
@@ -231,9 +239,9 @@ class Trained(Policy):
                 f"{self.name}: event {chunk.ids[j]} has a delay of {delay_ms} ms but no decision time; map the "
                 "timestamp column, or run without a delay"
             )
-        row = _Waiting(
-            decided_at_ms + delay_ms, self._number, chunk.ids[j], x, decision, int(chunk.rewards[j])
-        )  # fmt: skip
+        share = float(chunk.rewards[j])
+        reward = share if self._training.rewards == "graded" else int(share)
+        row = _Waiting(decided_at_ms + delay_ms, self._number, chunk.ids[j], x, decision, reward)
         self._number += 1
         if delay_ms:
             heapq.heappush(self._waiting, row)
@@ -284,7 +292,9 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
             f"policy {spec}: expected logged, uniform, constant:ACTION, model:FILE, or one of the learners "
             f"{', '.join(evaluable_learners())}"
         )
-    parameters = check_parameters(name, _parameters(spec, rest), any_right=training.reward == "any")
+    parameters = check_parameters(
+        name, _parameters(spec, rest), any_right=allows_any_right(training.reward, training.rewards)
+    )
     return Trained(spec, create(name, n_classes, n_features, **parameters), training)
 
 

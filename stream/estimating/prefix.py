@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from stream.wire.records import Example, Prediction
+from stream.wire.rewards import BITS, RewardRange
 
 V = TypeVar("V")
 
@@ -28,7 +29,7 @@ class _Decided(Generic[V]):
     partition: int
     value: V
     is_settled: bool = False
-    reward: int | None = None  # None if the decision has no outcome yet, or never receives one
+    reward: float | None = None  # a share; None if the decision has no outcome yet, or never receives one
 
 
 class PrefixEstimator(ABC, Generic[V]):
@@ -38,7 +39,9 @@ class PrefixEstimator(ABC, Generic[V]):
     counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rewards: RewardRange = BITS) -> None:
+        """Initialise without decisions. `rewards` is the range of the pipeline's rewards."""
+        self._rewards = rewards
         self._decided: deque[_Decided[V]] = deque()
         self._pending: dict[tuple[int, str], _Decided[V]] = {}
         self._steps: dict[int, int] = {}  # number of the last step, by partition
@@ -48,13 +51,13 @@ class PrefixEstimator(ABC, Generic[V]):
     def value_of(self, prediction: Prediction) -> V | None:
         """Return the value to store for a decision, or None if the decision is to be ignored."""
 
-    def reward_of(self, example: Example) -> int | None:
-        """Return the reward of a settled decision, or None if it has no reward."""
-        return example.reward
+    def reward_of(self, example: Example) -> float | None:
+        """Return the reward of a settled decision as a share, or None if it has no reward."""
+        return None if example.reward is None else self._rewards.share(example.reward)
 
     @abstractmethod
-    def count_settled(self, settled: Sequence[tuple[V, int | None]]) -> None:
-        """Count settled decisions, each with its value and its reward."""
+    def count_settled(self, settled: Sequence[tuple[V, float | None]]) -> None:
+        """Count settled decisions, each with its value and its reward as a share."""
 
     @property
     def waiting(self) -> int:
@@ -106,7 +109,7 @@ class PrefixEstimator(ABC, Generic[V]):
 
     def _advance(self) -> None:
         """Count the decisions before the first pending decision."""
-        rows: list[tuple[V, int | None]] = []
+        rows: list[tuple[V, float | None]] = []
         while self._decided and self._decided[0].is_settled:
             decided = self._decided.popleft()
             rows.append((decided.value, decided.reward))

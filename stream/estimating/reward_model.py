@@ -1,4 +1,4 @@
-"""The reward model for the direct method and doubly robust estimates: one ridge regression of the bit per action.
+"""The reward model for the direct method and doubly robust estimates: one ridge regression of the reward per action.
 
     A_a = Σ z zᵀ,  b_a = Σ r z  over the rows in which a was played;  z = (x, 1)
     r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, limited to [0, 1]
@@ -111,7 +111,7 @@ def _best_ridge(known: _Sums, held: _Sums) -> float:
 
 
 class RewardModel:
-    """Ridge regressions of the bit, one per action and fold."""
+    """Ridge regressions of the reward, one per action and fold."""
 
     def __init__(self, n_features: int, n_classes: int, folds: int) -> None:
         self.folds = folds
@@ -138,10 +138,8 @@ class RewardModel:
             np.add.at(z, (rows, (word % np.uint64(self.size)).astype(np.int64)), signs * chunk.values)
         return np.clip(z, -VALUE_MAX, VALUE_MAX)
 
-    def add(
-        self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64], fold: NDArray[np.int64]
-    ) -> None:
-        """Add rows with z [n, m + 1], actions, bits, and folds."""
+    def add(self, z: FloatArray, actions: NDArray[np.int64], rewards: FloatArray, fold: NDArray[np.int64]) -> None:
+        """Add rows with z [n, m + 1], actions, rewards from 0 to 1, and folds."""
         group = fold * self.n_classes + actions
         order = np.argsort(group, kind="stable")
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -189,7 +187,7 @@ class RunningRewardModel:
         self._seen = 0
         self._refit_at = REFIT_FIRST
 
-    def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64]) -> FloatArray:
+    def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: FloatArray) -> FloatArray:
         """Add the next rows, and return q̂ [n, K] for them, as predicted by models fitted on earlier rows only."""
         q = np.empty((z.shape[0], self.model.n_classes))
         start = 0

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stream.randomness.draws import GAMMA, Draws, mix_words
 from stream.wire.records import Features, FloatArray, IndexArray
+from stream.wire.rewards import BITS, RewardRange
 
 ROWS_MAX = 1024
 """Maximum number of rows per chunk. It limits the size of the bootstrap counts, a table with a row for each decision
@@ -60,7 +61,7 @@ class Eligible(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """Columns with n logged decisions. A negative integer or a NaN propensity denotes a missing value."""
+    """Columns with n logged decisions. A negative integer, or a NaN propensity or reward, denotes a missing value."""
 
     ids: Sequence[str]  # n event ids
     offsets: NDArray[np.int64]  # [n + 1], from 0: row j has the entries offsets[j] to offsets[j + 1] - 1
@@ -70,7 +71,7 @@ class LogBatch(NamedTuple):
     labels: NDArray[np.int64]  # [n], the true class
     actions: NDArray[np.int64]  # [n], the played class
     propensities: FloatArray  # [n], the probability of the played class
-    rewards: NDArray[np.int64]  # [n], 1 or 0
+    rewards: FloatArray  # [n], bits, or graded rewards in the units of the log
     delays_ms: NDArray[np.int64]  # [n], milliseconds from the decision to its feedback
     eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
 
@@ -109,7 +110,7 @@ class Chunk(NamedTuple):
     labels: NDArray[np.int64]  # [n]
     actions: NDArray[np.int64]  # [n]
     propensities: FloatArray  # [n]
-    rewards: NDArray[np.int64]  # [n]
+    rewards: FloatArray  # [n], from 0 to 1: bits, or shares of the range of graded rewards
     delays_ms: NDArray[np.int64]  # [n]
     keys: NDArray[np.uint64]  # [n], the state of each row's sequence of random words
     eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
@@ -132,7 +133,7 @@ class Chunk(NamedTuple):
     @property
     def judged(self) -> NDArray[np.bool_]:
         """The mask of rows with an action and an outcome."""
-        return (self.actions >= 0) & (self.rewards >= 0)
+        return (self.actions >= 0) & ~np.isnan(self.rewards)
 
     @property
     def weighted(self) -> NDArray[np.bool_]:
@@ -158,8 +159,17 @@ def usable(propensities: FloatArray) -> NDArray[np.bool_]:
     return (propensities > 0.0) & (propensities <= 1.0)  # the comparison is False for NaN
 
 
-def chunks(batches: Iterable[LogBatch], draws: Draws, rows_max: int = ROWS_MAX) -> Iterator[Chunk]:
-    """Split batches of any size into chunks, in order, and add pseudorandom words derived from the event ids."""
+def chunks(
+    batches: Iterable[LogBatch], draws: Draws, rows_max: int = ROWS_MAX, rewards: RewardRange = BITS
+) -> Iterator[Chunk]:
+    """Split batches of any size into chunks, in order, and add pseudorandom words derived from the event ids.
+
+    Args:
+        batches: The log's rows.
+        draws: The source of the random words.
+        rows_max: Maximum number of rows per chunk.
+        rewards: The range of the log's rewards, which become shares of this range.
+    """
     for batch in batches:
         n = len(batch.ids)
         for start in range(0, n, rows_max):
@@ -176,7 +186,7 @@ def chunks(batches: Iterable[LogBatch], draws: Draws, rows_max: int = ROWS_MAX) 
                 labels=batch.labels[rows],
                 actions=batch.actions[rows],
                 propensities=batch.propensities[rows],
-                rewards=batch.rewards[rows],
+                rewards=(batch.rewards[rows] - rewards.low) / rewards.size,
                 delays_ms=batch.delays_ms[rows],
                 keys=np.fromiter((draws.bits(one) for one in ids), np.uint64, len(ids)),
                 eligible=None if batch.eligible is None else batch.eligible.part(start, stop),

@@ -116,7 +116,7 @@ class _Counts:
         self.largest = float(used.max(initial=self.largest))
         self._decimals = {k for k in self._decimals if _are_equal(np.round(used, k), used)}
         self._digits = {k for k in self._digits if _are_equal(_to_digits(used, k), used)}
-        known = (chunk.rewards >= 0).astype(np.int64)
+        known = (~np.isnan(chunk.rewards)).astype(np.int64)
         np.add.at(self.by_action, (chunk.actions[acted], known[acted]), 1)
         labelled = acted & (chunk.labels >= 0)
         np.add.at(self.by_label, (chunk.labels[labelled], known[labelled]), 1)

@@ -9,6 +9,7 @@ All bits arrive at once. The draws depend on the seed, the event id and the pass
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from math import isnan
 
 from stream.estimating.policies import UNUSED_PROPENSITY
 from stream.estimating.rows import Chunk, LogBatch, chunks, usable
@@ -16,6 +17,7 @@ from stream.learners import FromLogs, Learner
 from stream.randomness.draws import Draws, Purpose
 from stream.task.play import play_logged
 from stream.wire.records import Decision, IndexArray, Logged
+from stream.wire.rewards import BITS, RewardRange
 
 
 class Skipped(StrEnum):
@@ -38,6 +40,7 @@ class Trainer:
         from_labels: bool,
         propensity_min: float = 0.0,
         classes: IndexArray | None = None,
+        graded: RewardRange | None = None,
         progress: Callable[[int], None] = lambda rows: None,
     ) -> None:
         """Prepare to train a learner.
@@ -48,6 +51,7 @@ class Trainer:
             from_labels: whether to learn from true classes instead of logged decisions.
             propensity_min: smaller logged propensities are raised to this value.
             classes: the eligible classes of rows that list none; None means all classes.
+            graded: the range of graded rewards, which the learner learns as shares; None means bits.
             progress: called for each row with the number of rows so far.
         """
         self.learned = 0  # number of rows from which the learner has learned
@@ -58,13 +62,14 @@ class Trainer:
         self._is_weighing = learner.from_logs is FromLogs.PROPENSITY
         self._propensity_min = propensity_min
         self._classes = classes
+        self._graded = graded
         self._progress = progress
         self._action_draws, self._update_draws = Draws(seed, Purpose.ACTION), Draws(seed, Purpose.UPDATE)
         self._keys = Draws(seed, Purpose.ESTIMATE)
 
     def learn(self, batches: Iterable[LogBatch], epoch: int) -> None:
         """Make a pass over the rows. The first pass is epoch 0."""
-        for chunk in chunks(batches, self._keys):
+        for chunk in chunks(batches, self._keys, rewards=self._graded or BITS):
             for j, event_id in enumerate(chunk.ids):
                 self._progress(self.learned + self.skipped.total())
                 reason = self._learn(chunk, j, f"{event_id}~{epoch}" if epoch else event_id)
@@ -81,7 +86,7 @@ class Trainer:
                 return Skipped.NO_LABEL
             decision = learner.predict(x, self._action_draws(event_id), self._among(chunk, j))
             learner.observe(x, decision)
-            reward = int(decision.action == label)
+            reward: float = int(decision.action == label)
         else:
             if chunk.actions[j] < 0:
                 return Skipped.NO_ACTION
@@ -89,9 +94,10 @@ class Trainer:
                 return Skipped.NO_PROPENSITY
             decision = self._logged(chunk, j)
             learner.observe(x, decision)
-            if chunk.rewards[j] < 0:
+            share = float(chunk.rewards[j])
+            if isnan(share):
                 return Skipped.NO_REWARD
-            reward = int(chunk.rewards[j])
+            reward = int(share) if self._graded is None else share
         v = self._update_draws(event_id) if learner.randomised_update else 0.0
         self.updates += learner.update(x, decision, reward, v, label if self._from_labels else None)
         return None

@@ -143,7 +143,8 @@ class Learner(ABC):
     needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
     randomised_update: ClassVar[bool] = False  # `update` uses `v`
     retractable: bool = False  # an update can be reversed with `retract`
-    reversible_rewards: tuple[int, ...] = (0, 1)  # rewards whose updates a retractable learner can reverse
+    reversible_rewards: tuple[int, ...] = (0, 1)  # bits whose updates a retractable learner can reverse
+    learns_values: bool = False  # `update` also accepts a share from 0 to 1, and `retract` reverses any share
     from_logs: FromLogs = FromLogs.UNSOUND  # requirements for learning from logged decisions
     supports_eligible: ClassVar[bool] = False  # can decide among a subset of the classes
     one_right_class: bool = True  # assumes that all other classes are wrong if the action is right
@@ -242,12 +243,15 @@ class Learner(ABC):
 
     @abstractmethod
     def update(
-        self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
+        self, x: Features | FloatArray, decision: Decision, reward: float, v: float = 0.0, label: int | None = None
     ) -> bool:
-        """Learn whether `decision` for x was right (reward 1) or wrong (0). Return True if the model changed."""
+        """Learn whether `decision` for x was right (reward 1) or wrong (0). Return True if the model changed.
+
+        If `learns_values` is True, the reward may also be a float from 0 to 1, a share of a range of graded rewards.
+        """
 
     def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: float, reward: float, v: float = 0.0
     ) -> bool:
         """Reverse an update made with an assumed reward and apply the real reward. Return True if the model changed.
 
@@ -421,11 +425,13 @@ class KernelLearner(Learner):
         return action, greedy, propensity, row
 
     def update(
-        self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
+        self, x: Features | FloatArray, decision: Decision, reward: float, v: float = 0.0, label: int | None = None
     ) -> bool:
         """See `Learner.update`."""
-        if reward != 0 and reward != 1:
-            raise ValueError(f"{self.name}: expected a reward of 0 or 1; got {reward!r}")
+        is_share = self.learns_values and type(reward) is float and 0.0 <= reward <= 1.0
+        if not is_share and reward != 0 and reward != 1:
+            accepted = "from 0 to 1, as a float, or a bit" if self.learns_values else "of 0 or 1"
+            raise ValueError(f"{self.name}: expected a reward {accepted}; got {reward!r}")
         if self.randomised_update and not 0.0 <= v < 1.0:
             raise ValueError(f"{self.name}: expected v in [0, 1); got {v!r}")
         if not self.needs_label:
@@ -435,12 +441,13 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         action, greedy, propensity, scores = self._kernel_arguments(decision)
         changed: bool = self._update(
-            indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, self.handle
-        )
+            indices, values, action, greedy, propensity, scores, reward if is_share else 1 if reward else 0, v, label,
+            self.handle,
+        )  # fmt: skip
         return changed
 
     def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: float, reward: float, v: float = 0.0
     ) -> bool:
         """See `Learner.retract`. Calls the retract kernel, unless the rewards are equal."""
         if not self.retractable:
@@ -448,7 +455,8 @@ class KernelLearner(Learner):
         if assumed_reward == reward:
             return False
         indices, values = sparse(x, self.n_features)
-        rewards = int(reward), v, -1, int(assumed_reward)
+        is_share = self.learns_values and type(reward) is float
+        rewards = (reward, v, -1, float(assumed_reward)) if is_share else (int(reward), v, -1, int(assumed_reward))
         return bool(self._retract(indices, values, *self._kernel_arguments(decision), *rewards, self.handle))
 
     @property

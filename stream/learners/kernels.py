@@ -190,7 +190,7 @@ class Decided(NamedTuple):
     greedy: int
     propensity: float
     scores: FloatArray  # float64[K + L], the scores and the logged values at prediction time
-    reward: int  # the bit
+    reward: float  # the bit, int64, or a share from 0 to 1, float64; each type is compiled separately
     v: float  # uniform draw in [0, 1), for randomised updates
     label: int  # the true class, for full-information baselines; otherwise -1
 
@@ -576,8 +576,8 @@ NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
 
 
 @compiled
-def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) -> bool:
-    """Update a detector's count, mean and sum with a settled bit. Return whether the sum exceeds the threshold."""
+def _falls(detectors: FloatArray, column: int, reward: float, threshold: float) -> bool:
+    """Update a detector's count, mean and sum with a settled reward. Return whether the sum exceeds the threshold."""
     detectors[0, column] += 1.0
     short = detectors[1, column] - reward
     detectors[2, column] = max(0.0, detectors[2, column] + short - DRIFT_SLACK)
@@ -586,14 +586,14 @@ def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) ->
 
 
 @compiled
-def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
-    """Add a settled bit, and count any alarm. Return whether to reset all classes, the action's class, or none.
+def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: float, drift: int) -> int:
+    """Add a settled reward, and count any alarm. Return whether to reset all classes, the action's class, or none.
 
     Args:
         detectors: float64[3, K + 1], one column per class and a last column for all classes together.
         alarms: float64[K + 1], in the same order.
         action: The class that was played.
-        reward: The bit.
+        reward: The bit or share.
         drift: The index in DRIFTS.
     """
     if drift == 0:

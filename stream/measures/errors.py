@@ -1,5 +1,8 @@
 """A run's error rates: the progressive error and the censored error.
 
+For graded rewards, a decision's *loss* replaces its mistake: 1 minus the reward as a share of the range. A mistake is a
+loss of 1, so all figures are computed in the same way. Reports show mean rewards instead of mean losses.
+
 The progressive error compares each decision with the true class as soon as the decision is made. At that point, the
 true class is known only in a simulation. The censored error counts a decision once its outcome is known, that is, once
 its feedback has arrived or the decision has expired. Feedback after the last decision is excluded.
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 
 from stream.measures.rates import Rate, rate
 from stream.wire.records import Example, Outcome
+from stream.wire.rewards import RewardRange
 
 CURVE_POINTS_MAX = 400
 """Number of points to draw. A figure is about 700 px wide, and every point adds 15 bytes to the page."""
@@ -36,8 +40,8 @@ class MistakeCurve(Struct, frozen=True):
     """The numbers of mistakes at increasing numbers of decisions, as columns of equal length."""
 
     events: tuple[int, ...] = ()  # decisions so far
-    mistakes: tuple[int, ...] = ()  # mistakes among these decisions
-    window_mistakes: tuple[int | None, ...] = ()  # mistakes in the window; None if there are fewer decisions
+    mistakes: tuple[int | float, ...] = ()  # mistakes, or the sum of losses, among these decisions
+    window_mistakes: tuple[int | float | None, ...] = ()  # the same in the window; None if there are fewer decisions
 
 
 class HalfWidths(Struct, frozen=True):
@@ -51,7 +55,7 @@ class HalfWidths(Struct, frozen=True):
 class Errors(Struct, frozen=True):
     """A run's progressive error: every decision is evaluated before the learner learns from it."""
 
-    mistakes: int  # decisions whose action was wrong
+    mistakes: int | float  # decisions whose action was wrong, or the sum of the losses
     error_rate: Rate  # error of the action; nan if there are no decisions, as for all other rates
     error_rate_last_fifth: Rate  # error of the action over the last fifth of the decisions, rounded up
     greedy_error_rate: Rate  # error of the class with the highest score, where known
@@ -112,24 +116,68 @@ class ErrorCurve:
         """Return the errors so far. More decisions may be added afterwards."""
         # A copy: a view would prevent the bytearray from growing.
         codes = np.frombuffer(bytes(self._codes), dtype=np.uint8)
-        events = codes.size
-        mistakes_before = np.concatenate(([0], np.cumsum(codes & 1, dtype=np.int64)))  # int64[events + 1]
-        fifth_starts_at = events * 4 // 5
-        fifth_mistakes = int(mistakes_before[-1] - mistakes_before[fifth_starts_at])
-        window_events = max(1, events // WINDOWS_PER_RUN)
-        return Errors(
-            mistakes=int(mistakes_before[-1]),
-            error_rate=rate(int(mistakes_before[-1]), events),
-            error_rate_last_fifth=rate(fifth_mistakes, events - fifth_starts_at),
-            greedy_error_rate=rate(int(np.count_nonzero(codes & 2)), int(np.count_nonzero(codes & 4 == 0))),
-            window_events=window_events,
-            curve=_mistake_curve(mistakes_before, window_events),
-            half_widths=HalfWidths(
-                half_width(codes & 1),
-                half_width(codes[fifth_starts_at:] & 1),
-                half_width((codes & 2)[codes & 4 == 0] != 0),
-            ),
-        )
+        return _errors((codes & 1).astype(np.int64), ((codes & 2)[codes & 4 == 0] != 0).astype(np.int64))
+
+
+class LossCurve:
+    """Collects a run's losses, in the order of its decisions; see `ErrorCurve`. A decision uses 16 bytes.
+
+    >>> curve = LossCurve()
+    >>> for loss in (1.0, 0.5, 0.0):
+    ...     curve.add(loss, greedy_loss=None)
+    >>> curve.error_rate
+    0.5
+    """
+
+    __slots__ = ("_greedy", "_losses", "_sum")
+
+    def __init__(self) -> None:
+        self._losses, self._greedy, self._sum = array("d"), array("d"), 0.0
+
+    def __len__(self) -> int:
+        """Return the number of decisions so far."""
+        return len(self._losses)
+
+    def add(self, loss: float, greedy_loss: float | None) -> None:
+        """Record the losses of a decision's action and of its greedy class; None means unknown."""
+        self._losses.append(loss)
+        self._sum += loss
+        if greedy_loss is not None:
+            self._greedy.append(greedy_loss)
+
+    @property
+    def error_rate(self) -> float:
+        """The mean loss of all decisions so far, or nan if there are none."""
+        return rate(self._sum, len(self._losses))
+
+    def summary(self) -> Errors:
+        """Return the losses so far. More decisions may be added afterwards."""
+        return _errors(np.array(self._losses), np.array(self._greedy))
+
+
+def _errors(mistakes: NDArray[Any], greedy: NDArray[Any]) -> Errors:
+    """Return the errors of decisions, in order, with these mistakes or losses: int64 or float64.
+
+    `greedy` contains the mistakes of the greedy classes, where known.
+    """
+    events = mistakes.size
+    before = _before(mistakes)
+    fifth_starts_at = events * 4 // 5
+    window_events = max(1, events // WINDOWS_PER_RUN)
+    return Errors(
+        mistakes=before[-1].item(),
+        error_rate=rate(before[-1].item(), events),
+        error_rate_last_fifth=rate((before[-1] - before[fifth_starts_at]).item(), events - fifth_starts_at),
+        greedy_error_rate=rate(greedy.sum().item(), greedy.size),
+        window_events=window_events,
+        curve=_mistake_curve(before, window_events),
+        half_widths=HalfWidths(half_width(mistakes), half_width(mistakes[fifth_starts_at:]), half_width(greedy)),
+    )
+
+
+def _before(mistakes: NDArray[Any]) -> NDArray[Any]:
+    """Return, for each n from 0, the sum over the first n decisions, in the type of the mistakes."""
+    return np.concatenate((np.zeros(1, mistakes.dtype), np.cumsum(mistakes)))
 
 
 def evaluate(actions: Sequence[int] | NDArray[Any], greedy: Sequence[int] | NDArray[Any], labels: Any) -> Errors:
@@ -157,13 +205,13 @@ def half_width(mistakes: NDArray[Any]) -> float:
     away. The error decreases during a run, and with more distant blocks, this trend would be treated as noise.
 
     Args:
-        mistakes: 1 or 0 for each decision, in order; [n].
+        mistakes: 1 or 0, or the loss, for each decision, in order; int64[n] or float64[n].
     """
     n = mistakes.size
     if n < DECISIONS_MIN:
         return math.nan
     length = round(n ** (1 / 3))
-    before = np.concatenate(([0], np.cumsum(mistakes, dtype=np.int64)))
+    before = _before(mistakes)
     sums = before[length:] - before[:-length]  # sum of each block, indexed by its first decision
     places = np.arange(0, n - length + 1, length)
     draws = np.random.Generator(np.random.PCG64(0))
@@ -176,7 +224,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
     return float(high - low) / 2
 
 
-def _mistake_curve(mistakes_before: NDArray[np.int64], window_events: int) -> MistakeCurve:
+def _mistake_curve(mistakes_before: NDArray[Any], window_events: int) -> MistakeCurve:
     """Return points, half of them evenly and half geometrically spaced, for linear and logarithmic axes."""
     events = mistakes_before.size - 1
     if events == 0:
@@ -198,38 +246,52 @@ class MatchedError(NamedTuple):
     """
 
     matched: int
-    mistakes: int  # matched decisions with a reward of 0
+    mistakes: int | float  # matched decisions with a reward of 0, or the sum of the losses
     last_fifth: int  # number of examples in the last fifth, rounded up
-    last_fifth_mistakes: int
+    last_fifth_mistakes: int | float
+    graded: RewardRange | None = None  # the range of graded rewards
 
     @property
     def error_rate(self) -> float:
-        """The error over all matched decisions, or nan if there are none."""
+        """The error, or the mean loss, over all matched decisions; nan if there are none."""
         return rate(self.mistakes, self.matched)
 
     @property
     def error_rate_last_fifth(self) -> float:
-        """The error over the last fifth, or nan if it is empty."""
+        """The error, or the mean loss, over the last fifth; nan if it is empty."""
         return rate(self.last_fifth_mistakes, self.last_fifth)
 
+    @property
+    def mean_rewards(self) -> tuple[float, float] | None:
+        """The mean reward, over all matched decisions and over the last fifth; None for bits."""
+        if self.graded is None:
+            return None
+        return self.graded.value(1.0 - self.error_rate), self.graded.value(1.0 - self.error_rate_last_fifth)
 
-def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
+
+def matched_error(partitions: Iterable[Iterable[Example]], graded: RewardRange | None = None) -> MatchedError:
     """Return the error over the examples from all partitions. Each partition's examples are in settlement order.
 
-    Memory use is one byte per example of a single partition. The overall last fifth combines those of all
-    partitions.
+    Memory use is one byte per example of a single partition, or eight bytes with graded rewards. The overall last fifth
+    combines those of all partitions.
 
     >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20, 0) for reward in (0, 1))
     >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])
     >>> error, error.error_rate, error.error_rate_last_fifth
-    (MatchedError(matched=10, mistakes=5, last_fifth=2, last_fifth_mistakes=1), 0.5, 0.5)
+    (MatchedError(matched=10, mistakes=5, last_fifth=2, last_fifth_mistakes=1, graded=None), 0.5, 0.5)
     """
     parts = []
     for examples in partitions:
-        rewards = bytes(example.reward or 0 for example in examples if example.outcome is Outcome.MATCHED)
-        last = rewards[len(rewards) * 4 // 5 :]
-        parts.append(MatchedError(len(rewards), rewards.count(0), len(last), last.count(0)))
-    return MatchedError(*map(sum, zip(*parts, strict=True)))
+        rewards = (example.reward or 0 for example in examples if example.outcome is Outcome.MATCHED)
+        losses: Sequence[float]
+        if graded is None:
+            losses = bytes(reward == 0 for reward in rewards)
+        else:
+            losses = array("d", (1.0 - graded.share(reward) for reward in rewards))
+        last = losses[len(losses) * 4 // 5 :]
+        parts.append((len(losses), sum(losses), len(last), sum(last)))
+    matched, mistakes, last_fifth, last_fifth_mistakes = map(sum, zip(*parts, strict=True))
+    return MatchedError(matched, mistakes, last_fifth, last_fifth_mistakes, graded)
 
 
 class ShareCurve(Struct, frozen=True):
@@ -274,7 +336,7 @@ class DelayedPoint(NamedTuple):
 
     decided: int
     matched: int  # number of decisions whose feedback had arrived
-    mistakes: int  # number of matched decisions with a reward of 0
+    mistakes: int | float  # number of matched decisions with a reward of 0, or the sum of their losses
     expired: int
     unmatched: int  # number of unmatched or unshown decisions
 
@@ -303,7 +365,7 @@ class DelayedCurve(Struct, frozen=True):
 
     decided: tuple[int, ...] = ()
     matched: tuple[int, ...] = ()
-    mistakes: tuple[int, ...] = ()
+    mistakes: tuple[int | float, ...] = ()
     expired: tuple[int, ...] = ()
     unmatched: tuple[int, ...] = ()
 
@@ -314,9 +376,11 @@ class DelayedCurve(Struct, frozen=True):
 
 
 class Settlements:
-    """Collects the times and outcomes of settlements, using nine bytes per settlement."""
+    """Collects the times and outcomes of settlements, using 9 bytes per settlement, or 17 with graded rewards."""
 
-    def __init__(self) -> None:
+    def __init__(self, graded: RewardRange | None = None) -> None:
+        self._graded = graded
+        self._losses = array("d")  # with graded rewards only
         self._known_ms = array("q")
         self._codes = bytearray()
 
@@ -328,7 +392,12 @@ class Settlements:
         """
         for example in examples:
             self._known_ms.append(example.settled_at_ms)
-            self._codes.append(_code(example))
+            if self._graded is None:
+                self._codes.append(_code(example))
+            else:
+                is_matched = example.outcome is Outcome.MATCHED
+                self._codes.append(0 if is_matched else _code(example))
+                self._losses.append(1.0 - self._graded.share(example.reward or 0.0) if is_matched else 0.0)
             yield example
 
     def curve(self, decided_ms: Sequence[int]) -> DelayedCurve:
@@ -347,6 +416,8 @@ class Settlements:
         settled = np.searchsorted(known_ms[order], decided[at - 1], side="right")
         wrong, right, expired, unmatched = (_counts(codes == code)[settled] for code in range(4))
         matched = wrong + right
+        if self._graded is not None:
+            wrong = _before(np.array(self._losses)[order])[settled]
         columns = (at, matched, wrong, expired, unmatched)
         return DelayedCurve(*(tuple(column.tolist()) for column in columns))
 
@@ -365,7 +436,7 @@ class Settlements:
 
 def _code(example: Example) -> int:
     if example.outcome is Outcome.MATCHED:
-        return example.reward or 0
+        return int(example.reward or 0)
     return 2 if example.outcome is Outcome.EXPIRED else 3
 
 

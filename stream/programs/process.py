@@ -135,7 +135,7 @@ class Progress(NamedTuple):
     events: int  # total number of events
     decided: int
     pending: int
-    error_rate: float  # error rate of the decisions so far; nan if unknown
+    figure: str  # the error or the mean reward of the decisions so far; empty if unknown
     to_come: int  # number of expected feedback records that have not arrived
     per_s: float  # decisions per second
     left_s: float  # remaining time; nan while no estimate is possible
@@ -214,16 +214,16 @@ class Meter:
         """Return whether the next report is due. The call is cheap enough for an inner loop."""
         return self._now_s() - self._shown_s >= INTERVAL_S
 
-    def show(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> None:
+    def show(self, decided: int, figure: str = "", pending: int = 0, to_come: int = 0) -> None:
         """Report the given figures."""
-        self._show(self.progress(decided, error_rate, pending, to_come))
+        self._show(self.progress(decided, figure, pending, to_come))
 
-    def progress(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> Progress:
+    def progress(self, decided: int, figure: str = "", pending: int = 0, to_come: int = 0) -> Progress:
         """Return the progress with the speed and the remaining time, and restart the interval until the next report."""
         now_s = self._shown_s = self._now_s()
         per_s = (decided - self._earlier) / max(now_s - self._started_s, 1e-9)
         left_s = self._time_to_go.estimate_s(decided, pending, now_s)
-        return Progress(self._name, self._events, decided, pending, error_rate, to_come, per_s, left_s)
+        return Progress(self._name, self._events, decided, pending, figure, to_come, per_s, left_s)
 
 
 NEW_OBJECTS = 50_000

@@ -8,7 +8,7 @@ import orjson
 from stream.learners import check_parameters, registered, sparse_defaults
 from stream.learners.auto import choose
 from stream.settings.definitions import AUTO, LearnerSettings, Settings, SettingsError
-from stream.settings.task_fields import Play, shared_values
+from stream.settings.task_fields import Play, allows_any_right, shared_values
 from stream.task.frozen import MODEL, Frozen
 from stream.task.settings import TaskSettings
 from stream.text import read_bytes
@@ -45,7 +45,7 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
-    """Check and return a learner's parameters. Some defaults depend on the settings `late` and `reward`.
+    """Check and return a learner's parameters. Some defaults depend on the settings `late`, `reward` and `rewards`.
 
     Raises:
         SettingsError: a parameter does not have the form NAME=VALUE, or is for a learner that is not selected.
@@ -62,7 +62,8 @@ def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
         owners = [other for other in settings.learner if other in registered() and _has(other, scoped_name)]
         if scope or learner in owners or not owners:
             given[scoped_name] = value
-    return check_parameters(learner, given, correctable=settings.late == "correct", any_right=settings.reward == "any")
+    any_right = allows_any_right(settings.reward, settings.rewards)
+    return check_parameters(learner, given, correctable=settings.late == "correct", any_right=any_right)
 
 
 def parameter_of(text: str) -> tuple[str, str, str]:

@@ -41,6 +41,7 @@ class Purpose(StrEnum):
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
     ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimation
     LOG = "log"  # acceptance of a decision from a log with non-uniform propensities
+    RATING = "rating"  # features and rewards of a synthetic data set with graded rewards
     FALLBACK = "fallback"  # the gateway's uniform fallback for a context whose prediction is late
 
 

@@ -157,7 +157,7 @@ def fresh_replica(settings: TaskSettings, stored: Generation | None = None) -> R
         JournalError: the stored model cannot be read, or belongs to a different pipeline or learner.
     """
     learner = replace(settings, champion=None).make_shareable_learner()  # the log says which other member decides
-    replica = Replica(learner)
+    replica = Replica(learner, is_graded=settings.graded is not None)
     if stored is not None:
         restore_model(decode_model(stored), replica, settings)
     return replica

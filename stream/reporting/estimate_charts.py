@@ -9,8 +9,9 @@ import numpy as np
 from stream.estimating.evaluation import WEIGHT_EDGES, PolicyEvaluation
 from stream.estimating.intervals import Interval
 from stream.estimating.live_results import LiveEstimates
-from stream.reporting.charts import Axis, Chart, Line
-from stream.reporting.tables import percent
+from stream.reporting.charts import Axis, Chart, Form, Line
+from stream.reporting.tables import number_text, percent
+from stream.wire.rewards import BITS, RewardRange
 
 
 class _Path(NamedTuple):
@@ -23,15 +24,24 @@ class _Path(NamedTuple):
     intervals: list[Interval]  # one interval per value; empty without intervals
 
 
-def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
+def form_of(rewards: RewardRange) -> Form:
+    """Return the number format for mean rewards: shares from 0 to 1, or numbers in the units of the rewards."""
+    return "share" if rewards == BITS else "number"
+
+
+def _written(value: float, form: Form) -> str:
+    return percent(value) if form == "share" else number_text(value)
+
+
+def estimate_charts(policies: Sequence[PolicyEvaluation], form: Form = "share") -> list[Chart]:
     """Return the charts for policies that were evaluated on a log."""
     summary = "; ".join(
-        f"{policy.policy} {percent(one.value)}"
+        f"{policy.policy} {_written(one.value, form)}"
         for policy in policies
         for one in policy.estimates
         if one.estimator == "dr" and one.value is not None
     )
-    charts = [_intervals(policies, f"Estimates by policy. Doubly robust: {summary}.")]
+    charts = [_intervals(policies, f"Estimates by policy. Doubly robust: {summary}.", form)]
     paths = [
         _Path(number, policy.policy, [at.n for at in policy.path], [at.dr for at in policy.path],
               [at.dr_interval for at in policy.path])
@@ -46,14 +56,15 @@ def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
                 "anytime-valid interval.",
                 f"Line chart of the doubly robust estimate over the log. At the end: {summary}.",
                 paths,
-                _far(policies),
+                _far(policies, form),
+                form,
             )
         )
         charts.append(_weights(policies))
     return charts
 
 
-def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
+def _intervals(policies: Sequence[PolicyEvaluation], alt: str, form: Form) -> Chart:
     names = list(dict.fromkeys(one.estimator for policy in policies for one in policy.estimates))
     lines = []
     for number, policy in enumerate(policies):
@@ -68,10 +79,10 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
         "Estimates of each policy's value, with bootstrap intervals. The intervals for dm ignore its bias.",
         alt,
         Axis("estimator", "number", names=names),
-        Axis("mean reward", "share"),
+        Axis("mean reward", form),
         lines,
         is_pointwise=True,
-        y_limits=_far(policies),
+        y_limits=_far(policies, form),
     )
 
 
@@ -95,13 +106,14 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
     )
 
 
-def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
+def live_charts(found: Mapping[int, tuple[str, LiveEstimates]], form: Form = "share") -> list[Chart]:
     """Return a chart of the estimates for the learners' own policies in a replay of a log.
 
     Returns an empty list if no decision has been settled.
 
     Args:
         found: Each learner's name and estimates, keyed by the number of its line.
+        form: The number format of the mean rewards.
     """
     paths = [
         _Path(
@@ -118,7 +130,7 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
         return []
     # All learners replay the same logged actions, so one line is enough.
     paths.append(_Path(None, "logged", [at.n for at in longest], [at.logged for at in longest], []))
-    summary = "; ".join(f"{path.name} {percent(path.values[-1])}" for path in paths if path.n)
+    summary = "; ".join(f"{path.name} {_written(path.values[-1], form)}" for path in paths if path.n)
     late = [value for path in paths for n, value in zip(path.n, path.values, strict=True) if n >= longest[-1].n / 20]
     ends = [path.intervals[-1].high for path in paths if path.intervals]
     return [
@@ -129,32 +141,43 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
             "anytime-valid interval, and the mean reward of the logged actions.",
             f"Line chart of the estimate over the settled decisions. At the end: {summary}.",
             paths,
-            _room([*late, *ends]),
+            _room([*late, *ends], form),
+            form,
         )
     ]
 
 
-def _chart(key: str, title: str, caption: str, alt: str, paths: Sequence[_Path], limits: tuple[float, float]) -> Chart:
+def _chart(
+    key: str,
+    title: str,
+    caption: str,
+    alt: str,
+    paths: Sequence[_Path],
+    limits: tuple[float, float],
+    form: Form,
+) -> Chart:
     lines = [
         Line(path.number, path.name, path.n, path.values, *zip(*path.intervals, strict=True))
         for path in paths
         if path.n
     ]
-    x, y = Axis("decisions", "count"), Axis("mean reward", "share")
+    x, y = Axis("decisions", "count"), Axis("mean reward", form)
     return Chart(key, title, caption, alt, x, y, lines, y_limits=limits)
 
 
-def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
+def _far(policies: Sequence[PolicyEvaluation], form: Form) -> tuple[float, float]:
     """Return an axis range that includes all values and bootstrap intervals, with a margin for wider intervals."""
     ends = [0.0]
     for policy in policies:
         for one in policy.estimates:
             ends += [one.value] if one.value is not None else []
             ends += [one.bootstrap.low, one.bootstrap.high] if one.bootstrap is not None else []
-    return _room(ends)
+    return _room(ends, form)
 
 
-def _room(ends: Sequence[float]) -> tuple[float, float]:
-    """Return the range for an axis of rates: from 0 (or a negative value) to slightly above the largest value."""
+def _room(ends: Sequence[float], form: Form) -> tuple[float, float]:
+    """Return the range for an axis: from 0 (or a negative value) to slightly above the largest value."""
     greatest = max(ends)
+    if form != "share":
+        return min(0.0, *ends), max(1.25 * greatest, 1e-3)
     return min(0.0, *ends), min(max(1.25 * greatest, 1e-3), max(1.0, greatest))

@@ -26,9 +26,9 @@ def estimate_page(found: Estimates, confidence: float, command: str) -> str:
         confidence: Confidence level of the intervals.
         command: The command line.
     """
-    from stream.reporting.estimate_charts import estimate_charts
+    from stream.reporting.estimate_charts import estimate_charts, form_of
 
-    charts = estimate_charts(found.policies)
+    charts = estimate_charts(found.policies, form_of(found.rewards))
     names = [policy.policy for policy in found.policies]
     return (
         environment()

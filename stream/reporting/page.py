@@ -36,6 +36,7 @@ from stream.reporting.tables import (
     value_text,
 )
 from stream.wire.ledger import IDENTITIES, MISPLACED_REMEDY, Ledger
+from stream.wire.rewards import BITS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -74,6 +75,7 @@ def page(reports: Sequence[LearnerRun], entry: str = "") -> str:
             differences=_differences(names, found),
             warnings=list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
             errors=errors,
+            charts_of="Error" if any(series.first.graded is None for series in found) else "Mean reward",
             times=times,
             earned=earned,
             holdout=_holdout(run_names, runs),
@@ -185,6 +187,9 @@ def _summary(report: LearnerRun) -> str:
     if not math.isnan(report.constant_error_rate):
         sentence += (
             f" Always choosing the most frequent class would give an error of {percent(report.constant_error_rate)}."
+            if report.graded is None
+            else " Always choosing the best single class would give a mean reward of "
+            f"{number_text(report.reward_of(report.constant_error_rate))}."
         )
     return unbroken(sentence)
 
@@ -201,14 +206,14 @@ def _delay_clause(report: LearnerRun) -> str:
 
 
 def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]]:
-    """Name the learner with the smallest error, separately for one-bit and full feedback.
+    """Name the learner with the smallest error or highest mean reward, separately for one-bit and full feedback.
 
     If the learners play a log's actions, their errors are the log's and say nothing about them.
     """
     if any(series.first.settings.get("play") == "logged" for series in found):
-        errors = [series.mean(lambda run: run.errors.error_rate) for series in found]
-        error = next((one for one in errors if not math.isnan(one)), math.nan)
-        of_log = f"'s actions have an error of {percent(error)}" if not math.isnan(error) else "'s actions were played"
+        figures = (_figure(series) for series in found)
+        known = next(filter(None, figures), "")
+        of_log = f"'s actions have {known}" if known else "'s actions were played"
         return [("The log", unbroken(f"{of_log}. Every learner plays them, so compare estimates or greedy errors"))]
     best = []
     for full, whom in ((False, "of the learners with one-bit feedback"), (True, "of the learners with full feedback")):
@@ -218,12 +223,26 @@ def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]
             if series.first.full_information == full
             and not math.isnan(error := series.mean(lambda run: run.errors.error_rate))
         )
+        if not judged:
+            continue
+        first = found[list(names).index(judged[0][1])]
         if len(judged) > 1:
-            best.append((judged[0][1], f" has the smallest error {whom}, {percent(judged[0][0])}"))
-        elif judged:
+            most = "the smallest error" if first.first.graded is None else "the highest mean reward"
+            best.append((judged[0][1], f" has {most} {whom}, {_figure(first).rpartition(' ')[2]}"))
+        else:
             knowing = ", which learns from the true class," if full else ""
-            best.append((judged[0][1], f"{knowing} has an error of {percent(judged[0][0])}"))
+            best.append((judged[0][1], f"{knowing} has {_figure(first)}"))
     return [(name, unbroken(words)) for name, words in best]
+
+
+def _figure(series: Series) -> str:
+    """Return the mean error or the mean reward of a series, in words; empty if it is unknown."""
+    error, run = series.mean(lambda run: run.errors.error_rate), series.first
+    if math.isnan(error):
+        return ""
+    if run.graded is None:
+        return f"an error of {percent(error)}"
+    return f"a mean reward of {number_text(run.reward_of(error))}"
 
 
 def _baseline(names: Sequence[str], found: Sequence[Series]) -> str:
@@ -335,8 +354,10 @@ def _earned(names: Sequence[str], reports: Sequence[LearnerRun]) -> _Earned | No
     asked = {name: report.estimate for name, report in zip(names, reports, strict=True) if report.estimate is not None}
     if not asked:
         return None
-    from stream.reporting.estimate_charts import live_charts
+    from stream.reporting.estimate_charts import form_of, live_charts
 
+    ranges = {report.graded or BITS for report in reports}
+    form = form_of(ranges.pop()) if len(ranges) == 1 else "number"
     columns = ("learner", "estimator", "n", "value", "95\N{NO-BREAK SPACE}% normal", "95\N{NO-BREAK SPACE}% anytime")
     rows = tuple(
         (name, one.estimator, f"{found.n:,}", rate(one.value), between(one.normal), between(one.anytime))
@@ -344,7 +365,7 @@ def _earned(names: Sequence[str], reports: Sequence[LearnerRun]) -> _Earned | No
         for one in found.estimates
     )
     return _Earned(
-        charts=live_charts({names.index(name): (name, found) for name, found in asked.items()}),
+        charts=live_charts({names.index(name): (name, found) for name, found in asked.items()}, form),
         table=Table(columns, rows),
         notes=[
             f"{name}: effective sample size {found.ess:,.0f}, largest weight {found.weight_max:,.4g}. In the same "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stream.parsing import DurationError, parse_duration
 from stream.reporting.charts import Axis, Chart, Form, Level, Line, Mark, Scale
 from stream.reporting.runs import LearnerRun
-from stream.reporting.tables import Series, duration, percent, t_factor, unbroken
+from stream.reporting.tables import Series, duration, number_text, percent, t_factor, unbroken
 from stream.telemetry.sketch import Sketch
 
 _Points = list[tuple[float, float]]  # points (x, y) in order of x
@@ -50,6 +50,11 @@ def _mistakes(report: LearnerRun) -> _Points:
 def _known(report: LearnerRun) -> _Points:
     few = min(10, report.ledger.matched)
     return [(point.decided, point.error_rate) for point in report.delayed.points if point.matched >= max(1, few)]
+
+
+def _as_rewards(report: LearnerRun, points: _Points) -> _Points:
+    """Convert mean losses to mean rewards."""
+    return [(x, report.reward_of(loss)) for x, loss in points]
 
 
 def _expired(report: LearnerRun) -> _Points:
@@ -119,6 +124,43 @@ _ERRORS = (
     ),
 )
 
+_MEAN_REWARDS = (
+    _Curve(
+        "mean-reward",
+        "Mean reward",
+        lambda report: "Mean reward of all decisions so far, each counted before the learner learns from it.",
+        lambda report: _as_rewards(report, _progressive(report)),
+        "the mean reward by number of decisions",
+        "mean reward",
+        form="number",
+        hides_start=True,
+        has_constant=True,
+    ),
+    _Curve(
+        "recent-reward",
+        "Recent mean reward",
+        lambda report: f"Mean reward of the last {report.errors.window_events:,} decisions: the current performance.",
+        lambda report: _as_rewards(report, _windowed(report)),
+        "the mean reward over a sliding window of decisions",
+        "mean reward",
+        form="number",
+        has_constant=True,
+    ),
+    _Curve(
+        "known-reward",
+        "Mean reward known so far",
+        lambda report: (
+            "Mean reward of the decisions whose feedback had arrived by then. At the last decision, "
+            f"{_outstanding(report)} were outstanding; these are excluded."
+        ),
+        lambda report: _as_rewards(report, _known(report)),
+        "the mean reward of the decisions whose feedback is known, by number of decisions",
+        "mean reward",
+        form="number",
+    ),
+)
+"""The charts for graded rewards, which replace those of the error."""
+
 _EXPIRED = _Curve(
     "expired",
     "Expired",
@@ -139,13 +181,25 @@ _EXPLORED = _Curve(
     is_half=True,
 )
 
+_LIMITS: dict[Form, tuple[float, float]] = {
+    "share": (0.0, 1.0),
+    "count": (0.0, math.inf),
+    "number": (-math.inf, math.inf),
+}
+_WRITTEN: dict[Form, Callable[[float], str]] = {"share": percent, "count": "{:,.0f}".format, "number": number_text}
+
 _LOG_BELOW = 0.02
 """Below this error, the axis is logarithmic, because the lines would be invisible on a linear axis that starts at 0."""
 
 
 def error_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
-    """Return the error charts; the list is empty if the runs have no decisions."""
-    return _charts(_ERRORS, names, found)
+    """Return the charts of errors and of mean rewards; the list is empty if the runs have no decisions."""
+    charts = []
+    for curves, is_graded in ((_ERRORS, False), (_MEAN_REWARDS, True)):
+        own = [one for one in zip(names, found, strict=True) if (one[1].first.graded is not None) == is_graded]
+        if own:
+            charts += _charts(curves, [name for name, _ in own], [series for _, series in own])
+    return charts
 
 
 def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
@@ -189,13 +243,13 @@ def _charts(curves: Sequence[_Curve], names: Sequence[str], found: Sequence[Seri
     levels = _constants(found)
     for curve in curves:
         lines = [
-            _line(number, name, [curve.points(run) for run in series.runs], 1.0 if curve.form == "share" else math.inf)
+            _line(number, name, [curve.points(run) for run in series.runs], _LIMITS[curve.form])
             for number, (name, series) in enumerate(zip(names, found, strict=True))
         ]
         drawn = _merged([line for line in lines if line.y])
         if not drawn:
             continue
-        written = (lambda y: f"{y:,.0f}") if curve.form == "count" else percent
+        written = _WRITTEN[curve.form]
         ends = "; ".join(f"{line.label} {written(line.y[-1])}" for line in drawn)
         x_scale, y_scale = _scales(drawn, curve)
         charts.append(
@@ -231,7 +285,7 @@ def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
     return "linear", "linear"
 
 
-def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
+def _line(number: int, name: str, runs: Sequence[_Points], limits: tuple[float, float]) -> Line:
     """Return the line for the mean over a series' runs, with the 95% interval if there are several runs."""
     runs = [points for points in runs if points]
     if not runs:
@@ -241,16 +295,18 @@ def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
     if len(runs) == 1 or not x:
         return Line(number, name, x, [y for at, y in runs[0] if start <= at <= end])
     own = [np.array(points) for points in runs]
-    return _banded(number, name, x, np.array([np.interp(x, points[:, 0], points[:, 1]) for points in own]), most)
+    return _banded(number, name, x, np.array([np.interp(x, points[:, 0], points[:, 1]) for points in own]), limits)
 
 
-def _banded(number: int, name: str, x: Sequence[float], ys: NDArray[np.float64], most: float = 1.0) -> Line:
-    """Return the mean over the rows of ys [runs, len(x)], with a band clipped to the range from 0 to `most`."""
+def _banded(
+    number: int, name: str, x: Sequence[float], ys: NDArray[np.float64], limits: tuple[float, float] = (0.0, 1.0)
+) -> Line:
+    """Return the mean over the rows of ys [runs, len(x)], with a band clipped to the limits."""
     mean = ys.mean(axis=0)
     if len(ys) == 1:
         return Line(number, name, x, mean.tolist())
     half = t_factor(len(ys)) * ys.std(axis=0, ddof=1)
-    low, high = (np.clip(end, 0.0, most).tolist() for end in (mean - half, mean + half))
+    low, high = (np.clip(end, *limits).tolist() for end in (mean - half, mean + half))
     return Line(number, name, x, mean.tolist(), low, high)
 
 
@@ -319,11 +375,15 @@ def _marks(label: str, places: Sequence[float | None]) -> list[Mark]:
     ]
 
 
+def _constant_of(run: LearnerRun) -> float:
+    return run.constant_error_rate if run.graded is None else run.reward_of(run.constant_error_rate)
+
+
 def _constants(found: Sequence[Series]) -> list[Level]:
     rates = {
-        series.first.data: series.mean(lambda run: run.constant_error_rate)
+        series.first.data: series.mean(_constant_of)
         for series in found
     }  # fmt: skip
     known = {data: rate for data, rate in rates.items() if not math.isnan(rate)}
-    label = "most frequent class"
+    label = "most frequent class" if found[0].first.graded is None else "best single class"
     return [Level(f"{label}, {data}" if len(known) > 1 else label, rate) for data, rate in known.items()]

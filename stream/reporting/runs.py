@@ -31,6 +31,7 @@ from stream.measures.latencies import Behind, Delays, Latency, LatencyCounts, Re
 from stream.measures.rates import Rate, rate
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
+from stream.wire.rewards import BITS, RewardRange
 
 
 def versions() -> dict[str, Any]:
@@ -100,26 +101,44 @@ class LearnerRun(Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...] = ()  # names of the settings that differ from the defaults
     versions: Mapping[str, str] = field(default_factory=dict)  # versions of Onebit and its dependencies
     latency: Latency | None = None  # latency of decisions on Kafka; None in virtual time
+    reward_range: tuple[float, float] | None = None  # the lowest and the highest graded reward; None for bits
     audit_ok: bool = True  # True if the ledger recomputed from the topics equals the learner's
 
     @property
+    def graded(self) -> RewardRange | None:
+        """The range of graded rewards, or None for bits. The errors are then mean losses: 1 minus a reward's share."""
+        return None if self.reward_range is None else RewardRange(*self.reward_range)
+
+    @property
     def error(self) -> float:
-        """The progressive error: the fraction of wrong actions. It is nan if no outcome is known."""
-        return self.errors.error_rate
+        """The progressive error: the fraction of wrong actions.
+
+        It is nan if no outcome is known, and for graded rewards.
+        """
+        return self.errors.error_rate if self.graded is None else math.nan
 
     @property
     def error_last_fifth(self) -> float:
         """The error over the last fifth of the events."""
-        return self.errors.error_rate_last_fifth
+        return self.errors.error_rate_last_fifth if self.graded is None else math.nan
 
     @property
     def greedy_error(self) -> float:
         """The error of the greedy classes, that is, the error without exploration."""
-        return self.errors.greedy_error_rate
+        return self.errors.greedy_error_rate if self.graded is None else math.nan
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean reward of the decisions: for bits, the fraction of right actions. It is nan if none is known."""
+        return self.reward_of(self.errors.error_rate)
+
+    def reward_of(self, error_rate: float) -> float:
+        """Return the mean reward for an error or a mean loss."""
+        return (self.graded or BITS).value(1.0 - error_rate)
 
     @property
     def curve(self) -> Curve:
-        """The progressive error as a function of the number of decisions."""
+        """The progressive error, or the mean loss, as a function of the number of decisions."""
         points = np.array(self.errors.points, dtype=np.float64).reshape(-1, 3)
         return Curve(points[:, 0].astype(np.int64), points[:, 1], points[:, 2])
 
@@ -152,12 +171,20 @@ class LearnerRun(Struct, frozen=True, kw_only=True):
         """Return the run as a dict of plain values, as in the JSON output of `onebit run`."""
         members = self._members()
         shared = {name: members[name] for name in PRINTED_IF_SHARED if members[name] not in (None, [])}
-        return {name: members[name] for name in PRINTED} | shared
+        printed = {name: members[name] for name in PRINTED} | shared
+        return printed if self.graded is None else printed | dict.fromkeys(ERRORS) | _values(self._mean_rewards())
+
+    def _mean_rewards(self) -> dict[str, Any]:
+        """Return the members that replace the errors of a run with graded rewards."""
+        errors = self.errors
+        rates = errors.error_rate, errors.error_rate_last_fifth, errors.greedy_error_rate, self.constant_error_rate
+        return {"reward_range": self.reward_range} | dict(zip(MEAN_REWARDS, map(self.reward_of, rates), strict=True))
 
     def saved(self) -> dict[str, object]:
         """Return the run as JSON values, as in a page; see `read_runs`."""
         members = self._members()
-        return self.to_dict() | {name: members[name] for name in SAVED} | {"estimate": _values(self.estimate)}
+        errors = {name: members[name] for name in ERRORS}
+        return self.to_dict() | errors | {name: members[name] for name in SAVED} | {"estimate": _values(self.estimate)}
 
     def _members(self) -> dict[str, Any]:
         """Return the stored and the derived members of the run's JSON."""
@@ -170,7 +197,7 @@ class LearnerRun(Struct, frozen=True, kw_only=True):
             "ledger": ledger,
             "ledger_ok": self.ok,
             "events_per_s": self.events_per_s,
-            "delayed": last[0].as_json() if last else None,
+            "delayed": last[0].as_json() if last and self.graded is None else None,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
             "model_version": max((replica.version for replica in self.replicas), default=None),
         }
@@ -186,6 +213,12 @@ PRINTED = (
     "model", "half_widths",
 )  # fmt: skip
 """Members of a run's JSON, in order."""
+
+ERRORS = ("mistakes", "error_rate", "error_rate_last_fifth", "greedy_error_rate", "constant_error_rate", "half_widths")
+"""Members that are None in the printed JSON of a run with graded rewards. A saved run contains the losses."""
+
+MEAN_REWARDS = ("mean_reward", "mean_reward_last_fifth", "greedy_mean_reward", "constant_mean_reward")
+"""Members that a run with graded rewards has instead, in the units of the rewards."""
 
 PRINTED_IF_SHARED = ("model_version", "replicas", "model_behind")
 

@@ -155,6 +155,9 @@ _RATES: dict[str, str] = {
 }
 """Columns that show rates, with the corresponding fields of `Errors`."""
 
+_FIGURES = {(False,): "error", (True,): "mean reward", (False, True): "error or mean reward"}
+"""The heading of the column `error`, by whether runs have graded rewards."""
+
 _COUNTS: dict[str, Callable[[LearnerRun], int]] = {
     "matched": lambda run: run.ledger.matched,
     "unmatched": lambda run: run.ledger.unmatched,
@@ -178,7 +181,11 @@ def comparison(reports: Sequence[LearnerRun]) -> Table:
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
     columns = {"seeds": [f"{len(series.runs)}" for series in found]} if has_seeds else {}
-    columns |= {column: [rate_text(series, field) for series in found] for column, field in _RATES.items()}
+    figure = _FIGURES.get(tuple(sorted({series.first.graded is not None for series in found})), "error")
+    columns |= {
+        figure if column == "error" else column: [rate_text(series, field) for series in found]
+        for column, field in _RATES.items()
+    }
     counts = {
         column: [f"{series.mean(count):,.0f}" for series in found]
         for column, count in _COUNTS.items()
@@ -195,13 +202,13 @@ def comparison(reports: Sequence[LearnerRun]) -> Table:
     notes = [f"{'The same for all: ' if len(found) > 1 else ''}{listed(same)}."] if same else []
     if any(len(series.runs) > 1 for series in found):
         notes.append("± is the half-width of the 95% interval (Student's t) for the mean over the seeds.")
-    if any("±" in columns["error"][row] for row, series in enumerate(found) if len(series.runs) == 1):
+    if any("±" in columns[figure][row] for row, series in enumerate(found) if len(series.runs) == 1):
         notes.append("± is the half-width of the 95% interval from a bootstrap over blocks of the run's decisions.")
     return Table(("learner", *columns), tuple(zip(names, *columns.values(), strict=True)), tuple(notes))
 
 
 def rate_text(series: Series, field: str) -> str:
-    """Format a rate with the half-width of its 95% interval over seeds or, for one run, over blocks of decisions."""
+    """Format a rate or mean reward, with the half-width of its 95% interval over seeds or, for one run, over blocks."""
     rate = series.mean(lambda run: getattr(run.errors, field))
     is_alone = len(series.runs) == 1
     half: float = (
@@ -209,6 +216,9 @@ def rate_text(series: Series, field: str) -> str:
         if is_alone
         else series.half_width(lambda run: getattr(run.errors, field))
     )
+    if (graded := series.first.graded) is not None:
+        text = number_text(graded.value(1.0 - rate))
+        return text if math.isnan(half) else f"{text}±{graded.size * half:.2g}"
     text = percent(rate)
     if math.isnan(half) or text.startswith("<"):
         return text

@@ -103,7 +103,7 @@ class SourceSettings(Group, DataFields, frozen=True):
         float | None,
         Setting(
             LOG | {Program.SHOW},
-            "Convert a log's rewards: 1 above this value, otherwise 0",
+            "Convert a log's rewards to bits: 1 above this value, otherwise 0",
             unset="rewards are 0 or 1",
         ),
     ] = None

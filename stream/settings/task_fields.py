@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stream.settings.model import LEARN, PIPELINE, TOPIC_PROGRAMS, Change, Program, Setting, Stored
-from stream.settings.values import Duration, OptionalDuration, Probability
+from stream.settings.model import LEARN, LOG, PIPELINE, TOPIC_PROGRAMS, Change, Program, Setting, Stored
+from stream.settings.values import Duration, OptionalDuration, Probability, RewardRangeText
 from stream.wire.named_features import Scaling
 from stream.wire.records import Envelope
+from stream.wire.rewards import BITS, RewardRange, parse_range
 
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]
@@ -21,10 +22,13 @@ Play = Literal["own", "logged", "match"]
 Reward = Literal["exclusive", "any"]
 """The number of right classes per context: exactly one, or any number. Feedback refers only to the played class."""
 
+Rewards = Literal["bit", "graded"]
+"""Whether a reward is a bit or a number in a range."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataFields:
-    """The seed, the envelope of events, and the scale of features."""
+    """The seed, the envelope of events, the scale of features, and the kind of rewards."""
 
     seed: Annotated[
         int,
@@ -49,6 +53,29 @@ class DataFields:
         ),
         Stored(shapes_model=True, reason="the model has learned from features in the earlier scale"),
     ] = "none"
+    rewards: Annotated[
+        Rewards,
+        Setting(
+            LOG | {Program.SHOW},
+            "Rewards: a bit, 0 or 1, or a number in --reward-range, such as a rating or a revenue (graded)",
+        ),
+        Stored(reason="the pending decisions and the model have rewards of the earlier kind"),
+    ] = "bit"
+    reward_range: Annotated[
+        RewardRangeText,
+        Setting(LOG | {Program.SHOW}, "With --rewards graded, the lowest and the highest reward", "LOW,HIGH"),
+        Stored(shapes_model=True, reason="the model has learned from rewards as shares of the earlier range"),
+    ] = "0,1"
+
+    @property
+    def graded(self) -> RewardRange | None:
+        """The range of graded rewards, or None if rewards are bits."""
+        return parse_range(self.reward_range) if self.rewards == "graded" else None
+
+    @property
+    def range_of_rewards(self) -> RewardRange:
+        """The range of graded rewards, or of bits."""
+        return self.graded or BITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +133,12 @@ class ExpiryFields:
 
     on_expiry: Annotated[
         OnExpiry,
-        Setting(LEARN, "Ignore an expired decision, or learn from it with a reward of 0"),
+        Setting(LEARN, "Ignore an expired decision, or learn from it with the lowest reward, 0 for a bit"),
         Stored(change=Change.FREE),
     ] = "drop"
     late: Annotated[
         LatePolicy,
-        Setting(LEARN, "Ignore feedback after the window, or revert the reward of 0 assumed by --on-expiry negative"),
+        Setting(LEARN, "Ignore feedback after the window, or revert the reward assumed by --on-expiry negative"),
         Stored(change=Change.FREE),
     ] = "ignore"
 
@@ -163,6 +190,11 @@ class JoinSettings:
     def activation_limit_ms(self) -> int:
         """The maximum time that a deferred decision waits to be shown."""
         return self.window_ms if self.activation_window_ms is None else self.activation_window_ms
+
+
+def allows_any_right(reward: Reward, rewards: Rewards) -> bool:
+    """Return whether several classes may be right, or whether no class is right or wrong."""
+    return reward == "any" or rewards == "graded"
 
 
 def shared_values(settings: DataFields | LearnerFields | ExpiryFields) -> dict[str, Any]:

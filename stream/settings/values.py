@@ -19,6 +19,7 @@ from pydantic_settings import NoDecode
 
 from stream.parsing import DurationError, format_duration, parse_duration, parse_number, parse_speed, repr_of
 from stream.randomness.delays import DelayError, parse_delay
+from stream.wire.rewards import format_range, parse_range
 
 PREFIX = "ONEBIT_"
 CONFIG_VARIABLE = "ONEBIT_CONFIG"
@@ -298,6 +299,9 @@ def of_percent(value: object) -> object:
     number = parse_number(value[:-1]) if isinstance(value, str) and value.endswith("%") else None
     return value if number is None else number / 100.0
 
+
+RewardRangeText = Annotated[str, AfterValidator(lambda text: format_range(parse_range(text)))]
+"""A range of rewards, written as LOW,HIGH."""
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(of_percent)]
 """A number from 0 to 1, or a percentage."""

@@ -43,9 +43,10 @@ class Place(NamedTuple):
 class Replica:
     """A shared model and its position in the log."""
 
-    def __init__(self, learner: KernelLearner) -> None:
-        """Start before the first entry in the log."""
+    def __init__(self, learner: KernelLearner, *, is_graded: bool = False) -> None:
+        """Start before the first entry in the log. With graded rewards, its entries contain shares instead of bits."""
         self.learner = learner
+        self.is_graded = is_graded
         self.names: list[str] = []  # names of open classes, in index order
         self.version = 0  # number of entries applied
         self.updates = 0  # number of applied bits and corrections that changed the model
@@ -86,7 +87,9 @@ class Replica:
             return 0
         try:
             entries = joined([update.entries for _, update in taken])
-            check(self.learner, entries)
+            if self.is_graded:  # a record without rewards has the type of bits
+                entries = entries._replace(rewards=entries.rewards.astype(np.float64))
+            check(self.learner, entries, is_graded=self.is_graded)
         except ValueError:
             self._name_misfit(taken)
             raise
@@ -119,7 +122,7 @@ class Replica:
     def _name_misfit(self, taken: Sequence[tuple[Record, Update]]) -> None:
         for record, update in taken:
             try:
-                check(self.learner, update.entries)
+                check(self.learner, update.entries, is_graded=self.is_graded)
             except ValueError as error:
                 raise UpdatesError(
                     f"the updates do not fit a {self.learner.name} model with {self.learner.n_classes} classes and "
@@ -129,8 +132,8 @@ class Replica:
                 ) from error
 
 
-def check(learner: KernelLearner, entries: Entries) -> None:
-    """Check that entries fit a learner's model.
+def check(learner: KernelLearner, entries: Entries, *, is_graded: bool = False) -> None:
+    """Check that entries fit a learner's model, and that their rewards are bits or, if graded, shares.
 
     Raises:
         ValueError: the entries do not fit.
@@ -139,21 +142,23 @@ def check(learner: KernelLearner, entries: Entries) -> None:
     width = K + learner.logged_size
     if entries.scores.shape[1] != width:
         raise ValueError(f"expected {width} scores and logged numbers; got {entries.scores.shape[1]}")
-    bits = entries.rewards[(entries.kinds == SETTLED) | (entries.kinds == CORRECTED)]
+    if not is_graded and entries.rewards.dtype != np.int8:
+        raise ValueError("reward: expected bits; got numbers")
+    rewards = entries.rewards[(entries.kinds == SETTLED) | (entries.kinds == CORRECTED)]
     replaced = entries.assumed[entries.kinds == CORRECTED]
     labels = entries.labels[entries.kinds == SETTLED] if learner.needs_label else entries.labels[:0]
-    for name, column, stop in (
-        ("kind", entries.kinds, NAMED + 1),
-        ("action", entries.actions, K),
-        ("greedy class", entries.greedy, K),
-        ("reward", bits, 2),
-        ("assumed reward", replaced, 2),
-        ("label", labels, K),
-        ("learner that decides", entries.labels[entries.kinds == CHANGED], learner.members),
-        ("feature", entries.indices, d),
+    for name, column, last in (
+        ("kind", entries.kinds, NAMED),
+        ("action", entries.actions, K - 1),
+        ("greedy class", entries.greedy, K - 1),
+        ("reward", rewards, 1),
+        ("assumed reward", replaced, 1),
+        ("label", labels, K - 1),
+        ("learner that decides", entries.labels[entries.kinds == CHANGED], learner.members - 1),
+        ("feature", entries.indices, d - 1),
     ):
-        if column.size and not 0 <= column.min() <= column.max() < stop:
-            raise ValueError(f"{name}: expected 0 to {stop - 1}; got {column.min()} to {column.max()}")
+        if column.size and not 0 <= column.min() <= column.max() <= last:
+            raise ValueError(f"{name}: expected 0 to {last}; got {column.min()} to {column.max()}")
     rises = np.diff(entries.indices) > 0
     ends = np.cumsum(entries.sizes)[:-1]
     rises[ends[(ends > 0) & (ends < entries.indices.size)] - 1] = True
@@ -199,7 +204,7 @@ def _loop(
         if kinds[done] == DECIDED:
             observe(indices, values, action, greedy, propensity, scores, handle)  # type: ignore[name-defined] # noqa: F821
         else:
-            reward, v = np.int64(entries.rewards[done]), entries.v[done]
+            reward, v = 1 * entries.rewards[done], entries.v[done]  # int64 for a bit, float64 for a share
             label = np.int64(entries.labels[done]) if needs_label else NO_LABEL
             changed = update(  # type: ignore[name-defined] # noqa: F821
                 indices, values, action, greedy, propensity, scores, reward, v, label, handle

@@ -135,13 +135,13 @@ class View:
             self._own.append((x, decision))
             self._entries.append(Entry(DECIDED, x, decision))
 
-    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
+    def settle(self, x: Features, decision: Decision, reward: float, v: float, label: int | None) -> Drift | None:
         """Add a bit to the entries for the log."""
         known = NO_LABEL if label is None else label
         self._entries.append(Entry(SETTLED, x, decision, reward, NO_BIT, v, known))
         return None  # drift alarms arrive through the log
 
-    def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
+    def correct(self, x: Features, decision: Decision, assumed: float, reward: float, v: float) -> None:
         """Add a correction to the entries for the log."""
         self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
 

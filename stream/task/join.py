@@ -60,9 +60,9 @@ class Retained(NamedTuple):
     """A settled decision, stored to recognise later records with the same id. Ids with equal values share an entry."""
 
     outcome: Outcome
-    reward: int | None  # the first bit; None if unmatched, unshown, or expired without an assumed bit
+    reward: int | float | None  # the first one; None if unmatched, unshown, or expired without an assumed reward
     action: int  # the decision's action
-    pending: Pending | None = None  # stored only if a later bit can correct the decision's bit
+    pending: Pending | None = None  # stored only if a later reward can correct the decision's reward
 
     @property
     def state(self) -> State:
@@ -81,13 +81,13 @@ class Settled(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A bit that arrives for a settled decision.
+    """A reward that arrives for a settled decision.
 
-    If the join has stored the decision for corrections, the bit replaces the learned bit.
+    If the join has stored the decision for corrections, the reward replaces the learned one.
     """
 
     feedback: Feedback
-    retained: Retained  # the id's entry before this bit arrived
+    retained: Retained  # the id's entry before this reward arrived
 
 
 class Mismatched(NamedTuple):
@@ -200,7 +200,7 @@ class Join:
     made.
     """
 
-    def __init__(self, settings: JoinSettings, *, assumes_negative: bool = False, corrects: bool = False) -> None:
+    def __init__(self, settings: JoinSettings, *, assumed_reward: float | None = None, corrects: bool = False) -> None:
         """Create an empty join.
 
         Raises:
@@ -217,19 +217,19 @@ class Join:
         self.settled = SettledIds()
         self._unsettled = (self.pending, self.deferred, self.shown)
         self._counts = dict.fromkeys(Ledger._fields, 0)
-        self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
+        self.change_settings(settings, assumed_reward=assumed_reward, corrects=corrects)
         self._is_changed = False  # True if the settings have changed since the last `settle_changed`
 
-    def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
+    def change_settings(self, settings: JoinSettings, *, assumed_reward: float | None, corrects: bool) -> None:
         """Change the settings. Afterwards, call `settle_changed` to settle entries that are due under the new settings.
 
         Args:
             settings: the windows and limits.
-            assumes_negative: whether an expired decision is learned as if its action were wrong.
+            assumed_reward: the reward that is learned from an expired decision, or None.
             corrects: whether a later bit corrects the bit that the model has learned.
         """
         self._settings = settings
-        self.assumed_reward = 0 if assumes_negative else None
+        self.assumed_reward = assumed_reward
         replaces = TRANSITIONS[State.MATCHED, Input.FEEDBACK].move is Move.REPLACE
         correctable = (Outcome.EXPIRED, Outcome.MATCHED) if replaces else (Outcome.EXPIRED,)
         self._correctable = correctable if corrects else ()

@@ -14,13 +14,14 @@ from stream.learners.wrappers.mixture import Mixture
 from stream.learners.wrappers.running_scale import RunningScale
 from stream.parsing import shown
 from stream.settings.model import Change, Stored
-from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields
+from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields, allows_any_right
 from stream.task.frozen import MODEL, Frozen
 from stream.task.placement import count_misplaced
 from stream.wire.classes import LOGGED_NAMES_MAX, Classes
 from stream.wire.codec import NUMBERS_MAX, LogReading
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
 from stream.wire.records import HOLDOUT, Arm, Features, IndexArray
+from stream.wire.rewards import BITS, format_range, parse_range
 
 Sharing = Literal["own", "shared"]
 DatedBy = Literal["tick", "context"]
@@ -51,10 +52,14 @@ class Unsuitable(Enum):
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, but reward=any is set; use one of {suitable}"
     )
+    NO_VALUES = (
+        "{learner} with these parameters learns whether a class is right, not from numbers, but rewards=graded is set; "
+        "use one of {suitable}"
+    )
 
 
 class PolicyError(ParameterError):
-    """Raised if a learner does not support a policy for expired decisions, late feedback, logs or classes."""
+    """Raised if a learner does not support a policy for expired decisions, late feedback, rewards, logs or classes."""
 
     def __init__(self, reason: Unsuitable, learner: str, suitable: Iterable[str] = ()) -> None:
         super().__init__(reason.value.format(learner=learner, suitable=", ".join(suitable)))
@@ -115,7 +120,8 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         """
 
         def whole(learner: str, given: Mapping[str, Any]) -> dict[str, Any]:
-            return check_parameters(learner, given, correctable=self.late == "correct", any_right=self.reward == "any")
+            any_right = allows_any_right(self.reward, self.rewards)
+            return check_parameters(learner, given, correctable=self.late == "correct", any_right=any_right)
 
         return replace(
             self,
@@ -150,6 +156,10 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             ParameterError: the learner or a parameter is unknown.
         """
         self._check_challengers()
+        if self.graded is None and parse_range(self.reward_range) != BITS:
+            raise ParameterError(
+                f"reward_range: expected {format_range(BITS)} for bits; got {self.reward_range}. Set rewards=graded"
+            )
         fixed = self.make_holdout_policy() if self.holdout else None
         learner = self._make_wrapped(self.learner, fixed)
         for name in self.members[1:]:
@@ -351,7 +361,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             raise PolicyError(Unsuitable.NO_ELIGIBLE, self.unsupported, able)
 
     def check_policies(self, learner: Learner) -> None:
-        """Check that the learner supports `on_expiry`, `late`, `play`, `reward` and any challengers.
+        """Check that the learner supports `on_expiry`, `late`, `play`, `reward`, `rewards` and any challengers.
 
         Raises:
             PolicyError: the learner does not support one of these settings.
@@ -368,9 +378,19 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         if self.challengers and learner.from_logs not in SOUND:
             sound = [name for name, cls in registered().items() if cls.from_logs in SOUND]
             raise PolicyError(Unsuitable.NO_CHALLENGE, learner.name, sound)
+        if self.graded is not None and not learner.learns_values:
+            suitable = [name for name, cls in registered().items() if cls.learns_values]
+            raise PolicyError(Unsuitable.NO_VALUES, learner.name, suitable)
         if self.reward == "any" and learner.one_right_class:
             others = [name for name, cls in registered().items() if not cls.one_right_class]
             raise PolicyError(Unsuitable.ONE_RIGHT_CLASS, learner.name, others)
+
+    @property
+    def assumed_reward(self) -> float | None:
+        """The reward that is learned from an expired decision, or None."""
+        if self.on_expiry != "negative":
+            return None
+        return 0 if self.graded is None else self.graded.low
 
     @property
     def log_reading(self) -> LogReading | None:
@@ -410,7 +430,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             if self.play == "logged":
                 decision = learner.as_played(x, decision, 0, 1.0)
             learner.observe(x, decision)
-            learner.update(x, decision, 1, 0.5, 0)
+            learner.update(x, decision, 1 if self.graded is None else 1.0, 0.5, 0)
         count_misplaced([b"warm"], 0, 2)
 
 

@@ -119,10 +119,10 @@ class Model(Protocol):
     def observe(self, x: Features, decision: Decision) -> None:
         """Apply a decision to the model; see `Learner.observe`."""
 
-    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """Learn from a reward. Return the drift detector that raised an alarm, or None."""
+    def settle(self, x: Features, decision: Decision, reward: float, v: float, label: int | None) -> Drift | None:
+        """Learn from a reward, a bit or a share. Return the drift detector that raised an alarm, or None."""
 
-    def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
+    def correct(self, x: Features, decision: Decision, assumed: float, reward: float, v: float) -> None:
         """Replace a learned reward with a later reward."""
 
     def replace(self, learner: Learner) -> None:
@@ -158,7 +158,7 @@ class OwnModel:
         """See Model."""
         self.learner.observe(x, decision)
 
-    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
+    def settle(self, x: Features, decision: Decision, reward: float, v: float, label: int | None) -> Drift | None:
         """See Model and `Learner.alarms`."""
         before = self.learner.alarms.tobytes()  # comparing bytes is faster than comparing numbers
         self.version += self.learner.update(x, decision, reward, v, label)
@@ -168,7 +168,7 @@ class OwnModel:
         detector = int(np.flatnonzero(alarms > np.frombuffer(before))[0])
         return detector if detector < alarms.size - 1 else DRIFT_OF_ALL
 
-    def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
+    def correct(self, x: Features, decision: Decision, assumed: float, reward: float, v: float) -> None:
         """See Model."""
         self.version += self.learner.retract(x, decision, assumed, reward, v)
 
@@ -197,9 +197,7 @@ class Task:
         self.model: Model = (
             Recall(settings.make_shareable_learner()) if is_shared else OwnModel(settings.make_learner())
         )
-        self.join = Join(
-            settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
-        )
+        self.join = Join(settings.join, assumed_reward=settings.assumed_reward, corrects=settings.late == "correct")
         self._contexts_topic = contexts_topic
         self._time = DecisionTime(0)  # time object shared by the current step's decisions
         self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks are not applied yet
@@ -208,6 +206,7 @@ class Task:
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
         self._draw_log = Draws(settings.seed, Purpose.LOG)
+        self._graded = settings.graded
         self._propensity_min = settings.learned_propensity_min
         self._prepare_reading(())
 
@@ -264,7 +263,7 @@ class Task:
         if settings.champion != before.champion:
             self.model.promote(settings.decides)
         self.join.change_settings(
-            settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
+            settings.join, assumed_reward=settings.assumed_reward, corrects=settings.late == "correct"
         )
 
     def use_model(self, view: View) -> None:
@@ -421,7 +420,9 @@ class Task:
     def _apply_feedback(self, record: Record, effects: Effects) -> str:
         """Apply a feedback record or a shown record and return its id."""
         settings, needs_label = self.settings, self.learner.needs_label
-        feedback = decode_feedback(record, settings.n_classes, needs_label=needs_label, envelope=settings.envelope)
+        feedback = decode_feedback(
+            record, settings.n_classes, needs_label=needs_label, graded=self._graded, envelope=settings.envelope
+        )
         if isinstance(feedback, Shown):
             self._act_on(self.join.receive_shown(feedback.id, record), effects)
         else:
@@ -451,7 +452,8 @@ class Task:
             delay_ms = 0 if decided_ms is None else max(0, record.append_ms - decided_ms)
         if reward is not None and decision.can_teach:
             learned = decision if self._log is None else self._floored(decision)
-            drift = self.model.settle(pending.x, learned, reward, self._update_draw(event_id), label)
+            share = reward if self._graded is None else self._graded.share(reward)
+            drift = self.model.settle(pending.x, learned, share, self._update_draw(event_id), label)
         example = Example(
             event_id, outcome, decision.action, decision.known_propensity, reward, delay_ms, self.join.stream_ms,
             None if record is None or record.offset < 0 else record.offset, drift, pending.arm,
@@ -461,11 +463,15 @@ class Task:
     def _correct(self, late: Late) -> None:
         """Replace a learned or assumed reward with a later reward, if the learner can reverse the first update."""
         feedback, (_, learned, _, pending) = late
-        if pending is None or not pending.decision.can_teach:
+        if pending is None or learned is None or not pending.decision.can_teach:
             return
-        if learned is not None and learned in self.learner.reversible_rewards:
-            v = self._update_draw(feedback.id)  # the same draw as in the first update
-            self.model.correct(pending.x, self._floored(pending.decision), learned, feedback.reward, v)
+        reward = feedback.reward
+        if self._graded is not None:
+            learned, reward = self._graded.share(learned), self._graded.share(reward)
+        elif learned not in self.learner.reversible_rewards:
+            return
+        v = self._update_draw(feedback.id)  # the same draw as in the first update
+        self.model.correct(pending.x, self._floored(pending.decision), learned, reward, v)
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
         feedback, record, action = mismatched

@@ -148,7 +148,10 @@ INPUT_LAG = Metric(
     ("topic", "partition"),
 )  # fmt: skip
 REWARDS = Metric(
-    "onebit_rewards_total", MetricKind.COUNTER, (LEARNER,), "Decisions matched with a reward of 1 since the start."
+    "onebit_rewards_total",
+    MetricKind.COUNTER,
+    (LEARNER,),
+    "Sum of the rewards of decisions matched since the start; graded: each minus the lowest reward.",
 )
 JUDGED = Metric("onebit_judged_total", MetricKind.COUNTER, (LEARNER,), "Decisions matched since the start.")
 REWARD_RATIO = Metric(
@@ -161,7 +164,8 @@ ARM_DECISIONS = Metric(
 )  # fmt: skip
 ARM_REWARDS = Metric(
     "onebit_arm_rewards_total", MetricKind.COUNTER, (LEARNER,),
-    "Decisions with a reward of 1 in the comparison with the holdout, since the start.", ("arm",),
+    "Sum of the rewards in the comparison with the holdout since the start; graded: of each minus the lowest.",
+    ("arm",),
 )  # fmt: skip
 HOLDOUT_DIFFERENCE = Metric(
     "onebit_holdout_difference_ratio", MetricKind.GAUGE, (LEARNER,),

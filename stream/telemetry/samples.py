@@ -8,6 +8,7 @@ from stream.telemetry.metrics import Sample
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 from stream.wire.records import Example, Outcome
+from stream.wire.rewards import BITS, RewardRange
 
 _CONTEXT_RESULTS = {"decided": "decided", "context_duplicates": "duplicate", "context_malformed": "malformed"}
 _OUTCOMES = ("matched", "expired", "unmatched", "unshown")
@@ -59,29 +60,29 @@ RECENT = 1_000
 
 
 class RewardCounts:
-    """Counts of rewards and delays for matched decisions."""
+    """Rewards and delays of matched decisions."""
 
     def __init__(self) -> None:
         self._judged = 0
-        self._rewards = 0
-        self._recent: deque[int] = deque(maxlen=RECENT)
+        self._rewards: float = 0
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._delays = Sketch()
 
     def add(self, examples: Iterable[Example]) -> None:
         """Add settled decisions."""
         matched = [example for example in examples if example.outcome is Outcome.MATCHED]
-        bits = [example.reward or 0 for example in matched]
-        self._judged += len(bits)
-        self._rewards += sum(bits)
-        self._recent.extend(bits)
+        rewards = [example.reward or 0 for example in matched]
+        self._judged += len(rewards)
+        self._rewards += sum(rewards)
+        self._recent.extend(rewards)
         for example in matched:
             if example.delay_ms is not None:
                 self._delays.add(example.delay_ms)
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield the samples."""
+    def samples(self, rewards: RewardRange = BITS) -> Iterator[Sample]:
+        """Yield the samples. A counter never decreases, so the sum counts each reward from the lowest one on."""
         yield metrics.JUDGED.at(self._judged)
-        yield metrics.REWARDS.at(self._rewards)
+        yield metrics.REWARDS.at(self._rewards - self._judged * rewards.low)
         if self._recent:
             yield metrics.REWARD_RATIO.at(sum(self._recent) / len(self._recent))
         yield self._delays.sample_of(metrics.FEEDBACK_DELAY)

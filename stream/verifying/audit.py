@@ -475,7 +475,11 @@ class _Audit:
         try:
             settings = oracle.settings
             feedback = codec.decode_feedback(
-                record, settings.n_classes, needs_label=self._needs_label, envelope=settings.envelope
+                record,
+                settings.n_classes,
+                needs_label=self._needs_label,
+                graded=settings.graded,
+                envelope=settings.envelope,
             )
         except MalformedError:
             self._count_misplaced(oracle, record, None)

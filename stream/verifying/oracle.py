@@ -29,7 +29,7 @@ class Corrected(NamedTuple):
     """The first late feedback for an expired decision."""
 
     id: str
-    reward: int
+    reward: float
 
 
 class SettingsChanged(NamedTuple):
@@ -76,7 +76,7 @@ class _Known(NamedTuple):
     """A settled decision whose id has not been forgotten yet."""
 
     outcome: Outcome
-    reward: int | None
+    reward: float | None
     action: int
     settled_ms: int
     is_final: bool  # whether later feedback cannot correct the decision any more
@@ -312,11 +312,13 @@ class Oracle:
     def _expire(self, waiting: OrderedDict[str, _Pending]) -> None:
         """Settle the oldest of these decisions as one that received no feedback."""
         outcome = Outcome.UNSHOWN if waiting is self._deferred else Outcome.EXPIRED
-        assumed = 0 if outcome is Outcome.EXPIRED and self.settings.on_expiry == "negative" else None
+        assumed: float | None = None
+        if outcome is Outcome.EXPIRED and self.settings.on_expiry == "negative":
+            assumed = 0 if self.settings.graded is None else self.settings.graded.low
         self._settle(waiting.popitem(last=False)[1], outcome, assumed, None, None)
 
     def _settle(
-        self, pending: _Pending, outcome: Outcome, reward: int | None, delay_ms: int | None, offset: int | None
+        self, pending: _Pending, outcome: Outcome, reward: float | None, delay_ms: int | None, offset: int | None
     ) -> None:
         event_id, action, propensity, _, arm = pending
         offset = None if offset is None or offset < 0 else offset  # a moved orphan is not in the feedback topic

@@ -39,6 +39,7 @@ from stream.wire.records import (
     Shown,
     make,
 )
+from stream.wire.rewards import RewardRange
 from stream.wire.typed_fields import (
     CONTEXT_READERS,
     EventFields,
@@ -363,12 +364,18 @@ def encode_feedback(feedback: Feedback | Shown) -> bytes:
 
 
 def decode_feedback(
-    record: Record, n_classes: int, *, needs_label: bool = False, envelope: Envelope = "none"
+    record: Record,
+    n_classes: int,
+    *,
+    needs_label: bool = False,
+    graded: RewardRange | None = None,
+    envelope: Envelope = "none",
 ) -> Feedback | Shown:
     """Decode a feedback record or a shown record, for a learner with n_classes classes.
 
-    A reward is 0 or 1 as an integer, a float or a boolean. Labels and actions are integers. A null action is treated as
-    missing. A record with a reward is feedback, even if it has `shown`.
+    A bit is 0 or 1 as an integer, a float or a boolean. A graded reward is a number in the range `graded`. Labels and
+    actions are integers. A null action is treated as missing. A record with a reward is feedback, even if it has
+    `shown`.
 
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
@@ -381,7 +388,11 @@ def decode_feedback(
         if fields.shown is UNSET:
             raise MalformedError("reward: expected a value")
         return make(Shown, (fields.id,))
-    if reward not in (0, 1):
+    if graded is not None:
+        reward = _graded_reward(reward, graded)
+    elif reward in (0, 1):
+        reward = int(reward)
+    else:
         raise MalformedError(f"reward: expected 0 or 1; got {reward}")
     if fields.label is not UNSET:
         label = fields.label
@@ -390,7 +401,13 @@ def decode_feedback(
         raise MalformedError("label: expected the true class, which this learner needs; got none")
     if action is not None:
         _check_class("action", action, n_classes)
-    return make(Feedback, (fields.id, int(reward), label, action))
+    return make(Feedback, (fields.id, reward, label, action))
+
+
+def _graded_reward(reward: float | bool, graded: RewardRange) -> float:
+    if isinstance(reward, bool) or not graded.low <= reward <= graded.high:
+        raise MalformedError(f"reward: expected a number from {graded.low:g} to {graded.high:g}; got {shown(reward)}")
+    return reward + 0.0  # -0.0 becomes 0.0
 
 
 encode_example: Callable[[Example], bytes] = Encoder().encode

@@ -202,10 +202,10 @@ class Prediction(NamedTuple):
 
 
 class Feedback(NamedTuple):
-    """The one bit of feedback, which states whether the action was right."""
+    """A decision's reward: a bit, which states whether the action was right, or a number."""
 
     id: str
-    reward: int  # 1 right, 0 wrong
+    reward: int | float  # a bit as an int (1 right, 0 wrong), or a graded reward as a float, in the pipeline's units
     label: int | None = None  # the true class, only for full-information baselines
     action: int | None = None  # the class to which the bit applies, if given; must equal the decision's action
 
@@ -238,7 +238,7 @@ class Example(Struct, frozen=True, gc=False, omit_defaults=True):
     outcome: Outcome
     action: Whole
     propensity: float | None  # None if the log has no propensities
-    reward: Bit | None  # None if unmatched, unshown, or expired without an assumed reward
+    reward: Bit | float | None  # None if unmatched, unshown, or expired without an assumed reward
     delay_ms: Whole | None  # time from decision to feedback; 0 if the feedback arrived first, None without feedback
     settled_at_ms: Whole  # stream time when the decision was settled
     feedback_offset: Whole | None  # in the partition with the same number; None without feedback

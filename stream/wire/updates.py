@@ -10,11 +10,11 @@ value is a section (see `stream.wire.sections`). Its arrays contain the step's e
     greedy       <i4 [n]        the decision's greedy class
     propensity   <f8 [n]        the decision's propensity
     scores       <f8 [n, K+L]   the decision's scores, then additional numbers that the learner stores
-    reward       |i1 [n]        the bit; -1 for a decision
+    reward       |i1 [n]        the bit, or <f8 for graded rewards: a share of their range; -1 for a decision
     nnz          <i4 [n]        the number of features in x
     x.indices    <i4            the indices of all x, concatenated
     x.values     <f8            the values of all x, concatenated; omitted if all are 1
-    assumed      |i1 [n]        the bit that a correction replaces, or -1; omitted if all are -1
+    assumed      |i1 [n]        the bit (<f8: the share) that a correction replaces, or -1; omitted if all are -1
     v            <f8 [n]        the draw for a randomised update; omitted if all are 0
     label        <i4 [n]        the true class, the number of the learner that decides, or -1; omitted if all are -1
 
@@ -74,8 +74,8 @@ class Entry(NamedTuple):
     kind: int
     x: Features
     decision: Decision
-    reward: int = NO_BIT
-    assumed: int = NO_BIT
+    reward: float = NO_BIT  # a bit as an int, or a share as a float
+    assumed: float = NO_BIT
     v: float = 0.0
     label: int = NO_LABEL
     name: str = ""
@@ -104,11 +104,11 @@ class Entries(NamedTuple):
     greedy: NDArray[np.int32]  # int32[n]
     propensities: FloatArray  # float64[n]
     scores: FloatArray  # float64[n, K + L]: the logged numbers follow the scores
-    rewards: NDArray[np.int8]  # int8[n]
+    rewards: NDArray[np.int8] | FloatArray  # int8[n] for bits, float64[n] for shares
     sizes: NDArray[np.int32]  # int32[n], number of features in each x
     indices: IndexArray  # int32[sum of sizes]
     values: FloatArray  # float64[sum of sizes]
-    assumed: NDArray[np.int8]  # int8[n]
+    assumed: NDArray[np.int8] | FloatArray  # int8[n] or float64[n]
     v: FloatArray  # float64[n]
     labels: NDArray[np.int32]  # int32[n]
 
@@ -117,7 +117,7 @@ class _Column(NamedTuple):
     """The storage format for a field in `Entries`."""
 
     name: str
-    dtype: type[np.generic]
+    dtype: type[np.generic]  # for a reward, the type of a bit; shares have the type float64
     absent: float | None = None  # the column is omitted if all values equal this one; None: never omitted
 
 
@@ -135,6 +135,7 @@ _COLUMNS = (  # in field order
     _Column("v", np.float64, absent=0.0),
     _Column("label", np.int32, absent=NO_LABEL),
 )
+_REWARDS = ("reward", "assumed")
 
 
 class Update(NamedTuple):
@@ -168,7 +169,14 @@ def columns_of(entries: Sequence[Entry]) -> Entries:
         kinds, actions, greedy, propensities, rows.reshape(len(entries), -1), rewards,
         [array.size for array in indices], np.concatenate(indices), np.concatenate(values), assumed, v, labels,
     )  # fmt: skip
-    return Entries(*(np.asarray(column, stored.dtype) for column, stored in zip(columns, _COLUMNS, strict=True)))
+    return Entries(*(_as_stored(column, stored) for column, stored in zip(columns, _COLUMNS, strict=True)))
+
+
+def _as_stored(column: Any, stored: _Column) -> NDArray[Any]:
+    if stored.name not in _REWARDS:
+        return np.asarray(column, stored.dtype)
+    rewards = np.asarray(column)
+    return rewards if rewards.dtype == np.float64 else rewards.astype(stored.dtype)
 
 
 def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
@@ -181,7 +189,8 @@ def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
     )  # fmt: skip
     return Entry(
         int(entries.kinds[place]), Features(entries.indices[part], entries.values[part]), decision,
-        int(entries.rewards[place]), int(entries.assumed[place]), float(entries.v[place]), int(entries.labels[place]),
+        entries.rewards[place].item(), entries.assumed[place].item(), float(entries.v[place]),
+        int(entries.labels[place]),
     )  # fmt: skip
 
 
@@ -267,7 +276,9 @@ def _update(section: Section) -> Update:
     for name, dtype, absent in _COLUMNS:
         rows = size if name.startswith("x.") else count
         column = arrays[name] if absent is None or name in arrays else np.full(rows, absent, dtype)
-        if column.dtype != dtype or column.shape[:1] != (rows,) or column.ndim != (2 if name == "scores" else 1):
+        is_share = name in _REWARDS and column.dtype == np.float64
+        has_shape = column.shape[:1] == (rows,) and column.ndim == (2 if name == "scores" else 1)
+        if (column.dtype != dtype and not is_share) or not has_shape:
             raise ValueError(
                 f"{name}: expected length {rows}, type {np.dtype(dtype)}; got {column.shape}, {column.dtype}"
             )

@@ -36,16 +36,16 @@ def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
     return lambda: run_until_idle(program)
 
 
-def test_reward_rate_is_computed_from_matched_decisions() -> None:
+def test_mean_reward_is_computed_from_matched_decisions() -> None:
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)
-    assert Tally().reward_rate is None
+    assert Tally().mean_reward is None
     for number, reward in enumerate((1, 0, 0, 1, 0)):
         pipeline.context(f"event-{number}")
         pipeline.answer(f"event-{number}", reward)
     pipeline.context("nobody answers")
     run()
-    assert tally.reward_rate == 0.4
+    assert tally.mean_reward == 0.4
     assert tally.warning() == ""
 
 

@@ -85,9 +85,7 @@ def a_world(floor: float = 0.4) -> World:
     return World(rng.normal(size=(N_FEATURES, N_CLASSES)), rng.normal(size=(N_FEATURES, N_CLASSES)), floor)
 
 
-def rows_of(
-    x: FloatArray, actions: NDArray[np.int64], propensities: FloatArray, rewards: NDArray[np.int64]
-) -> LogBatch:
+def rows_of(x: FloatArray, actions: NDArray[np.int64], propensities: FloatArray, rewards: FloatArray) -> LogBatch:
     """A log with dense contexts and the given actions and rewards. It has one decision per second and no delays."""
     n, d = x.shape
     return LogBatch(
@@ -111,5 +109,5 @@ def a_log(n: int, seed: int = 0, world: World | None = None) -> LogBatch:
     x = rng.normal(size=(n, N_FEATURES))
     played = world.propensities(x)
     actions = (rng.random((n, 1)) >= played.cumsum(axis=1)[:, :-1]).sum(axis=1)
-    rewards = (rng.random(n) < world.rewards(x)[np.arange(n), actions]).astype(np.int64)
+    rewards = (rng.random(n) < world.rewards(x)[np.arange(n), actions]).astype(np.float64)
     return rows_of(x, actions, played[np.arange(n), actions], rewards)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from estimators.bandits import gaussian, ips, snips
 
-from producers.datasets.log import MISSING
 from stream.estimating.estimate import Estimates, estimate
 from stream.estimating.evaluation import ESTIMATORS, Estimate, Options, PolicyEvaluation
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
@@ -158,7 +157,7 @@ def test_intervals_depend_on_the_seed_but_not_on_batch_boundaries() -> None:
 def test_rows_without_an_outcome_are_excluded() -> None:
     rows = a_log(1_000)
     lost = rows.rewards.copy()
-    lost[600:] = MISSING
+    lost[600:] = np.nan
     head = next(iter(MemoryLog(rows, batch_rows=600).batches()))
     left = evaluate(rows._replace(rewards=lost), "uniform")
     alone = evaluate(head, "uniform")
@@ -247,7 +246,7 @@ def test_rounded_minimum_is_not_below_the_given_minimum(digits: int) -> None:
 def test_log_without_outcomes_is_rejected() -> None:
     rows = a_log(20)
     with pytest.raises(EstimateError):
-        evaluate(rows._replace(rewards=np.full(20, MISSING)), "uniform")
+        evaluate(rows._replace(rewards=np.full(20, np.nan)), "uniform")
 
 
 def test_last_point_of_the_path_equals_the_final_estimates() -> None:

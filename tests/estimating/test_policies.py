@@ -86,7 +86,7 @@ def test_missing_delay_is_drawn_from_the_delay_model() -> None:
 
 def test_learner_learns_nothing_from_lost_feedback() -> None:
     rows = a_log(60)
-    lost = probabilities(parsed("late-ucb"), rows._replace(rewards=np.full(60, MISSING)))
+    lost = probabilities(parsed("late-ucb"), rows._replace(rewards=np.full(60, np.nan)))
     assert (lost == 0.0).all()  # rows without an outcome have no probabilities
     known = rows.rewards.copy()
     known[30:] = 1 - known[30:]

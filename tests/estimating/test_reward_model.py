@@ -124,7 +124,9 @@ def test_many_features_are_hashed_to_fit_the_memory_limit() -> None:
     size = size_of(d, K, 5)
     assert 8 * 5 * K * (size + 1) ** 2 <= 8 * 2**20 < 8 * 5 * K * (size + 3) ** 2
     rng = np.random.default_rng(0)
-    batch = rows_of(rng.normal(size=(6, 3)), rng.integers(0, K, 6), np.full(6, 0.5), rng.integers(0, 2, 6))
+    batch = rows_of(
+        rng.normal(size=(6, 3)), rng.integers(0, K, 6), np.full(6, 0.5), rng.integers(0, 2, 6).astype(float)
+    )
     batch = batch._replace(indices=np.sort(rng.integers(0, d, (6, 3)), axis=1).astype(np.int32).reshape(-1))
     chunk = next(iter(chunks([batch], Draws(0, Purpose.ESTIMATE))))
     model = RewardModel(d, K, 5)

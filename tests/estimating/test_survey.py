@@ -48,7 +48,7 @@ def test_valid_log_has_no_flags() -> None:
         ("propensities", 0.0, "propensity-zero"),
         ("propensities", -0.1, "propensity-zero"),
         ("propensities", 1.5, "propensity-above-one"),
-        ("rewards", MISSING, "outcome-missing"),
+        ("rewards", np.nan, "outcome-missing"),
         ("actions", MISSING, "action-missing"),
     ],
 )
@@ -75,7 +75,7 @@ def test_censoring_that_depends_on_the_action_is_flagged() -> None:
     rows = a_log(3_000)
     lost = (np.random.default_rng(0).random(3_000) < np.where(rows.actions == 1, 0.3, 0.1)).nonzero()[0]
     rewards = rows.rewards.copy()
-    rewards[lost] = MISSING
+    rewards[lost] = np.nan
     assert flags_of(rows._replace(rewards=rewards)) == ["outcome-missing", "censoring-by-action"]
 
 
@@ -83,7 +83,7 @@ def test_censoring_that_depends_on_the_class_is_flagged() -> None:
     rows = a_log(3_000)
     rng = np.random.default_rng(1)
     labels = rng.integers(0, N_CLASSES, 3_000)
-    rewards = np.where(rng.random(3_000) < np.where(labels == 2, 0.4, 0.1), MISSING, rows.rewards)
+    rewards = np.where(rng.random(3_000) < np.where(labels == 2, 0.4, 0.1), np.nan, rows.rewards)
     assert flags_of(rows._replace(rewards=rewards, labels=labels)) == ["outcome-missing", "censoring-by-class"]
 
 

@@ -213,6 +213,13 @@ def test_update_records_contain_complete_entries() -> None:
     assert found == [{**common, "kind": 1, "reward": 0, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": ones}]
 
 
+def test_update_records_with_graded_rewards_contain_shares() -> None:
+    _, found = update((HERE / "updates.format1.graded").read_bytes())
+    assert [(entry["kind"], entry["reward"], entry["assumed"]) for entry in found] == [
+        (0, -1.0, -1.0), (1, 0.7, -1.0), (2, 1.0, 0.0),
+    ]  # fmt: skip
+
+
 def golden_generation() -> Generation:
     (found,) = whole_generations([(b"0/a/0", (HERE / "snapshot.format1").read_bytes())])
     assert (found.format, found.number) == (1, 7)

@@ -24,7 +24,18 @@ from tests.independent_audit.join import Decision, Entry, Join, merge
 from tests.independent_audit.log import NAMED, SETTLED, Log
 
 OUTPUTS = ("predictions", "examples", "dead-letter")
-FIXED = {"seed", "scale", "play", "reward", "propensity_min", "model", "dated_by", "open_classes"}
+FIXED = {
+    "seed",
+    "scale",
+    "play",
+    "reward",
+    "rewards",
+    "reward_range",
+    "propensity_min",
+    "model",
+    "dated_by",
+    "open_classes",
+}
 """The settings that cannot change."""
 DEAD_LETTER_BYTES_MAX = 500_000
 INELIGIBLE_SCORE = -1e305
@@ -324,7 +335,10 @@ class _TaskAudit:
         self._check("log.adds", sum(one["kind"] == NAMED for one in entries), len(log.get("adds", ())))
         learned = Counter((one["action"], one["reward"]) for one in entries if one["kind"] == SETTLED)
         examples = self._join.output.examples
-        settled = Counter((one["action"], one["reward"]) for one in examples if one["reward"] is not None)
+        settings = self._join.settings
+        settled = Counter(
+            (one["action"], events.share(one["reward"], settings)) for one in examples if one["reward"] is not None
+        )
         self._check("settled entries", settled, learned)
         if replica := fields.get("replica"):
             digest = self._digests.setdefault(fields.get("updates", 0), replica["sha256"])

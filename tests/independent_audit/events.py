@@ -30,7 +30,7 @@ class Feedback(NamedTuple):
     """A bit, or a shown record if `reward` is None."""
 
     id: str
-    reward: int | None
+    reward: float | None
     action: int | None
 
 
@@ -80,9 +80,29 @@ def feedback(record: Record, settings: Mapping[str, Any]) -> Feedback:
     if "reward" not in value:
         return Feedback(value["id"], None, None)
     reward = value["reward"]
-    _require(isinstance(reward, int | float) and reward in (0, 1))
+    if settings["rewards"] == "graded":
+        low, high = reward_range(settings)
+        _require(isinstance(reward, int | float) and not isinstance(reward, bool) and low <= reward <= high)
+        reward = float(reward)
+    else:
+        _require(isinstance(reward, int | float) and reward in (0, 1))
+        reward = int(reward)
     _require(_is_class(value.get("label", 0), settings) and (action is None or _is_class(action, settings)))
-    return Feedback(value["id"], int(reward), action)
+    return Feedback(value["id"], reward, action)
+
+
+def reward_range(settings: Mapping[str, Any]) -> tuple[float, float]:
+    """The lowest and the highest graded reward."""
+    low, high = map(float, settings["reward_range"].split(","))
+    return low, high
+
+
+def share(reward: float, settings: Mapping[str, Any]) -> float:
+    """A reward as a shared model learns it: a bit, or a share of the range."""
+    if settings["rewards"] == "bit":
+        return reward
+    low, high = reward_range(settings)
+    return (reward - low) / (high - low)
 
 
 def is_misplaced(record: Record, event_id: str | None, partitions: int) -> bool:

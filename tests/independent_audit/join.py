@@ -52,7 +52,7 @@ class Entry:
     decision: Decision | None = None
     record: Record | None = None  # the feedback that waits for its context
     feedback: Feedback | None = None
-    reward: int | None = None
+    reward: float | None = None
     step: int = 0  # that made the decision
 
 
@@ -237,7 +237,7 @@ class Join:
         self.known[entry.id] = self.orphans[entry.id] = entry
         self._evict_orphan()
 
-    def _settle(self, entry: Entry, outcome: str, reward: int | None, record: Record | None = None) -> None:
+    def _settle(self, entry: Entry, outcome: str, reward: float | None, record: Record | None = None) -> None:
         for waiting in (self.pending, self.deferred, self.shown):
             waiting.pop(entry.id, None)
         self.counts[outcome] += 1
@@ -257,7 +257,9 @@ class Join:
         self._evict_retained()
 
     def _expire(self, entry: Entry) -> None:
-        self._settle(entry, "expired", 0 if self.settings["on_expiry"] == "negative" else None)
+        is_graded = self.settings["rewards"] == "graded"
+        lowest = events.reward_range(self.settings)[0] if is_graded else 0
+        self._settle(entry, "expired", lowest if self.settings["on_expiry"] == "negative" else None)
 
     def _unshow(self, entry: Entry) -> None:
         self._settle(entry, "unshown", None)

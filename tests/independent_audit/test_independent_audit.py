@@ -35,6 +35,12 @@ CHANGED = JoinSettings(
 """Windows and limits after a change. Each is smaller, so the change settles and evicts entries."""
 
 
+def a_reward(pipeline: Pipeline, rng: Random) -> float:
+    """Draw a bit or, with graded rewards, a number in the range."""
+    graded = pipeline.settings.graded
+    return rng.randrange(2) if graded is None else graded.value(rng.randrange(5) / 4)
+
+
 def random_traffic(pipeline: Pipeline, rng: Random, numbers: range, **options: Any) -> None:
     """Run a learner on contexts, feedback, shown records, ticks and malformed records in random order."""
     learner = pipeline.learner(idle_ms=10, snapshot_interval_ms=20, given=(), **options)
@@ -44,7 +50,7 @@ def random_traffic(pipeline: Pipeline, rng: Random, numbers: range, **options: A
             logged = {"logged": {"action": rng.randrange(3), "propensity": 1 / 3}}
             pipeline.context(f"e{rng.randrange(number, number + 3)}", **logged, **rng.choice(({}, {"deferred": True})))
             event = f"e{rng.randrange(max(0, number - 20), number + 3)}"
-            pipeline.answer(event, rng.randrange(2), action=rng.choice((None, None, 0, 1)))
+            pipeline.answer(event, a_reward(pipeline, rng), action=rng.choice((None, None, 0, 1)))
             pipeline.show(f"e{rng.randrange(max(0, number - 20), number + 3)}")
         if rng.random() < 0.2:
             key, partition = rng.choice((None, event.encode())), rng.randrange(pipeline.partitions)
@@ -64,6 +70,8 @@ def random_traffic(pipeline: Pipeline, rng: Random, numbers: range, **options: A
     learner.close()
 
 
+GRADED: dict[str, Any] = {"rewards": "graded", "reward_range": "-1,1"}
+
 KINDS: Mapping[str, tuple[int, TaskSettings]] = {
     "own model": (1, small_task(join=LIMITS)),
     "negative, corrected": (1, small_task(join=LIMITS, on_expiry="negative", late="correct")),
@@ -71,6 +79,8 @@ KINDS: Mapping[str, tuple[int, TaskSettings]] = {
     "own models, misplaced": (2, small_task(join=LIMITS)),
     "challengers": (1, small_task("banditron", join=LIMITS, challengers={"late-ucb": {}})),
     "shared model": (2, small_task("late-ucb", join=LIMITS, model="shared", on_expiry="negative")),
+    "graded, corrected": (1, small_task("late-ucb", join=LIMITS, on_expiry="negative", late="correct", **GRADED)),
+    "graded, shared": (2, small_task("late-ucb", join=LIMITS, model="shared", on_expiry="negative", **GRADED)),
     "shared, holdout": (2, small_task(join=LIMITS, model="shared", holdout=0.3)),
 }
 

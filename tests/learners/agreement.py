@@ -52,8 +52,12 @@ def assert_agree(
     events: list[Round],
     late: NDArray[np.int64],
     eligible: Sequence[IndexArray] | None = None,
+    shares: FloatArray | None = None,
 ) -> int:
-    """Assert that actions, greedy classes and propensities agree in every round. Return the number of mistakes."""
+    """Assert that actions, greedy classes and propensities agree in every round. Return the number of mistakes.
+
+    `shares` [n, K] contains the reward of each class. Without it, the reward is 1 for the label and 0 for the others.
+    """
     labelled = oracle if isinstance(oracle, LabelledOracle) else None
     observing = oracle if isinstance(oracle, ObservingOracle) else None
     decided: dict[int, Decision] = {}
@@ -75,7 +79,8 @@ def assert_agree(
             assert abs(ours.propensity - theirs.propensity) <= 1e-9 * theirs.propensity, f"round {t}: {ours}"
             mistakes += ours.action != label
         else:
-            reward = int(decided[t].action == label)
+            action = decided[t].action
+            reward = int(action == label) if shares is None else float(shares[t, action])
             learner.update(x, decided.pop(t), reward, v=v, label=label)
             if labelled is not None:
                 labelled.learn(x, logged.pop(t), label)

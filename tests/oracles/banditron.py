@@ -24,7 +24,7 @@ class NaiveBanditron:
     def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         return explore(self.W @ x, self.gamma, u, eligible)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         K, d = self.W.shape
         U = np.zeros((K, d))
         now = np.where(logged.scores > -np.inf, self.W @ x, -np.inf)

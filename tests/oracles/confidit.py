@@ -80,11 +80,11 @@ class NaiveConfidit:
         moved = np.maximum(-self.alpha, s + high * c)
         self.W = np.array([self.W[i] + (moved[i] - s[i]) / c[i] * solved[i] for i in range(self.K)])
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         x = x / np.linalg.norm(x)
         a = logged.action
         X = x
-        if reward == 0 and v < (1 + self.alpha) / 2:
+        if v < (1 - reward) * (1 + self.alpha) / 2:  # a share is right with this probability
             X = -x
         before = self.A[a].copy()
         self.A[a] += np.diag(X * X) if self.covariance == "diag" else np.outer(X, X)
@@ -131,9 +131,9 @@ class NaiveDualConfidit:
                 self.closest = min(self.closest, float(values.max() - behind.max()))
         return Logged(int(np.argmax(bounds)), int(np.argmax(scores)), 1.0, scores)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         self.examples[logged.action].append(x / np.linalg.norm(x))
-        self.targets[logged.action].append(-1.0 if not reward and v < (1 + self.alpha) / 2 else 1.0)
+        self.targets[logged.action].append(-1.0 if v < (1 - reward) * (1 + self.alpha) / 2 else 1.0)
 
     def weights(self) -> FloatArray:
         raise NotImplementedError

@@ -20,7 +20,7 @@ def sigmoid(s: float) -> float:
 
 
 class Alarm:
-    """Drift detection for a sequence of bits r.
+    """Drift detection for a sequence of rewards r from 0 to 1.
 
     n += 1; S = max(0, S + (m − r) − .2); m += (r − m)/min(n, 1000). The alarm is raised if S exceeds the threshold.
     """
@@ -29,7 +29,7 @@ class Alarm:
         self.threshold = threshold
         self.n, self.m, self.total = 0, 0.0, 0.0
 
-    def process(self, r: int) -> bool:
+    def process(self, r: float) -> bool:
         self.n += 1
         self.total = max(0.0, self.total + (self.m - r) - 0.2)
         self.m += (r - self.m) / min(self.n, 1000)
@@ -47,8 +47,8 @@ class Drift:
         self.of_all, self.of_class = Alarm(15.0), [Alarm(10.0) for _ in range(K)]
         self.resets = [0] * K
 
-    def process(self, action: int, r: int) -> list[int]:
-        """Process a bit and return the classes to reset."""
+    def process(self, action: int, r: float) -> list[int]:
+        """Process a reward and return the classes to reset."""
         if self.kind == "off":
             return []
         everything = self.of_all.process(r)
@@ -173,7 +173,7 @@ class NaiveLateUcb:
         self.A[a] += np.outer(x, x)
         self.w[a] += (believed - float(self.w[a] @ x)) * np.linalg.solve(self.A[a], x)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         epoch, believed, known = self.kept.pop(id(logged))
         (x, length_sq), a = self.features(x, known), logged.action
         if epoch != self.drift.resets[a]:
@@ -226,7 +226,7 @@ class NaiveIgwLogistic:
     def observe(self, x: FloatArray, logged: Logged) -> None:
         self.t += 1
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         x, a = np.array([*unit(x), self.b]), logged.action
         p = [sigmoid(float(self.W[k] @ x)) for k in range(self.K)]
         rest = sum(p[j] for j in range(self.K) if j != a)
@@ -318,7 +318,7 @@ class NaiveWordVectors:
         self.on = self.on or n >= 500
         self.C = C @ self.V
 
-    def update(self, x: FloatArray, a: int, reward: int) -> None:
+    def update(self, x: FloatArray, a: int, reward: float) -> None:
         e = self.embed(x)
         if self.on:
             y = np.array([*unit(e), 0.3])
@@ -326,8 +326,7 @@ class NaiveWordVectors:
             c = 1 + float(y @ z)
             self.b[a] += z * (reward - float(self.b[a] @ y)) / c
             self.R[a] -= np.outer(z, z) / c
-        if reward:
-            self.C[a] += e
+        self.C[a] += reward * e
 
     def forget(self, k: int) -> None:
         self.R[k], self.b[k], self.C[k] = np.eye(self.m + 1) / 0.3, 0.0, 0.0
@@ -336,7 +335,8 @@ class NaiveWordVectors:
 class NaiveStackIgw:
     """The stack-igw learner with dense vectors."""
 
-    def __init__(self, K: int, d: int, *, vectors: int = 64, drift: str = "off") -> None:
+    def __init__(self, K: int, d: int, *, vectors: int = 64, others: float = 0.3, drift: str = "off") -> None:
+        self.others = others
         self.K, self.d = K, d
         self.W, self.A = np.zeros((K, d + 1)), np.full((K, d + 1), 3e-3)
         self.C, self.N = np.zeros((K, d)), np.zeros((K, d))
@@ -393,7 +393,7 @@ class NaiveStackIgw:
         if self.words is not None:
             self.words.observe(x, self.df, self.n, self.C)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         a = logged.action
         self.pend[a] -= 1
         x = self.scaled(x, self.n - 1)
@@ -406,17 +406,15 @@ class NaiveStackIgw:
         self.P = self.P - H * np.outer(z, z) / (1 + H * c)
         if self.words is not None:
             self.words.update(x, a, reward)
-        if reward:
-            self.nr[a] += 2 * float(self.C[a] @ x) + 1
-            self.C[a] += x
-            self.h[a] += 1
-        else:
-            self.N[a] += x
-            self.w[a] += 1
+        self.nr[a] += 2 * reward * float(self.C[a] @ x) + reward**2
+        self.C[a] += reward * x
+        self.h[a] += reward
+        self.N[a] += (1 - reward) * x
+        self.w[a] += 1 - reward
         biased = np.array([*x, 0.1])
         p = [sigmoid(float(self.W[k] @ biased)) for k in range(self.K)]
         for k in range(self.K):
-            e = p[k] - reward if k == a else 0.3 * p[k] * reward
+            e = p[k] - reward if k == a else self.others * p[k] * reward
             if abs(e) >= 1e-4:
                 self.A[k] += (e * biased) ** 2
                 self.W[k] -= 2 * e * biased / np.sqrt(self.A[k])

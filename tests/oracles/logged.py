@@ -35,8 +35,8 @@ class Oracle(Protocol):
     def predict(self, x: FloatArray, u: float) -> Logged:
         """Return a decision for x."""
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
-        """Learn from the bit of feedback on a decision."""
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
+        """Learn from the reward of a decision."""
 
     def weights(self) -> FloatArray:
         """Return the linear weights. Raises NotImplementedError if there are none."""

@@ -51,7 +51,7 @@ class NaiveNewtron:
         greedy = int(np.flatnonzero(scores >= scores.max() - tolerance)[0])
         return Logged(action, greedy, float(mixed[action]), scores)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         played, propensity = logged.action, logged.propensity
         p = self.softmax(logged.scores)
         e, ones = np.eye(self.K)[played], np.ones(self.K)

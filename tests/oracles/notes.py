@@ -29,7 +29,7 @@ class NaiveOvaPerceptron:
             return Logged(greedy, greedy, 1.0, scores)
         return Logged(sample(uniform(scores.size), u), greedy, 1.0 / scores.size, scores)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         if (logged.scores >= 0).any():
             if not reward:
                 self.W[logged.action] -= x
@@ -64,7 +64,7 @@ class NaiveOvaKernelPerceptron:
             return Logged(greedy, greedy, 1.0, scores)
         return Logged(sample(uniform(self.K), u), greedy, 1.0 / self.K, scores)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         if (logged.scores >= 0).any():
             if not reward:
                 self.support.append((x, logged.action, -1.0))
@@ -119,7 +119,7 @@ class NaiveOneSidedBanditron:
         greedy = int(np.argmax(scores))
         return Logged(greedy, greedy, 1.0, scores)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         if not reward:
             stepped = self.W.copy()
             stepped[logged.action] -= self.eta * x
@@ -145,7 +145,7 @@ class NaiveSelectron:
             return Logged(sample(uniform(scores.size), u), greedy, 1.0 / scores.size, scores)
         return Logged(greedy, greedy, 1.0, scores)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         if reward:
             self.M += np.outer(x, x)
             self.right.append((x, logged.action))
@@ -198,7 +198,7 @@ class NaiveKwikBanditron:
             return Logged(sample(uniform(scores.size), u), greedy, 1.0 / scores.size, scores)
         return Logged(greedy, greedy, 1.0, scores)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         if not reward:
             return
         y = logged.action
@@ -232,7 +232,7 @@ class NaiveHalving:
         votes = np.bincount(self.classes(x), minlength=self.K).astype(np.float64)
         return Logged(int(np.argmax(votes)), int(np.argmax(votes)), 1.0, votes)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         if not reward:
             self.keep([W for W, k in zip(self.left, self.classes(x), strict=True) if k != logged.action])
 
@@ -256,7 +256,7 @@ class NaiveBiasedHalving(NaiveHalving):
             return majority
         return majority._replace(action=sample(uniform(self.K), u), propensity=1.0 / self.K)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         agree = [k == logged.action for k in self.classes(x)]
         if logged.scores.max() / logged.scores.sum() >= 1 - self.alpha:
             if not reward:
@@ -290,7 +290,7 @@ class NaiveExp4:
         greedy = sample(joint[action] / p[action], rest)
         return Logged(action, greedy, float(p[action]), joint.sum(axis=0))
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         K = self.H.shape[1]
         if reward:
             played = 1 - self.gamma + self.gamma / K if logged.greedy == logged.action else self.gamma / K
@@ -313,7 +313,7 @@ class NaiveHypothesisExhaustion:
         greedy = int(np.argmax(scores))
         return Logged(greedy, greedy, 1.0, scores)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         if not reward and self.predict(x, 0.0).action == logged.action:
             self.j = (self.j + 1) % len(self.H)
 
@@ -344,7 +344,7 @@ class NaiveFeatureBlocks:
         action = sample(p, u)
         return Logged(action, int(np.argmax(p)), float(p[action]), p)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         block = self.block(x)
         out = self.out.setdefault(block, set())
         if reward:

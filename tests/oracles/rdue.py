@@ -32,7 +32,7 @@ class NaiveRdue:
         action = sample(played, u)
         return Logged(action, nearest, float(played[action]), theta)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         y_hat = self.regularized(logged.scores)
         G = np.outer(y_hat - np.eye(y_hat.size)[logged.action], x)
         self.gradients.append(reward / logged.propensity * G)

@@ -44,7 +44,7 @@ class NaiveSoba:
             gamma = min(1.0, np.sqrt(m * (1 + sum(r / (1 + r) for r in self.residuals)) / self.t))
         return explore(np.asarray(self.W @ x, dtype=np.float64), gamma, u, eligible)
 
-    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+    def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         if not reward:
             return
         y, p, Wx = logged.action, logged.propensity, logged.scores

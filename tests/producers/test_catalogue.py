@@ -15,7 +15,7 @@ SHIPPED = files("producers.datasets") / "files" / "optdigits.scale.svm.gz"
 
 
 def test_catalogue_entries_match_their_data_sets() -> None:
-    assert [entry.name for entry in catalogue()] == ["optdigits", "synnonsep", "synsep"]
+    assert [entry.name for entry in catalogue()] == ["optdigits", "ratings", "synnonsep", "synsep"]
     for entry in catalogue():
         data = load(entry.name)
         assert (data.name, data.rows, data.n_features, data.n_classes, data.terms) == (
@@ -60,7 +60,7 @@ def test_file_is_loaded_by_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("opdigits", "optdigits, synnonsep, synsep; did you mean optdigits?"),
+        ("opdigits", "optdigits, ratings, synnonsep, synsep; did you mean optdigits?"),
         ("synonsep", "did you mean synnonsep or synsep?"),
         ("no/such/file.svm", "no data set or file named 'no/such/file.svm'; available:"),
         ("", "is a directory; expected an svmlight file or a built-in data set"),

@@ -108,7 +108,7 @@ def test_reward_of_an_action_comes_from_the_log_or_the_label_or_is_unknown() -> 
         NOTHING._replace(action=1, reward=0), NOTHING._replace(action=2, label=2), NOTHING._replace(action=1, label=1,
         reward=1), NOTHING._replace(action=0),
     ])  # fmt: skip
-    bits = [[data.known_of(f"visit-{row}").bit(action) for action in range(3)] for row in range(4)]
+    bits = [[data.known_of(f"visit-{row}").reward_of(action) for action in range(3)] for row in range(4)]
     assert bits == [[None, 0, None], [0, 0, 1], [0, 1, 0], [None, None, None]]
 
 
@@ -294,4 +294,4 @@ def test_logged_delays_are_taken_from_the_first_rows_with_an_outcome() -> None:
 
 def test_unknown_label_uses_the_default_delay() -> None:
     plan = FeedbackPlan(1, parse_delay("0=fixed:1s;*=fixed:2s"))
-    assert (plan("a", None), plan("a", 0), Known().bit(0)) == ([2_000], [1_000], None)
+    assert (plan("a", None), plan("a", 0), Known().reward_of(0)) == ([2_000], [1_000], None)

@@ -243,6 +243,8 @@ def another(value: Any, annotation: Any) -> Any:
         return next(choice for choice in choices if choice != value)
     if isinstance(value, float):
         return value + 0.125
+    if isinstance(value, str):
+        return f"{value}5"  # a range of rewards
     return 600 if value is None else value + 1
 
 
@@ -313,6 +315,7 @@ def test_imported_model_determines_only_its_own_settings() -> None:
         "n_features",
         "scale",
         "open_classes",
+        "reward_range",
         "parameters.gamma",
         "parameters.margin",
     }

@@ -61,7 +61,7 @@ def test_every_point_of_the_delayed_curve_agrees_with_plain_counting(decisions: 
     for point in curve(decisions):
         known = [life for life in decisions if life.known_ms <= times[point.decided - 1]]
         matched = [life for life in known if life.outcome is Outcome.MATCHED]
-        assert point == (
+        assert tuple(point) == (
             point.decided,
             len(matched),
             sum(life.reward == 0 for life in matched),

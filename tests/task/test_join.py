@@ -33,7 +33,7 @@ class Driver:
     """Calls a join's methods as the task does. Returns a description of each effect, such as `matched a 1`."""
 
     def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
-        self.join = Join(limits, assumes_negative=negative, corrects=corrects)
+        self.join = Join(limits, assumed_reward=0 if negative else None, corrects=corrects)
 
     def context(
         self, event_id: str, decided_at_ms: int, action: int = 0, *, unmatched: bool = False, deferred: bool = False

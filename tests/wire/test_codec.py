@@ -40,6 +40,7 @@ from stream.wire.records import (
     Shown,
     Target,
 )
+from stream.wire.rewards import RewardRange
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 N_FEATURES, N_CLASSES = 10, 4
@@ -468,13 +469,33 @@ def test_error_for_an_invalid_prediction_names_its_field(field: str, value: obje
     assert field_of(raised.value) == field
 
 
+STARS = RewardRange(-1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("written", "reward"), [("3.5", 3.5), ("5", 5.0), ("-1", -1.0), ("0", 0.0), ("-0.0", 0.0), ("5e-324", 5e-324)]
+)
+def test_graded_reward_in_the_range_is_a_float_in_its_own_units(written: str, reward: float) -> None:
+    found = codec.decode_feedback(record(feedbacks(b'"reward":%s' % written.encode())), N_CLASSES, graded=STARS)
+    assert isinstance(found, Feedback)
+    assert (type(found.reward), str(found.reward)) == (float, str(reward))
+
+
+@pytest.mark.parametrize(
+    "written", ["5.000000000000001", "-1.1", "true", "false", '"3"', "null", "[3]", "NaN", "Infinity", "1e400"]
+)
+def test_graded_reward_outside_the_range_is_malformed(written: str) -> None:
+    with pytest.raises(MalformedError):
+        codec.decode_feedback(record(feedbacks(b'"reward":%s' % written.encode())), N_CLASSES, graded=STARS)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         *[("outcome", value) for value in ("late", None, 1, True, ["matched"], {"matched": 1})],
         *[("action", value) for value in (-1, True, None)],
         *[("propensity", value) for value in (True, "1", [0.5])],
-        *[("reward", value) for value in (2, True, 0.0)],
+        *[("reward", value) for value in (2, True, "1")],
         *[("delay_ms", value) for value in (-1, 0.5, True, "1")],
         *[("settled_at_ms", value) for value in (-1, None)],
         *[("feedback_offset", value) for value in (-1, True)],
@@ -584,6 +605,7 @@ GOLDEN_EXAMPLES = {
     "drift.class": Example("a", Outcome.EXPIRED, 2, 0.25, 0, None, 1_700_000_300_124, None, 2),
     "unmatched": Example("a", Outcome.UNMATCHED, 2, 0.25, None, None, 1_700_000_000_123, None),
     "unshown": Example("a", Outcome.UNSHOWN, 2, 0.25, None, None, 1_700_000_000_123, None),
+    "graded": Example("a", Outcome.MATCHED, 2, 0.25, 3.5, 10_250, 1_700_000_010_373, 7),
 }
 
 GOLDEN_VALUES = {
@@ -625,6 +647,7 @@ GOLDEN_VALUES = {
     "feedback": codec.encode_feedback(Feedback("synsep-0-000007", 1)),
     "feedback.shown": codec.encode_feedback(Shown("synsep-0-000007")),
     "feedback.labelled": codec.encode_feedback(Feedback("synsep-0-000007", 0, 3)),
+    "feedback.graded": codec.encode_feedback(Feedback("synsep-0-000007", 3.5)),
     "feedback.action": codec.encode_feedback(Feedback("synsep-0-000007", 0, action=2)),
     **{f"examples.{name}": codec.encode_example(example) for name, example in GOLDEN_EXAMPLES.items()},
 }

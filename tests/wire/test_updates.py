@@ -43,9 +43,11 @@ def assert_same(one: tuple[NDArray[Any], ...], other: tuple[NDArray[Any], ...]) 
         np.testing.assert_array_equal(column, expected, err_msg=name)
 
 
-def entry(kind: int, x: Features, numbers: Any, bit: int, assumed: int, v: float, label: int, name: str = "") -> Entry:
+def entry(
+    kind: int, x: Features, numbers: Any, reward: float, assumed: float, v: float, label: int, name: str = ""
+) -> Entry:
     decision = Decision(2, 1, 0.25, numbers[:3], numbers[3:])
-    return Entry(kind, x, decision, bit, assumed, v, label, name)
+    return Entry(kind, x, decision, reward, assumed, v, label, name)
 
 
 floats = st.floats(allow_nan=False)
@@ -97,6 +99,11 @@ GOLDEN_STEPS = {
         entry(NAMED, EMPTY, np.zeros(5), -1, -1, 0.0, -1, "news"),
     ]),
     "updates.format1.bare": (0, 1, 0, [entry(SETTLED, X._replace(values=np.ones(3)), SCORES, 0, -1, 0.0, -1)]),
+    "updates.format1.graded": (2, 42, 41, [
+        entry(DECIDED, X, SCORES, -1, -1, 0.0, -1),
+        entry(SETTLED, EMPTY, SCORES, 0.7, -1, 0.0, -1),
+        entry(CORRECTED, X, SCORES, 1.0, 0.0, 0.0, -1),
+    ]),
 }  # fmt: skip
 
 

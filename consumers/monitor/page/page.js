@@ -4,8 +4,13 @@
 const at = id => document.getElementById(id);
 const count = n => n.toLocaleString("en");
 const words = name => name.replaceAll("_", " ");
+let graded = false; // whether the page shows mean rewards instead of errors
 const percent = (x, digits = 1) => x === null ? "–" : `${(100 * x).toFixed(digits)}\u00a0%`;
 const between = interval => interval === null ? "–" : `${(100 * interval[0]).toFixed(1)} to ${percent(interval[1])}`.replaceAll(" ", "\u00a0");
+const number = x => x === null ? "–" : String(Number(x.toPrecision(4)));
+const figure = (x, digits) => graded ? number(x) : percent(x, digits);
+const figureShown = one => one === null ? "–" : graded ? `${number(one[0])} (${number(one[1])}\u00a0to\u00a0${number(one[2])})` : shown(one);
+const rewardBetween = interval => graded && interval !== null ? `${number(interval[0])}\u00a0to\u00a0${number(interval[1])}` : between(interval);
 const shown = share => share === null ? "–" : `${percent(share[0])} (${between(share.slice(1))})`;
 const seconds = s => s === null ? "–" : s < 1 ? `${Math.round(1000 * s)}\u00a0ms` : s < 120 ? `${s.toFixed(1)}\u00a0s`
   : s < 7200 ? `${(s / 60).toFixed(0)}\u00a0min` : `${(s / 3600).toFixed(1)}\u00a0h`;
@@ -72,10 +77,10 @@ const hidden = {width: 0, points: {show: false}};
 const errorChart = new Chart("error", {
   tzDate: s => uPlot.tzDate(new Date(1000 * s), "Etc/UTC"),
   padding: [8, 24, 0, 0],
-  scales: {x: {range: (u, low, high) => [low, Math.max(high, low + 60)]}, y: {range: (u, low, high) => [0, Math.min(1, Math.max(0.1, high))]}},
+  scales: {x: {range: (u, low, high) => [low, Math.max(high, low + 60)]}, y: {range: (u, low, high) => graded ? [Math.min(0, low), high] : [0, Math.min(1, Math.max(0.1, high))]}},
   axes: [
     axis(28, (u, splits) => splits.map(s => inUtc(uPlot.tzDate(new Date(1000 * s), "Etc/UTC"))), {grid: {show: false}, space: 90}),
-    axis(50, (u, splits) => splits.map(share => percent(share, 0)), {grid: {stroke: () => colour("line"), width: 1}}),
+    axis(50, (u, splits) => splits.map(share => figure(share, 0)), {grid: {stroke: () => colour("line"), width: 1}}),
   ],
   series: [{}, {stroke: () => colour("figure"), width: 2, points: {show: false}}, hidden, hidden,
     {stroke: () => colour("greedy"), width: 2, dash: [6, 3], points: {show: false}}],
@@ -105,7 +110,7 @@ function drawError(windows, nowMs) {
   rows.push([nowMs / 1000, null, null, null, null]);
   const last = judged.at(-1);
   at("greedy-key").hidden = !judged.some(([, , , greedy]) => greedy !== null);
-  errorChart.show(`Error from ${time(judged[0][0])} to ${time(nowMs)} UTC; last played ${shown(last[2])}, greedy ${shown(last[3])}`,
+  errorChart.show(`${graded ? "Mean reward" : "Error"} from ${time(judged[0][0])} to ${time(nowMs)} UTC; last played ${figureShown(last[2])}, greedy ${figureShown(last[3])}`,
     rows[0].map((_, column) => rows.map(row => row[column])));
 }
 
@@ -125,7 +130,7 @@ function drawEstimates(estimates) {
   const means = {greedy: "greedy (highest score)", uniform: "uniform", learner: "the learner's own policy"};
   table(at("estimates"), ["policy", "reward", "95% interval", "95%, anytime-valid", "played", "decisions", "effective sample size"],
     estimates.map(({policy, n, ess, played, off, estimates: [ips, snips]}) => [
-      element("td", `${means[policy] ?? policy}${off ? " (unreliable: mean weight is not 1)" : ""}`, "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
+      element("td", `${means[policy] ?? policy}${off ? " (unreliable: mean weight is not 1)" : ""}`, "long"), figure(snips[1]), rewardBetween(snips[2]), rewardBetween(ips[3]), figure(played), count(n), count(Math.round(ess)),
     ]));
 }
 
@@ -163,11 +168,15 @@ function show(picture) {
   const notes = [];
   if (picture.behind > 5000) notes.push(`Windows, delays and classes are ${count(picture.behind)} records behind; the counts are current.`);
   if (picture.sample > 1) notes.push(`High rate: the monitor samples one decision in ${count(picture.sample)}. The ledger counts all records.`);
-  if (picture.passed_over) notes.push(`Error, delays, latency and classes are from a sample; ${count(picture.passed_over)} records have been skipped so far.`);
+  if (picture.passed_over) notes.push(`Error or mean reward, delays, latency and classes are from a sample; ${count(picture.passed_over)} records have been skipped so far.`);
   if (picture.unreadable) notes.push(`${count(picture.unreadable)} records in the learner's output topics were not written by a learner.`);
   say(at("notes"), notes.join(" "));
 
   const {ledger, error, greedy_error, exploration, latencies: {n, quantiles_s: [half, , nearly]}} = picture;
+  graded = picture.reward_range !== null;
+  const measure = graded ? "mean reward" : "error";
+  say(at("h-error"), graded ? "Mean reward" : "Error");
+  say(at("figure"), graded ? "Mean reward of" : "Share of wrong actions among");
   const sampled = picture.waiting_sample > 1 ? ` (sample of one in ${count(picture.waiting_sample)})` : "";
   const now = [
     ["decided", count(ledger.decided)], ["pending", count(ledger.pending)], ["matched", count(ledger.matched)],
@@ -177,7 +186,7 @@ function show(picture) {
     [`oldest pending${sampled}`, seconds(picture.oldest_s)],
   ];
   const minute = [
-    ["error", shown(error)], ["greedy error", shown(greedy_error)], ["explored", shown(exploration)],
+    [measure, figureShown(error)], [`greedy ${measure}`, figureShown(greedy_error)], ["explored", shown(exploration)],
     ["decision latency", n ? `${seconds(half)}; 99\u00a0%: ${seconds(nearly)}` : "–"],
   ].filter(([, value]) => value !== "–");
   const list = rows => rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]);
@@ -196,10 +205,10 @@ function show(picture) {
   drawComparison("challengers", picture.challengers);
 
   at("partitions").replaceChildren();
-  table(at("partitions"), ["partition", "steps", "decided", "pending", "oldest", "waiting contexts", "waiting feedback", "error", "model version", "drift alarms", "ledger"],
+  table(at("partitions"), ["partition", "steps", "decided", "pending", "oldest", "waiting contexts", "waiting feedback", measure, "model version", "drift alarms", "ledger"],
     picture.partitions.map(one => [
       String(one.partition), count(one.steps), count(one.decided), count(one.pending), seconds(one.oldest_s), count(one.contexts),
-      count(one.feedback), one.error ? percent(one.error[0]) : "–", count(one.version), count(one.alarms),
+      count(one.feedback), one.error ? figure(one.error[0]) : "–", count(one.version), count(one.alarms),
       element("td", one.balanced ? "✓ balanced" : "✗ not balanced", one.balanced ? "good" : "bad"),
     ]));
 
@@ -207,8 +216,8 @@ function show(picture) {
   at("h-classes").parentElement.hidden = !classes.length;
   say(at("classes-in-all"), classes.length < all ? `The ${count(classes.length)} most frequently played of ${count(all)} classes.` : "");
   at("classes").replaceChildren();
-  table(at("classes"), ["class", "played", "share", "error"],
-    classes.map(one => [String(one.action), count(one.decided), percent(one.share), shown(one.error)]));
+  table(at("classes"), ["class", "played", "share", measure],
+    classes.map(one => [String(one.action), count(one.decided), percent(one.share), figureShown(one.error)]));
 
   at("h-letters").parentElement.hidden = !picture.letters.length;
   const listed = picture.letters.reduce((sum, one) => sum + one.n, 0);

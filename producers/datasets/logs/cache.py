@@ -16,8 +16,9 @@ from producers.datasets.logs.stored import VERSION, StoredLog, open_stored, stor
 from producers.datasets.logs.streams import Source
 from stream.settings.values import OnBadRow
 from stream.wire.named_features import Scaling
+from stream.wire.rewards import RewardRange
 
-READ_BY = 4
+READ_BY = 5
 """The cache's format version. Increase this number when the conversion of files changes."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
@@ -31,6 +32,7 @@ def cached_log(
     *,
     on_bad_row: OnBadRow = "stop",
     reward_above: float | None = None,
+    graded: RewardRange | None = None,
     scale: Scaling = "none",
     announce: Callable[[str], None] = lambda message: None,
 ) -> StoredLog:
@@ -42,6 +44,7 @@ def cached_log(
         keeper: The cache directory. If the file or the mapping has changed, the file is read again.
         on_bad_row: See `open_log`.
         reward_above: See `open_log`.
+        graded: See `open_log`.
         scale: See `open_log`.
         announce: Called with progress messages and notes for the user.
 
@@ -50,11 +53,11 @@ def cached_log(
     """
     source = data if isinstance(data, Source) else Source(data)
     if source.is_file:
-        name = _name_of(Path(source.path), mapping, on_bad_row, reward_above, scale)
+        name = _name_of(Path(source.path), mapping, on_bad_row, reward_above, graded, scale)
         folder = keeper / name
         if (found := _kept_in(folder)) is not None:
             return found
-    log = open_log(source, mapping, on_bad_row=on_bad_row, reward_above=reward_above, scale=scale)
+    log = open_log(source, mapping, on_bad_row=on_bad_row, reward_above=reward_above, graded=graded, scale=scale)
     for note in log.notes:
         announce(f"{log.name}: {note}")
     try:
@@ -88,7 +91,12 @@ def _kept_in(folder: Path) -> StoredLog | None:
 
 
 def _name_of(
-    path: Path, mapping: LogMapping | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling
+    path: Path,
+    mapping: LogMapping | None,
+    on_bad_row: OnBadRow,
+    reward_above: float | None,
+    graded: RewardRange | None,
+    scale: Scaling,
 ) -> str:
     """Return a cache key that depends on the file and on all options that affect the columns."""
     try:
@@ -96,7 +104,7 @@ def _name_of(
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror or error}") from error
     read_by = "" if mapping is None else mapping.model_dump_json()
-    options = (read_by, on_bad_row, reward_above, scale)
+    options = (read_by, on_bad_row, reward_above, graded, scale)
     key = repr((VERSION, READ_BY, str(path.resolve()), found.st_size, found.st_mtime_ns, *options))
     return blake2b(key.encode(), digest_size=16).hexdigest()
 

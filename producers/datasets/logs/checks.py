@@ -17,6 +17,8 @@ from producers.datasets.logs.streams import CutOffError
 from stream.estimating.rows import Eligible
 from stream.settings.values import OnBadRow
 from stream.wire.named_features import EXACT_BELOW, FeatureEncoder, Kind, text_of
+from stream.wire.records import FloatArray
+from stream.wire.rewards import RewardRange
 
 CUT_OFF = "the rest of the file: damaged or truncated"
 
@@ -30,6 +32,7 @@ class Options(NamedTuple):
     id_field: str
     on_bad_row: OnBadRow
     reward_above: float | None
+    graded: RewardRange | None = None  # the range of graded rewards; None for bits
 
 
 class Meaning(NamedTuple):
@@ -49,7 +52,7 @@ class CheckedBatch(NamedTuple):
     ids: list[str]
     labels: NDArray[np.int64]
     actions: NDArray[np.int64]
-    rewards: NDArray[np.int64]
+    rewards: FloatArray  # NaN if there is no outcome
     eligible: Eligible | None
 
 
@@ -90,7 +93,7 @@ class Checks:
         eligible = _eligible(batch.eligible, actions, class_of, problems, unknown)
         if meaning.is_given:
             problems += unknown
-        rewards = self._bits(batch, problems)
+        rewards = self._rewards(batch, problems)
         _check_kinds(batch.features, meaning.kinds, problems)
         problems += [Problem(row, *_ENDLESS) for row in overflowing_rows(meaning.encoder, batch.n, batch.features)]
         first_problems: dict[int, Problem] = {}
@@ -127,17 +130,22 @@ class Checks:
     def _count(self, reason: str) -> None:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
-    def _bits(self, batch: ParsedBatch, problems: list[Problem]) -> NDArray[np.int64]:
-        rewards, reward_above = batch.rewards, self._options.reward_above
+    def _rewards(self, batch: ParsedBatch, problems: list[Problem]) -> FloatArray:
+        rewards, reward_above, graded = batch.rewards, self._options.reward_above, self._options.graded
         if rewards is None:
-            return np.full(batch.n, MISSING, np.int64)
+            return np.full(batch.n, np.nan)
         there = ~np.isnan(rewards)
         if reward_above is not None:
-            return np.where(there, rewards > reward_above, MISSING).astype(np.int64)
-        expected = "0 or 1 (or set reward_above)"
-        odd = np.flatnonzero(there & (rewards != 0.0) & (rewards != 1.0))
+            return np.where(there, rewards > reward_above, np.nan)
+        if graded is None:
+            expected = "0 or 1 (or set reward_above, or rewards=graded)"
+            is_odd = (rewards != 0.0) & (rewards != 1.0)
+        else:
+            expected = f"a number from {graded.low:g} to {graded.high:g} (or set reward_range)"
+            is_odd = (rewards < graded.low) | (rewards > graded.high)
+        odd = np.flatnonzero(there & is_odd)
         problems.extend(problem(row, "reward", expected, float(rewards[row])) for row in odd.tolist())
-        return np.where(there, rewards, MISSING).astype(np.int64)
+        return rewards + 0.0  # -0.0 becomes 0.0
 
     def _check_times(self, batch: ParsedBatch, first_problems: dict[int, Problem]) -> None:
         if batch.decided_at_ms is None:

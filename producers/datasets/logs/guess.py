@@ -192,7 +192,7 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
     if "reward" in fields:
         rewards = _numbers(columns[fields["reward"]])
         if rewards is not None and not np.isin(rewards[~np.isnan(rewards)], (0.0, 1.0)).all():
-            remarks.append("not all rewards are 0 or 1: set the threshold above which the bit is 1")
+            remarks.append("not all rewards are 0 or 1: set rewards=graded and reward_range, or reward_above")
     if "propensity" in fields:
         values = _numbers(columns[fields["propensity"]])
         if values is not None and not ((values > 0.0) & (values <= 1.0)).all():

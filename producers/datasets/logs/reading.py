@@ -25,6 +25,7 @@ from producers.datasets.logs.tables import Table, parse_table
 from stream.estimating.rows import Eligible, LogBatch
 from stream.settings.values import OnBadRow
 from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, build, from_plain, sharing
+from stream.wire.rewards import RewardRange
 
 VOCABULARY_MAX = 1_000
 """A feature with more distinct values than this is hashed. In dense models, each index costs memory and time for every
@@ -211,6 +212,7 @@ def open_log(
     *,
     on_bad_row: OnBadRow = "stop",
     reward_above: float | None = None,
+    graded: RewardRange | None = None,
     scale: Scaling = "none",
 ) -> LogFile:
     """Open a log. The file is read once to find classes, vocabularies and scales that the mapping does not specify.
@@ -220,6 +222,7 @@ def open_log(
         mapping: The column mapping. Only tables (CSV, JSON lines, Parquet, tables in memory) have one.
         on_bad_row: How to handle invalid rows: raise an error, or skip and count them.
         reward_above: Rewards above this value become 1, all other rewards 0. None means that rewards must be 0 or 1.
+        graded: The range of graded rewards; None means bits.
         scale: Whether numeric features are scaled; see `producers.datasets.scaling`.
 
     Raises:
@@ -231,7 +234,9 @@ def open_log(
     batches = _table_batches(source, kind, mapping) if kind in TABLES else _line_batches(source, kind, mapping)
     known = None if mapping is None else mapping.classes
     id_field = "EventId" if mapping is None else str(mapping.id)
-    options = Options(name_of(source), id_field, on_bad_row, reward_above)
+    if graded is not None and reward_above is not None:
+        raise DatasetError(f"reward_above={reward_above:g} converts rewards to bits; remove it, or use rewards=bit")
+    options = Options(name_of(source), id_field, on_bad_row, reward_above, graded)
     notes = batches.notes
     encoder = None
     if mapping is not None and mapping.encoding is not None:

@@ -22,13 +22,13 @@ from producers.datasets.logs.seen_ids import hashes_of
 from stream.estimating.rows import Eligible, LogBatch
 from stream.wire.records import FloatArray, IndexArray
 
-VERSION = 2
+VERSION = 3
 
 _CONTENT = "log.json"
 _TILDES = re.compile("(~+)[0-9]*$")
 _COLUMNS: dict[str, str] = {
     "indices": "<i4", "values": "<f8", "offsets": "<i8", "decided_at_ms": "<i8", "labels": "<i8", "actions": "<i8",
-    "propensities": "<f8", "rewards": "<i8", "delays_ms": "<i8", "id_hashes": "<u8", "id_rows": "<i8",
+    "propensities": "<f8", "rewards": "<f8", "delays_ms": "<i8", "id_hashes": "<u8", "id_rows": "<i8",
     "id_offsets": "<i8", "id_bytes": "u1", "eligible": "<i4", "eligible_offsets": "<i8",
 }  # fmt: skip
 
@@ -48,7 +48,7 @@ class StoredLog(SparseRows):
     decided_at_ms: NDArray[np.int64]  # [n]; this and the following columns are those of a LogBatch
     actions: NDArray[np.int64]
     propensities: FloatArray
-    rewards: NDArray[np.int64]
+    rewards: FloatArray
     delays_ms: NDArray[np.int64]
     id_hashes: NDArray[np.uint64]  # [n], sorted
     id_rows: NDArray[np.int64]  # [n], the row of each hash
@@ -64,13 +64,13 @@ class StoredLog(SparseRows):
 
     def outcome(self, row: int) -> LoggedOutcome:
         """Return a row's logged values."""
-        propensity = float(self.propensities[row])
+        propensity, reward = float(self.propensities[row]), float(self.rewards[row])
         return LoggedOutcome(
             decided_at_ms=_given(self.decided_at_ms[row]),
             label=_given(self.labels[row]),
             action=_given(self.actions[row]),
             propensity=None if np.isnan(propensity) else propensity,
-            reward=_given(self.rewards[row]),
+            reward=None if np.isnan(reward) else int(reward) if reward.is_integer() else reward,
             delay_ms=_given(self.delays_ms[row]),
             eligible=self.eligible_of_rows.of(row),
         )

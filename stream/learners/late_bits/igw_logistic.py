@@ -168,6 +168,7 @@ class IgwLogistic(KernelLearner):
     from_logs: FromLogs = FromLogs.NOTHING
     grows: bool = True
     one_right_class: bool = False
+    learns_values: bool = True
     observed: Mapping[str, Extent] = {"rounds": Extent.WHOLE}
     instead: ClassVar[str] = "banditron, whose state is half as large, or fewer features"
     kernels = Kernels(predict, update, observe)

@@ -139,7 +139,7 @@ def update(event: Decided, model: Model) -> bool:
 
 
 @kernel
-def retract(event: Decided, assumed_reward: int, model: Model) -> bool:
+def retract(event: Decided, assumed_reward: float, model: Model) -> bool:
     """Apply w_a += change · P_a x and y_a += change · Q_a x; change is the real reward minus the assumed reward."""
     check(event, model)
     K, k = model.N.size, event.action
@@ -244,6 +244,7 @@ class LateUcb(KernelLearner):
     )
     from_logs: FromLogs = FromLogs.NOTHING
     one_right_class: bool = False
+    learns_values: bool = True
     retractable: bool = True
     kernels = Kernels(predict, update, observe, log_of, retract)
     observed: Mapping[str, Extent] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {

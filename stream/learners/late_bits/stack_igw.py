@@ -129,20 +129,22 @@ def update(event: Decided, model: Model) -> bool:
     if embedding.size > 0:
         if words.state[IS_ON] != 0.0:
             learn_words(embedding, action, reward, words)
-        if reward == 1:
+        if reward > 0:
             sketch, centroids = words.sketch, words.centroids
             g = pulled(x, Z, words)
             for j in range(g.size):
-                centroids[j, action] += embedding[j]
-                sketch[j, action] += g[j]
-    if reward == 1:
-        model.norm_sq[action] += 2.0 * dots[0, action] + 1.0
-        model.hits[action] += 1.0
-    else:
-        model.misses[action] += 1.0
-    centroid = BY_CLASS + action + (0 if reward == 1 else K)
-    for j in range(indices.size):
-        Z[indices[j], centroid] += values[j]
+                centroids[j, action] += reward * embedding[j]
+                sketch[j, action] += reward * g[j]
+    centroid = BY_CLASS + action
+    if reward > 0:
+        model.norm_sq[action] += reward * (2.0 * dots[0, action] + reward)
+        model.hits[action] += reward
+        for j in range(indices.size):
+            Z[indices[j], centroid] += reward * values[j]
+    if reward < 1:
+        model.misses[action] += 1 - reward
+        for j in range(indices.size):
+            Z[indices[j], centroid + K] += (1 - reward) * values[j]
     e = dots[2]
     largest = 0.0
     for k in range(K):
@@ -188,7 +190,7 @@ class StackIgw(KernelLearner):
         observe   M += x;  m += 1;  pend_a += 1;  df_i += 1 where x_i ≠ 0;  n += 1
         bit r     pend_a −= 1;  φ_a recomputed from the current model;  ρ = σ(vᵀφ_a);  H = max(ρ(1−ρ), .01);  z = Pφ_a;
                   c = φ_aᵀz;  v += z (r − ρ)/(1 + Hc);  P −= H zzᵀ/(1 + Hc)
-                  right: nr_a += 2C_aᵀx + 1, C_a += x, h_a += 1;  wrong: N_a += x, w_a += 1
+                  nr_a += r(2C_aᵀx + r), C_a += r x, h_a += r;  N_a += (1 − r) x, w_a += 1 − r
                   p = σ(Wx);  right: e_a = p_a − 1, e_k = others p_k;  wrong: e_a = p_a only
                   where |e_k| ≥ 1e-4:  A_k += (e_k x)²;  W_k −= step · e_k x/√A_k;  settled += 1
 
@@ -197,7 +199,7 @@ class StackIgw(KernelLearner):
     bits are late. With e = Σ x_i V_i and ê = e/‖e‖:
 
         decide    c'_k = ê·Ĉ_k/‖Ĉ_k‖;  t_k = b_k·(ê, .3);  both 0 before the 500th decision
-        bit r     y = (ê, .3), z = R_a y, c = 1 + y·z:  b_a += z(r − b_a·y)/c,  R_a −= z zᵀ/c;  right: Ĉ_a += e
+        bit r     y = (ê, .3), z = R_a y, c = 1 + y·z:  b_a += z(r − b_a·y)/c,  R_a −= z zᵀ/c;  Ĉ_a += r e
 
     Symbols: n decisions; df number of x that contain a feature; M the sum of all x, m their number; C and N [K, d] the
     sums of the x for which a class was right and wrong, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`,
@@ -254,6 +256,7 @@ class StackIgw(KernelLearner):
     from_logs: FromLogs = FromLogs.NOTHING
     grows: bool = True
     one_right_class: bool = False
+    learns_values: bool = True
     observed: Mapping[str, Extent] = {
         **dict.fromkeys(("M", "df", "df_log"), Extent.FEATURES),
         "waiting": Extent.ACTION,

@@ -167,7 +167,7 @@ def believed(v: FloatArray, phi: FloatArray) -> float:
 
 
 @subroutine
-def update_stack(v: FloatArray, P: FloatArray, phi: FloatArray, reward: int) -> None:
+def update_stack(v: FloatArray, P: FloatArray, phi: FloatArray, reward: float) -> None:
     """Update the shared logistic regression v, using its running covariance P."""
     rho = believed(v, phi)
     curvature = max(rho * (1.0 - rho), CURVATURE_MIN)

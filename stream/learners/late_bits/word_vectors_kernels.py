@@ -343,8 +343,8 @@ def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
 
 
 @subroutine
-def learn_words(e: FloatArray, action: int, reward: int, words: WordVectors) -> None:
-    """Update the action's regression of the bit on (ê, .3)."""
+def learn_words(e: FloatArray, action: int, reward: float, words: WordVectors) -> None:
+    """Update the action's regression of the reward on (ê, .3)."""
     m = e.size
     b, P = words.b, words.R[action]
     y = with_constant(e)

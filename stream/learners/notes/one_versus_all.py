@@ -62,7 +62,7 @@ def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
 
 
 @subroutine
-def direction(scores: FloatArray, reward: int) -> float:
+def direction(scores: FloatArray, reward: float) -> float:
     """Return the sign of the update: -1 for a wrong claim, 1 for a right guess, 0 otherwise (lines 6 and 10)."""
     claimed = scores[argmax(scores)] >= 0.0
     if claimed:

@@ -124,6 +124,7 @@ class Confidit(KernelLearner):
     from_logs: FromLogs = FromLogs.NOTHING
     grows: bool = True
     one_right_class: bool = False
+    learns_values: bool = True
     randomised_update: ClassVar[bool] = True
     retractable: bool = True
     kernels = Kernels(predict_full, update_full, observe_full, retract=retract_full)
@@ -134,6 +135,7 @@ class Confidit(KernelLearner):
         projection, confidence, covariance = _options(parameters)
         if projection:  # each decision projects the scores of all classes, which cannot be reversed
             self.from_logs, self.one_right_class, self.retractable = FromLogs.UNSOUND, True, False
+            self.learns_values = False
             self.observed = {"memory": Extent.WHOLE, "W": Extent.WHOLE}
         names = ("alpha", "eta", "u_norm_sq", "delta", "approx_error", "approx_error_power")
         numbers = {name: float(parameters[name]) for name in names}

@@ -149,9 +149,9 @@ def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
 
 
 @subroutine
-def target(reward: int, v: float, settings: Settings) -> float:
-    """Return the sign of the update (steps 6a, 6b and 7)."""
-    return -1.0 if reward == 0 and v < 0.5 * (1.0 + settings.alpha) else 1.0
+def target(reward: float, v: float, settings: Settings) -> float:
+    """Return the sign of the update (steps 6a, 6b and 7). A share r is right with probability r."""
+    return -1.0 if v < 0.5 * (1.0 - reward) * (1.0 + settings.alpha) else 1.0
 
 
 @subroutine
@@ -300,7 +300,7 @@ def update_full(event: Decided, model: FullModel) -> bool:
 
 
 @kernel
-def retract_full(event: Decided, assumed_reward: int, model: FullModel) -> bool:
+def retract_full(event: Decided, assumed_reward: float, model: FullModel) -> bool:
     """Apply w_action += change · A⁻¹x, where change is the sign of the real bit minus that of the assumed bit."""
     change = target(event.reward, event.v, model.settings) - target(assumed_reward, event.v, model.settings)
     if change == 0.0 or not usable(event, *model.W.shape):
@@ -370,7 +370,7 @@ def update_diagonal(event: Decided, model: DiagonalModel) -> bool:
 
 
 @kernel
-def retract_diagonal(event: Decided, assumed_reward: int, model: DiagonalModel) -> bool:
+def retract_diagonal(event: Decided, assumed_reward: float, model: DiagonalModel) -> bool:
     """Apply w_action += change · A⁻¹x, where change is the sign of the real bit minus that of the assumed bit."""
     change = target(event.reward, event.v, model.settings) - target(assumed_reward, event.v, model.settings)
     if change == 0.0 or not usable(event, *model.W.shape):

@@ -151,7 +151,7 @@ def update(event: Decided, model: Model) -> bool:
     row = L[starts[n] : starts[n] + size + 1]
     row[:] = 0.0
     rest = similarity(model.similarity, norm_sq, norm_sq, norm_sq)
-    residual = -1.0 if event.reward == 0 and event.v < 0.5 * (1.0 + model.alpha) else 1.0  # steps 6a, 6b, 7
+    residual = -1.0 if event.v < 0.5 * (1.0 - event.reward) * (1.0 + model.alpha) else 1.0  # steps 6a, 6b, 7
     for i in range(size):
         p = members[event.action, i]
         residual -= own[i] * support[1, p]
@@ -237,6 +237,7 @@ class ConfiditKernel(KernelLearner):
     from_logs: FromLogs = FromLogs.NOTHING
     grows: bool = True
     one_right_class: bool = False
+    learns_values: bool = True
     randomised_update: ClassVar[bool] = True
     kernels = Kernels(predict, update)
 

@@ -87,7 +87,7 @@ def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> 
 
 
 @subroutine
-def gradient(event: Decided, reward: int, alpha: float, beta: float) -> tuple[float, float, float, float]:
+def gradient(event: Decided, reward: float, alpha: float, beta: float) -> tuple[float, float, float, float]:
     """Return h in G = h⊗x (for the action, then for all other classes), κβ and 1 - κβ G·W_τ (lines 7 to 12).
 
     All values are those at prediction time.
@@ -134,7 +134,7 @@ def predict_diagonal(event: Event, model: DiagonalModel) -> tuple[int, int, floa
 
 
 @subroutine
-def accumulate_diagonal(event: Decided, reward: int, sign: float, model: DiagonalModel) -> bool:
+def accumulate_diagonal(event: Decided, reward: float, sign: float, model: DiagonalModel) -> bool:
     """Add a round's contribution to A and b (sign 1) or subtract it (sign -1), and update W'' and its norm."""
     indices, values = event.x
     M, norm, action = model.M, model.norm, event.action
@@ -295,7 +295,7 @@ def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray)
 
 
 @subroutine
-def accumulate_full(event: Decided, reward: int, sign: float, A: FloatArray, b: FloatArray, model: FullModel) -> bool:
+def accumulate_full(event: Decided, reward: float, sign: float, A: FloatArray, b: FloatArray, model: FullModel) -> bool:
     """Add a round's contribution to A and b, copies of the model's, or subtract it (sign 1 or -1)."""
     indices, values = event.x
     K, d = model.W.shape

@@ -45,7 +45,7 @@ class SobaLearner(KernelLearner):
     reversible_rewards: tuple[int, ...] = (0,)
 
     def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: float, reward: float, v: float = 0.0
     ) -> bool:
         """Apply the update that was omitted because the assumed reward was 0."""
         if assumed_reward != 0:

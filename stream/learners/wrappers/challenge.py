@@ -37,6 +37,7 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
     "randomised_update": any,
     "retractable": all,
     "reversible_rewards": min,  # (0,) if one of the learners cannot reverse a 1
+    "learns_values": all,
     "supports_eligible": all,
     "one_right_class": any,
     "grows": all,
@@ -242,7 +243,7 @@ class Challenge(Wrapper):
             yield f"{self._prefix}{name}", part
 
     def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: float, reward: float, v: float = 0.0
     ) -> bool:
         """See `Learner.retract`."""
         first, second = self._learned(decision)

@@ -132,7 +132,7 @@ class Mixture(Wrapper):
         return super().observed_parts(x, decision) if self._is_seen(decision) else iter(())
 
     def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: float, reward: float, v: float = 0.0
     ) -> bool:
         """See `Learner.retract`."""
         return self._is_seen(decision) and super().retract(x, decision, assumed_reward, reward, v)

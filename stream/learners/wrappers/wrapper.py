@@ -16,7 +16,7 @@ Template = Callable[..., Any]
 
 DECLARATIONS = (
     "name", "summary", "best_for", "paper", "parameters", "needs_label", "randomised_update", "retractable",
-    "reversible_rewards", "from_logs", "supports_eligible", "one_right_class", "grows", "instead",
+    "reversible_rewards", "learns_values", "from_logs", "supports_eligible", "one_right_class", "grows", "instead",
 )  # fmt: skip
 """The attributes that a wrapper copies from its inner learner."""
 
@@ -89,7 +89,7 @@ class Wrapper(KernelLearner):
         return self.inner.observed_parts(*self.inside(x, decision))
 
     def retract(
-        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: float, reward: float, v: float = 0.0
     ) -> bool:
         """See `Learner.retract`."""
         return self.inner.retract(*self.inside(x, decision), assumed_reward, reward, v)

@@ -154,7 +154,7 @@ BAD = [
     ({"p": None}, "p: expected a probability in (0, 1]"),
     ({"p": 0.0}, "p: expected a probability in (0, 1]"),
     ({"p": 1.5}, "p: expected a probability in (0, 1]"),
-    ({"r": 0.5}, "reward: expected 0 or 1 (or set reward_above)"),
+    ({"r": 0.5}, "reward: expected 0 or 1 (or set reward_above, or rewards=graded)"),
     ({"a": None}, "a: expected the action"),
     ({"price": math.inf}, "price: expected a finite number"),
 ]
