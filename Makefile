@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run check test test-faults mutants lint site dist format settings kafka test-compose test-cluster clean
+.PHONY: help run check test test-faults mutants lint site dist format settings kafka test-compose test-cluster test-chart clean
 
 help: ## List the targets
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, on first use or after make clean]"
@@ -77,6 +77,9 @@ test-compose: ## Run the pipeline in Docker Compose, kill the learner, and verif
 test-cluster: ## Run three brokers in Docker Compose, kill each, and disconnect a learner; CLIENT=kafka-python selects the other client
 	ONEBIT_CLIENT=$(CLIENT) docker/test-cluster.sh
 
+test-chart: $(VENV)/.dev $(VENV)/.dist ## Check the Helm chart, and run its containers on the Docker engine; HELM=/path/to/helm
+	@$(PY) -m tests.chart $(ARGS)
+
 clean: ## Remove .venv, caches and reports
 	rm -rf $(VENV) reports build dist mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -112,7 +115,7 @@ $(VENV)/.dev: $(VENV)/.kafka examples/node/package-lock.json tests/monitoring/br
 	@touch $@
 
 $(VENV)/.dist: $(VENV)/.python pyproject.toml $(PINS)
-	@echo "Installing tools that build and check distributions: uv, twine"
+	@echo "Installing tools that check distributions and the chart: uv, twine, kubernetes-validate"
 	@$(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dist'], sep='\n')" >$@.txt
 	@$(INSTALL) -r $@.txt
 	@touch $@

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 
 from onebit.cli.settings_table import as_variables
 from stream.learners import registered
@@ -72,6 +73,11 @@ def test_every_alert_is_tested() -> None:
 def test_image_has_the_version_and_the_licence_of_the_package() -> None:
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', (ROOT / "docker/Dockerfile").read_text()))
     assert (labels["version"], labels["licenses"]) == (PROJECT["project"]["version"], PROJECT["project"]["license"])
+
+
+def test_chart_has_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((ROOT / "docker/chart/Chart.yaml").read_text())
+    assert {chart["version"], chart["appVersion"]} == {PROJECT["project"]["version"]}
 
 
 def test_onebit_containers_have_no_capabilities_and_one_writable_volume() -> None:
