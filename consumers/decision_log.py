@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, suppress
 from enum import StrEnum
 from heapq import merge
-from math import inf
+from math import inf, isnan, nan
 from operator import attrgetter
 from struct import Struct
 from tempfile import TemporaryFile
@@ -64,8 +64,9 @@ class LoggedDecision(NamedTuple):
     model_version: int
     arm: Arm | None
     outcome: Outcome
-    reward: int | None
+    reward: float | None
     delay_ms: int | None
+    baseline: int | None  # the class that the service's own rule plays; None if the context does not name it
 
 
 class Range(NamedTuple):
@@ -75,7 +76,7 @@ class Range(NamedTuple):
     until_ms: int | None = None  # exclusive
 
 
-_OUTCOME = Struct("<bbq")  # the outcome's number, the reward, and the delay in ms; -1 if unknown
+_OUTCOME = Struct("<bdq")  # the outcome's number, the reward, and the delay in ms; -1 or NaN if unknown
 _OUTCOMES = tuple(Outcome)
 _UNKNOWN = -1
 
@@ -112,7 +113,7 @@ class DecisionLog:
         self.left_out: Counter[LeftOut] = Counter()
         self.ends_at_ms: int | None = None  # time of the oldest pending decision; None if no decision is pending
         self.decisions = 0  # number of decisions in the range
-        self.has_propensities = False
+        self.has_propensities = self.has_baselines = False
         self._progress = progress
         self.is_open = is_open
         self.envelope = envelope
@@ -222,7 +223,8 @@ class _Partition:
                 yield LoggedDecision(
                     fields.id, decided_ms, given["x"], eligible, names, fields.action, fields.class_name,
                     fields.greedy, fields.propensity, fields.model_version, fields.arm, _OUTCOMES[outcome],
-                    None if reward == _UNKNOWN else reward, None if delay_ms == _UNKNOWN else delay_ms,
+                    None if isnan(reward) else reward, None if delay_ms == _UNKNOWN else delay_ms,
+                    fields.baseline,
                 )  # fmt: skip
         finally:
             if contexts is not None:
@@ -255,11 +257,12 @@ class _Partition:
             self._first_offset = record.offset
         self._waiting.setdefault(fields.id, []).append((self._count, record.append_ms))
         self._log.has_propensities = self._log.has_propensities or fields.propensity is not None
+        self._log.has_baselines = self._log.has_baselines or fields.baseline is not None
         self._count += 1
         if is_lost:
             self._lost_before = self._count
         self.outcomes.seek(0, 2)
-        self.outcomes.write(_OUTCOME.pack(_UNKNOWN, _UNKNOWN, _UNKNOWN))
+        self.outcomes.write(_OUTCOME.pack(_UNKNOWN, nan, _UNKNOWN))
         self._log.count_settled()
 
     def _settle(self, example: Example) -> None:
@@ -270,7 +273,7 @@ class _Partition:
         number, _ = held.pop(0)
         if not held:
             del self._waiting[example.id]
-        reward = _UNKNOWN if example.reward is None else example.reward
+        reward = nan if example.reward is None else example.reward
         delay_ms = _UNKNOWN if example.delay_ms is None else example.delay_ms
         self.outcomes.seek(number * _OUTCOME.size)
         self.outcomes.write(_OUTCOME.pack(_OUTCOMES.index(example.outcome), reward, delay_ms))

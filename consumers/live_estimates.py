@@ -47,7 +47,7 @@ class LiveEstimating:
         """Compare the holdout and the challengers of these settings. Earlier results for the same ones are kept."""
         if task.holdout != self._share:
             self._share = task.holdout
-            self._holdout = _arms(task.holdout, self._rewards) if task.holdout else None
+            self._holdout = _arms(task.holdout, self._rewards) if 0.0 < task.holdout < 1.0 else None
         if bool(task.challengers) != (self._challengers is not None):
             self._challengers = challenger_estimator(self._rewards) if task.challengers else None
 

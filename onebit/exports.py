@@ -1,7 +1,7 @@
 """`onebit.export_log`: export a pipeline's decisions as a log that `run`, `estimate` and `train` read."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
@@ -105,7 +105,9 @@ def write_log(connection: Connected, out: Path, extent: Range) -> ExportReport:
     rows, first_ms, last_ms = 0, 0, 0
     with DecisionLog(*connection, extent, is_open=task.open_classes, envelope=task.envelope, progress=progress) as log:
         log.settle()
-        layout = _Layout(task, has_propensities=log.has_propensities)
+        is_there = {"propensity": log.has_propensities, "baseline": log.has_baselines}
+        absent = [role for role, has_any in is_there.items() if not has_any]
+        layout = _Layout(task, absent)
         with NewLog(out, layout.columns, layout.mapping, task.features) as new, closing(log.rows()) as decisions:
             for decision in chain.from_iterable(map(ids.unique, _chunks(decisions))):
                 row = layout.row(decision)
@@ -181,24 +183,25 @@ _COLUMNS: dict[str, tuple[str, ColumnType]] = {
     "timestamp": ("decided_at_ms", "whole"),
     "action": ("action", "text"),
     "propensity": ("propensity", "number"),
-    "reward": ("reward", "whole"),
+    "reward": ("reward", "number"),
     "delay": ("delay_ms", "whole"),
     "eligible": ("eligible", "texts"),
     "outcome": ("outcome", "text"),
     "arm": ("arm", "text"),
     "greedy": ("greedy", "text"),
     "version": ("model_version", "whole"),
+    "baseline": ("baseline", "text"),
 }
 """The columns other than features, by role. A feature with the same name keeps it; the column gets an underscore."""
 
-_MAPPED = ("id", "timestamp", "action", "propensity", "reward", "delay", "eligible")
+_MAPPED = ("id", "timestamp", "action", "propensity", "reward", "delay", "eligible", "baseline")
 """The roles in the mapping."""
 
 
 class _Layout:
     """The columns of a log, its mapping, and the conversion of decisions to rows."""
 
-    def __init__(self, task: TaskSettings, *, has_propensities: bool) -> None:
+    def __init__(self, task: TaskSettings, absent: Collection[str]) -> None:
         self._task = task
         self._names = None if task.open_classes else task.class_names or tuple(map(str, range(task.n_classes)))
         if task.features is not None:
@@ -210,13 +213,10 @@ class _Layout:
             )
         else:
             self._kinds = {f"x{index}": Kind.NUMERIC for index in range(task.n_features)}
-        self._of = {role: self._free(_COLUMNS[role][0]) for role in _COLUMNS}
-        self.columns: dict[str, ColumnType] = {self._of[role]: kind for role, (_, kind) in _COLUMNS.items()}
-        if task.graded is not None:
-            self.columns[self._of["reward"]] = "number"
+        self._of = {role: self._free(name) for role, (name, _) in _COLUMNS.items() if role not in absent}
+        self.columns: dict[str, ColumnType] = {name: _COLUMNS[role][1] for role, name in self._of.items()}
         self.columns |= {name: "number" if kind is Kind.NUMERIC else "text" for name, kind in self._kinds.items()}
-        roles = [role for role in _MAPPED if role != "propensity" or has_propensities]
-        self.mapping: dict[str, Any] = {role: self._of[role] for role in roles}
+        self.mapping: dict[str, Any] = {role: self._of[role] for role in _MAPPED if role in self._of}
         self.mapping |= {
             "time_unit": "ms",
             "delay_unit": "ms",
@@ -250,10 +250,14 @@ class _Layout:
             "eligible": None if eligible is None else list(eligible),
             "outcome": str(decision.outcome),
             "arm": HOLDOUT if decision.arm == HOLDOUT else LEARNER_ARM,
-            "greedy": None if names is None else names[decision.greedy],
+            "greedy": self._class_name(decision.greedy),
             "version": decision.model_version,
+            "baseline": self._class_name(decision.baseline),
         }
-        return {self._of[role]: value for role, value in values.items()} | features
+        return {name: values[role] for role, name in self._of.items()} | features
+
+    def _class_name(self, k: int | None) -> str | None:
+        return None if k is None or self._names is None else self._names[k]
 
     def _features(self, x: Any) -> dict[str, Any] | None:
         is_named = type(x) is dict and type(x.get("i")) is not list

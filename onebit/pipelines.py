@@ -63,6 +63,7 @@ class Pipeline:
         *,
         eligible: Sequence[str] | Sequence[int] | None = None,
         deferred: bool = False,
+        baseline: str | int | None = None,
     ) -> Decided:
         """Write a context and return the decision for it.
 
@@ -71,11 +72,13 @@ class Pipeline:
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
             eligible: Names or indices of the eligible classes; None means all.
             deferred: Whether the window for feedback begins only when the decision is shown; see `shown`.
+            baseline: Name or index of the class that the service's own rule plays; see `--holdout-policy baseline`.
 
         Raises:
             RejectedError: the context is malformed, for example because it has the wrong number of features.
         """
         fields: dict[str, Any] = {} if eligible is None else {"eligible": list(eligible)}
+        fields |= {} if baseline is None else {"baseline": baseline}
         self.test.context(event_id, x, **fields, **({"deferred": True} if deferred else {}))
         try:
             found = self.test.prediction(event_id)

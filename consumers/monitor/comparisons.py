@@ -41,9 +41,9 @@ class Comparison(Protocol):
 
 
 def comparisons_of(share: float, rewards: RewardRange = BITS, *, has_challengers: bool = True) -> dict[str, Comparison]:
-    """Return new, empty comparisons. `share` is the holdout's share; 0 means no holdout."""
+    """Return new, empty comparisons. `share` is the holdout's share; with 0 or 1, there is nothing to compare."""
     found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator(rewards)} if has_challengers else {}
-    return found | {HOLDOUT: Arms(share, rewards)} if share else found
+    return found | {HOLDOUT: Arms(share, rewards)} if 0.0 < share < 1.0 else found
 
 
 class ComparisonTable(NamedTuple):

@@ -20,17 +20,19 @@ import numpy as np
 
 from consumers.monitor.comparisons import Comparison, comparisons_of
 from stream.estimating.live import target_weight
+from stream.estimating.policies import BASELINE
 from stream.estimating.rows import Chunk, Eligible
 from stream.wire.codec import MalformedError, decode_context, step_of
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import NOT_ELIGIBLE, NOTHING_LOGGED, Envelope, Features, Prediction, Record
+from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, NOTHING_LOGGED, Envelope, Features, Prediction, Record
 from stream.wire.rewards import BITS, RewardRange
 
 if TYPE_CHECKING:
     from stream.estimating.policies import Policy
 
-ALWAYS = ("greedy", "uniform", "learner")
-"""Policies that are always evaluated. The last policy is the learner's own policy in a replay of a log."""
+ALWAYS = ("greedy", "uniform", "learner", BASELINE)
+"""Policies that are always evaluated. `learner` is the learner's own policy in a replay of a log, and `baseline` the
+service's own rule, if contexts name its class."""
 
 POLICY_SETTINGS = ("n_classes", "n_features", "class_names", "features", "holdout", "challengers", "envelope")
 """The pipeline's settings on which the evaluated policies and the comparisons depend."""
@@ -156,17 +158,20 @@ def _always(prediction: Prediction) -> tuple[float, ...]:
     action, greedy, propensity, scores = prediction.decision[:4]
     m = int(np.count_nonzero(scores != NOT_ELIGIBLE))
     if not is_drawn(propensity):
-        return (nan,) * len(ALWAYS)
+        is_baseline = propensity == 1.0 and prediction.arm == HOLDOUT and prediction.baseline == action
+        return (*(nan,) * (len(ALWAYS) - 1), 1.0 if is_baseline else nan)
     return (
         float(action == greedy) / propensity,
         1.0 / (m * propensity),
         nan if prediction.target is None else target_weight(prediction),
+        nan if prediction.baseline is None else float(action == prediction.baseline) / propensity,
     )
 
 
 def _row(prediction: Prediction, x: Features) -> Chunk:
     """Return a decision as a log row, without its reward."""
     one: dict[str, Any] = {name: np.zeros(1, np.int64) for name in ("labels", "delays_ms")}
+    one["baselines"] = np.array([-1 if prediction.baseline is None else prediction.baseline])
     among = np.flatnonzero(prediction.decision.scores != NOT_ELIGIBLE).astype(np.int32)
     is_limited = among.size < prediction.decision.scores.size
     return Chunk(

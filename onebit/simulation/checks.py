@@ -114,6 +114,9 @@ def _as_sent(partition: Partition) -> list[str]:
             context = event.context
             if (was.id, logged, was.deferred) != (context.id, context.logged, context.is_deferred):
                 wrong.append(f"context at offset {event.offset}: expected {was}; got {event.context}")
+            rule = context.baseline
+            if (rule is None) is not (was.baseline is None) or event.prediction.baseline != rule:
+                wrong.append(f"context at offset {event.offset}: expected the baseline {rule}; got {event.prediction}")
             among, decision = eligible[event.offset] or {}, event.prediction.decision
             if not {decision.action, decision.greedy} <= among.keys():
                 wrong.append(f"context at offset {event.offset}: expected classes among {among}; got {decision}")
@@ -159,11 +162,14 @@ def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
         was = partition.world.outside.sent[record.topic, partition.number, record.offset]
         listed = list(indices) if was.eligible is None else list(map(class_name, was.eligible))
         retired = {class_name(one) if isinstance(one, int) else one for one in task.retired_classes}
+        withdrawn = {name for name in listed if name in retired and name in indices}
         listed = [name for name in listed if name not in retired]
         known = _with_names(indices, listed)
         has_names = task.open_classes or task.class_names is not None
         chosen = {known[name]: name if has_names else None for name in listed}
-        is_bad = not chosen or len(chosen) < len(listed) or max(chosen) >= task.n_classes
+        allowed = {*listed, *withdrawn}
+        is_other = task.needs_baseline if was.baseline is None else class_name(was.baseline) not in allowed
+        is_bad = is_other or not chosen or len(chosen) < len(listed) or max(chosen) >= task.n_classes
         is_played = task.play == "own" or was.logged is None or was.logged.action in chosen
         has_features = was.feature is None or was.feature < task.n_features
         if not was.id or not can_play(task, was.logged) or is_bad or not is_played or not has_features:

@@ -128,9 +128,11 @@ class Outside:
         fields: dict[str, Any] = {"x": x}
         if item.logged is not None:
             fields["logged"] = asdict(item.logged)
+        has_names = self._task.open_classes or self._task.class_names is not None
         if item.eligible is not None:
-            has_names = self._task.open_classes or self._task.class_names is not None
             fields["eligible"] = [class_name(k) if has_names else k for k in item.eligible]
+        if item.baseline is not None:
+            fields["baseline"] = class_name(item.baseline) if has_names else item.baseline
         if item.deferred:
             fields["deferred"] = True
         self._send_event(item, TOPICS.contexts, fields)

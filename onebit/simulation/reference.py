@@ -116,9 +116,12 @@ class Reference:
 
     def _decide(self, decided: Decided) -> tuple[Decision, bool]:
         """Return the decision to learn from, and whether the published decision is as expected."""
-        task, (event_id, x, logged, _, eligible, _), prediction = self.task, decided.context, decided.prediction
+        task, context, prediction = self.task, decided.context, decided.prediction
         if task.model == "shared":
             return prediction.decision, True
+        event_id, x, logged, _, eligible, _, baseline = context
+        if baseline is not None:
+            self.learner.set_baseline(baseline)
         own = mine = learned = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
         target = None if task.play == "own" else Target(own.action, own.propensity)
         if task.play == "logged" and logged is not None:

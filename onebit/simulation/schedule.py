@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from consumers.learner.program import LearnerOptions
-from stream.learners import registered
+from stream.learners import FromLogs, registered
+from stream.learners.wrappers.mixture import BASELINE
 from stream.randomness.draws import Luck
 from stream.recovery.commit import COMMIT_STEPS
 from stream.settings.task_fields import JoinSettings, Play
@@ -150,6 +151,7 @@ class Item(NamedTuple):
     action: int | None = None  # the class to which the feedback applies; None if not given
     logged: Logged | None = None  # a context's logged decision
     eligible: tuple[int, ...] | None = None  # a context's eligible classes; None means all
+    baseline: int | None = None  # the class that the service's own rule plays; None if the context does not name it
     deferred: bool = False  # True if a context defers its decision until it is shown
     feature: int | None = None  # index of an additional feature of a context
     has_names: bool = False  # True if the context names its features
@@ -247,6 +249,7 @@ _DICE = {
     "shared models": 0x2545F4914,
     "repeated commits": 0x7F4A7C159E3779B9,
     "changes": 0xD6E8FEB86659FD93,
+    "baselines": 0x8EBC6AF09C88C6E3,
     "retention": 0x632BE59BD9B4E019,
     "retired": 0xA0761D6478BD642F,
     "rewards": 0xC2B2AE3D27D4EB4F,
@@ -278,6 +281,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         holdout, policy = around.choice((0.0, 0.0, 0.3)), around.choice((UNIFORM, "constant:1"))
         task = replace(task, holdout=holdout, holdout_policy=policy)
         task, items = _with_challengers(around, task, items)
+        task, items = _with_baselines(Luck(seed ^ _DICE["baselines"]), task, items)
     if model == "shared":
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _DICE["shared models"]), max(item.at_ms for item in items), timeless=timeless)
@@ -525,6 +529,21 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
     return replace(task, challengers={name: PARAMETERS[name] for name in names}), items
 
 
+def _with_baselines(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
+    """In a quarter of the runs without challengers, let the service's own rule decide in the holdout.
+
+    Most contexts name the rule's class. Without it, or if it is not eligible, a context is malformed.
+    """
+    if not luck.chance(25) or task.challengers:
+        return task, items
+    is_sound = registered()[task.learner].from_logs is not FromLogs.UNSOUND
+    task = replace(task, holdout=luck.choice((0.3, 0.9, 1.0 if is_sound else 0.5)), holdout_policy=BASELINE)
+    return task, [
+        item._replace(baseline=luck.below(N_CLASSES)) if item.kind in _CONTEXTS and luck.chance(90) else item
+        for item in items
+    ]
+
+
 def _with_changes(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
     """To most runs, add requests to change settings. The tasks must refuse some of them."""
     if not luck.chance(70):
@@ -558,7 +577,7 @@ def _with_new_sizes(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[
     """
     if not task.open_classes and luck.chance(30):
         task = replace(task, class_names=tuple(map(class_name, range(N_CLASSES))))
-        if task.holdout_policy != UNIFORM:
+        if task.holdout_policy not in (UNIFORM, BASELINE):
             task = replace(task, holdout_policy=f"constant:{class_name(1)}")
     has_names = luck.chance(30)
     if has_names:

@@ -164,7 +164,9 @@ def _decides_otherwise(
     for entry in own:
         learner.observe_early(entry.x, entry.decision)
     wrong: list[str] = []
-    for (event_id, x, *_, eligible, _), _, prediction, _ in decided:
+    for (event_id, x, *_, eligible, _, baseline), _, prediction, _ in decided:
+        if baseline is not None:
+            learner.set_baseline(baseline)
         again = learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
         learner.observe_early(x, again)
         one, other = (_plain(Entry(DECIDED, x, decision)) for decision in (again, prediction.decision))

@@ -183,6 +183,10 @@ class Dataset:
         """Return a row's eligible classes, in the format used in context records. None means all classes."""
         return None
 
+    def baseline(self, row: int) -> str | int | None:
+        """Return the class that the service's own rule plays for a row, as in context records, or None if unknown."""
+        return None
+
     def logged(self, row: int) -> Logged | None:
         """Return a row's logged decision, or None if this is not a log or the decision is missing."""
         return None

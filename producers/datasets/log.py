@@ -40,6 +40,7 @@ class LoggedOutcome(NamedTuple):
     reward: float | None
     delay_ms: int | None
     eligible: IndexArray | None = None  # the eligible classes, in increasing order; None means all classes
+    baseline: int | None = None  # the class that the service's own rule plays
 
 
 class LogRows(Rows, Protocol):
@@ -125,6 +126,11 @@ class LogDataset(Dataset):
             return None
         listed: list[int] = classes.tolist()
         return listed if self.named_classes() is None else [self.class_names[k] for k in listed]
+
+    def baseline(self, row: int) -> str | int | None:
+        """Return the class that the service's own rule plays: its name, or its index if the classes have no names."""
+        k = self.log.outcome(row).baseline
+        return k if k is None or self.named_classes() is None else self.class_names[k]
 
     def logged(self, row: int) -> Logged | None:
         """Return a row's logged decision."""

@@ -116,7 +116,7 @@ class Gateway:
     async def _decision_on(
         self, body: Any, value: bytes, headers: Headers, *, with_scores: bool
     ) -> tuple[int, dict[str, Any]]:
-        given = _fields(body, "id", "x", "eligible", "deferred")
+        given = _fields(body, "id", "x", "eligible", "deferred", "baseline")
         if "id" not in given:
             given["id"] = uuid4().hex
             value = _encode(given)

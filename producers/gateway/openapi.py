@@ -35,7 +35,7 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
         code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body contains the reason."))
     }
     schemas = {
-        "Context": _schema(context, ("id", "x", "eligible", "deferred"), ["x"]),
+        "Context": _schema(context, ("id", "x", "eligible", "deferred", "baseline"), ["x"]),
         "Feedback": _schema(feedback, ("id", "reward", "action"), ["id", "reward"]),
         "Notice": _schema({"id": event_id}, ["id"], ["id"]),
         "Decision": {

@@ -116,7 +116,9 @@ class ReplayProgram:
         last = min(options.events, first + options.batch_max)
         while self.position < last and self._due <= now_ms:
             event_id, row = next(self._schedule)
-            value = codec.encode_context(event_id, dataset.row(row).x, dataset.logged(row), dataset.eligible(row))
+            value = codec.encode_context(
+                event_id, dataset.row(row).x, dataset.logged(row), dataset.eligible(row), baseline=dataset.baseline(row)
+            )
             key = event_id.encode()
             send(topic, partition_for(key, options.partitions), key, value, codec.HEADERS)
             if now_ms - self._due > SLIP_MS and options.speed != inf and options.rate_per_s != inf:

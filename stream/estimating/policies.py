@@ -22,6 +22,9 @@ from stream.randomness.draws import Draws, Purpose
 from stream.settings.task_fields import Reward, Rewards, allows_any_right
 from stream.wire.records import Decision, Features, FloatArray
 
+BASELINE = "baseline"
+"""The name of the policy that the service's own rule is."""
+
 UNUSED_PROPENSITY = 1.0
 """The propensity passed to learners that do not use propensities."""
 
@@ -97,6 +100,32 @@ class Constant(Policy):
         """Return 1 for the constant class and 0 for others, or uniform probabilities if that class is not eligible."""
         p = Uniform(self._n_classes).probabilities(chunk)
         p[p[:, self._action] > 0.0] = np.arange(self._n_classes) == self._action
+        return p
+
+
+class Baseline(Policy):
+    """Plays the class of the service's own rule, which the log names."""
+
+    name = BASELINE
+
+    def __init__(self, n_classes: int) -> None:
+        self._n_classes = n_classes
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """Return 1 for the rule's class and 0 for others.
+
+        Raises:
+            EstimateError: an evaluated row does not name the class.
+        """
+        p = np.zeros((len(chunk.ids), self._n_classes))
+        baselines = np.full(len(chunk.ids), -1) if chunk.baselines is None else chunk.baselines
+        known = np.flatnonzero(baselines >= 0)
+        p[known, baselines[known]] = 1.0
+        if (unknown := np.flatnonzero(chunk.judged & (baselines < 0))).size:
+            raise EstimateError(
+                f"policy {BASELINE}: event {chunk.ids[unknown[0]]} does not name the class of the service's own rule. "
+                "Map its column as `baseline`, and fill it in all rows"
+            )
         return p
 
 
@@ -266,7 +295,7 @@ def evaluable_learners() -> list[str]:
 
 
 def parse_policy(spec: str, class_names: Sequence[str], n_features: int, training: Training) -> Policy:
-    """Parse a policy: logged, uniform, constant:ACTION, or a learner as NAME:PARAMETER=VALUE,...
+    """Parse a policy: logged, uniform, baseline, constant:ACTION, or a learner as NAME:PARAMETER=VALUE,...
 
     The caller reads model files; see `Model`.
 
@@ -280,6 +309,8 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         return Logged(n_classes)
     if spec == "uniform":
         return Uniform(n_classes)
+    if spec == BASELINE:
+        return Baseline(n_classes)
     if name == "constant":
         if rest not in class_names:
             shown = ", ".join(class_names[:20]) + (", ..." if n_classes > 20 else "")
@@ -289,7 +320,7 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         return Constant(n_classes, class_names.index(rest), rest)
     if name not in registered():
         raise EstimateError(
-            f"policy {spec}: expected logged, uniform, constant:ACTION, model:FILE, or one of the learners "
+            f"policy {spec}: expected logged, uniform, baseline, constant:ACTION, model:FILE, or one of the learners "
             f"{', '.join(evaluable_learners())}"
         )
     parameters = check_parameters(

@@ -74,6 +74,7 @@ class LogBatch(NamedTuple):
     rewards: FloatArray  # [n], bits, or graded rewards in the units of the log
     delays_ms: NDArray[np.int64]  # [n], milliseconds from the decision to its feedback
     eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
+    baselines: NDArray[np.int64] | None = None  # [n], the class that the service's own rule plays; None if unknown
 
 
 class DecisionLog(Protocol):
@@ -114,6 +115,7 @@ class Chunk(NamedTuple):
     delays_ms: NDArray[np.int64]  # [n]
     keys: NDArray[np.uint64]  # [n], the state of each row's sequence of random words
     eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
+    baselines: NDArray[np.int64] | None = None  # [n], the class that the service's own rule plays; None if unknown
 
     def features(self, j: int) -> Features:
         """Return the features x of row j."""
@@ -190,4 +192,5 @@ def chunks(
                 delays_ms=batch.delays_ms[rows],
                 keys=np.fromiter((draws.bits(one) for one in ids), np.uint64, len(ids)),
                 eligible=None if batch.eligible is None else batch.eligible.part(start, stop),
+                baselines=None if batch.baselines is None else batch.baselines[rows],
             )

@@ -219,6 +219,9 @@ class Learner(ABC):
     def promote(self, number: int) -> None:  # noqa: B027 (a single learner always decides)
         """Let the learner with this index make all further decisions; see `decides`."""
 
+    def set_baseline(self, action: int) -> None:  # noqa: B027 (only a holdout can play the baseline)
+        """Set the class that the service's own rule plays for the next context; see `Mixture`."""
+
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
         """Return the index of the learner that made a decision, and the class that each learner chose."""
         return 0, (decision.action,)

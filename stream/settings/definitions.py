@@ -270,7 +270,8 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
         str,
         Setting(
             LEARN | {Program.CHANGE},
-            "Holdout policy: uniform, constant:CLASS, or model:FILE from `onebit model export`",
+            "Holdout policy: uniform, constant:CLASS, baseline (the class that each context names), or model:FILE from "
+            "`onebit model export`",
             "POLICY",
         ),
     ] = "uniform"

@@ -10,7 +10,7 @@ import numpy as np
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.learners.base import KernelLearner
 from stream.learners.wrappers.challenge import SOUND, Challenge
-from stream.learners.wrappers.mixture import Mixture
+from stream.learners.wrappers.mixture import BASELINE, Mixture
 from stream.learners.wrappers.running_scale import RunningScale
 from stream.parsing import shown
 from stream.settings.model import Change, Stored
@@ -40,6 +40,10 @@ class Unsuitable(Enum):
     NOT_RETRACTABLE = "late feedback can correct only updates that can be reversed; {learner} cannot reverse updates"
     NOT_FROM_LOGS = (
         "{learner} with these parameters learns only from its own actions, not from a log; use one of {suitable}"
+    )
+    NO_OWN_DECISIONS = (
+        "{learner} with these parameters learns only from its own decisions, but the holdout makes all of them; use "
+        "one of {suitable}"
     )
     NO_CHALLENGE = (
         "{learner} with these parameters cannot learn from another learner's decisions, which challengers require; use "
@@ -170,8 +174,6 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
             raise ParameterError(f"model shared: expected play own; got {self.play}")
-        if self.holdout >= 1.0:
-            raise ParameterError(f"holdout: expected a probability below 1; got {self.holdout}")
         if self.holdout != 0.0 and self.play != "own":
             raise ParameterError(f"holdout: expected play own; got {self.play}")
         if self.open_classes or self.retired_classes:
@@ -225,11 +227,14 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         """Return the parameters of the champion or a challenger, by name."""
         return self.parameters if name == self.learner else self.challengers[name]
 
-    def _make_wrapped(self, name: str, fixed: int | KernelLearner | None) -> Learner:
+    def _make_wrapped(self, name: str, fixed: int | KernelLearner | Literal["baseline"] | None) -> Learner:
         """Create a learner with the scale, floor and holdout settings, and check that it supports the policies."""
         parameters = self.resolved().parameters_of(name)
         learner = create(learner_of(name), self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
+        if self.holdout == 1.0 and learner.from_logs is FromLogs.UNSOUND:
+            sound = [name for name, cls in registered().items() if cls.from_logs is not FromLogs.UNSOUND]
+            raise PolicyError(Unsuitable.NO_OWN_DECISIONS, learner.name, sound)
         if self.scale == "standard":
             learner = RunningScale(with_kernels(learner, "scale standard"))
         if self.floor != 0.0 or self.holdout != 0.0:
@@ -260,7 +265,12 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         if self.challengers and self.play != "own":
             raise ParameterError(f"challenger: expected play own; got {self.play}")
 
-    def make_holdout_policy(self) -> int | KernelLearner | None:
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether each context must name the class that the service's own rule plays."""
+        return self.holdout > 0.0 and self.holdout_policy == BASELINE
+
+    def make_holdout_policy(self) -> int | KernelLearner | Literal["baseline"] | None:
         """Create the policy for the holdout; see `Mixture`.
 
         Raises:
@@ -268,13 +278,15 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         """
         if self.holdout_policy == UNIFORM:
             return None
+        if self.holdout_policy == BASELINE:
+            return BASELINE
         if self.holdout_policy.startswith(MODEL):
             return self._make_frozen()
         kind, _, name = self.holdout_policy.partition(":")
         names = [str(k) for k in range(self.n_classes)] if self.class_names is None else self.class_names
         if kind != "constant" or name not in names:
             raise ParameterError(
-                f"holdout_policy: expected {UNIFORM}, {MODEL}FILE, or constant:CLASS with one of "
+                f"holdout_policy: expected {UNIFORM}, {BASELINE}, {MODEL}FILE, or constant:CLASS with one of "
                 f"{', '.join(names[:20])}; got {self.holdout_policy!r}"
             )
         return names.index(name)

@@ -228,6 +228,7 @@ class Task:
             nnz_max=features_max(self.learner) if settings.model == "shared" else None,
             envelope=settings.envelope,
             retired=settings.retired_indices,
+            needs_baseline=settings.needs_baseline,
         )
 
     @property
@@ -376,9 +377,11 @@ class Task:
         Returns the pending decision, and whether it can receive feedback. In a replay, a decision for a different
         action than the log's cannot receive feedback.
         """
-        event_id, x, logged, unknown, eligible, _ = context
+        event_id, x, logged, unknown, eligible, _, baseline = context
         effects.unknown.extend(unknown)
         u = self._draw_action(event_id)
+        if baseline is not None:
+            self.model.learner.set_baseline(baseline)
         decision, target, has_bit = self.model.decide(event_id, x, u, eligible), None, True
         if logged is not None:
             target = Target(decision.action, decision.propensity)
@@ -391,7 +394,7 @@ class Task:
         carried = decision.logged if self.settings.model == "shared" and decision.logged.size else None
         arm, trace = self.settings.arm_of(u), trace_of(record)
         challenged = self._challenged(decision) if self._members else None
-        published = event_id, decision, self.model.version, target, name, carried, arm, trace, challenged
+        published = event_id, decision, self.model.version, target, name, carried, arm, trace, challenged, baseline
         prediction = make(Prediction, published)
         effects.predictions.append((prediction, record.offset))
         pending = make(Pending, (x, decision, self._time, trace, arm))

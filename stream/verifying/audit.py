@@ -49,6 +49,7 @@ from stream.wire.codec import MalformedError, is_tick, tick_step
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
 from stream.wire.records import (
+    HOLDOUT,
     NOT_ELIGIBLE,
     Arm,
     Context,
@@ -406,6 +407,7 @@ class _Audit:
                 self._nnz_max,
                 settings.envelope,
                 self._retired,
+                needs_baseline=settings.needs_baseline,
             )
         except (MalformedError, NewClassesError):
             context = None
@@ -422,6 +424,7 @@ class _Audit:
             self._check_played(oracle, context.logged, prediction, place_of(published))
             self._check_class(context, prediction, place_of(published))
             self._check_arm(settings, context.id, prediction.arm, place_of(published))
+            self._check_baseline(settings, context, prediction, place_of(published))
             self._check_challenged(oracle, prediction, place_of(published))
 
     def _check_played(self, oracle: Oracle, logged: Logged | None, prediction: Prediction, place: str) -> None:
@@ -455,6 +458,15 @@ class _Audit:
         """Check that a decision's arm is the one determined by the random draw for its event id."""
         if arm != (expected := settings.arm_of(uniform(settings.seed, Purpose.ACTION, event_id))):
             self._fault(f"{place}: expected the arm {expected}; got {arm}")
+
+    def _check_baseline(self, settings: TaskSettings, context: Context, prediction: Prediction, place: str) -> None:
+        """Check that a decision names the context's baseline, and plays it in the holdout if this is the policy."""
+        baseline, action = context.baseline, prediction.decision.action
+        if prediction.baseline != baseline:
+            self._fault(f"{place}: expected the baseline {baseline}; got {prediction.baseline}")
+        is_eligible = baseline is not None and prediction.decision.scores[baseline] != NOT_ELIGIBLE
+        if settings.needs_baseline and prediction.arm == HOLDOUT and is_eligible and action != baseline:
+            self._fault(f"{place}: expected the baseline {baseline} in the holdout; got {action}")
 
     def _check_challenged(self, oracle: Oracle, prediction: Prediction, place: str) -> None:
         """Check that a decision names all learners and the current champion."""

@@ -5,7 +5,7 @@ open pipeline accepts up to K classes and assigns the next index to each new nam
 the model is shared, in the order of the model's log.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,10 @@ LOGGED_NAMES_MAX = 1_700
 
 class ClassesError(ValueError):
     """Raised when a context's eligible classes are invalid."""
+
+
+class BaselineError(ClassesError):
+    """Raised when the class that the service's own rule plays is unknown or not eligible."""
 
 
 class NewClassesError(Exception):
@@ -79,7 +83,17 @@ class Classes:
             self._index[name] = len(self.names)
             self.names.append(name)
 
-    def eligible(self, given: Sequence[str | int] | None, action: int | None = None) -> IndexArray | None:
+    def index_of(self, given: str | int) -> int:
+        """Return the index of a known class.
+
+        Raises:
+            ClassesError: the class is unknown.
+        """
+        return self._index_of(given, {})
+
+    def eligible(
+        self, given: Sequence[str | int] | None, action: int | None = None, baseline: str | int | None = None
+    ) -> IndexArray | None:
         """Return the indices of a context's eligible classes, without retired classes.
 
         If the pipeline is open, new names are added.
@@ -87,6 +101,7 @@ class Classes:
         Args:
             given: names, or indices if the classes have no names; None means all classes.
             action: a class that must be eligible, or None.
+            baseline: another class that must be eligible, or None.
 
         Returns:
             int32[m] in increasing order, or None if all K classes are eligible.
@@ -94,9 +109,12 @@ class Classes:
         Raises:
             ClassesError: the list is empty, lacks the action, or contains only retired classes, or a class is unknown,
                 repeated, or beyond the limit.
+            BaselineError: the list lacks the baseline, or the baseline is unknown.
             NewClassesError: the list is valid, but the log does not contain all of its names yet.
         """
         if given is None and not self.is_open and not self._retired:
+            if baseline is not None:
+                self._check_baseline(baseline, range(self.n_classes), {}, ())
             return None
         if self._unsupported is not None:
             raise ClassesError(
@@ -120,11 +138,26 @@ class Classes:
             raise ClassesError(
                 f"expected the logged decision's class {action} among the eligible classes; got {shown(list(kept))}"
             )
+        if baseline is not None:
+            self._check_baseline(baseline, indices, new, given)
         if new and self._from_log:
             raise NewClassesError(list(new))
         if new:
             self.add(new)
         return np.array(indices, np.int32)
+
+    def _check_baseline(
+        self, baseline: str | int, indices: Container[int], new: Mapping[str, int], given: Container[str | int]
+    ) -> None:
+        """Check that the baseline is eligible, or that it is a known class in the list that was retired."""
+        if baseline in self._retired and baseline in given and (self.names is None or baseline in self._index):
+            return
+        try:
+            is_eligible = self._index_of(baseline, dict(new)) in indices
+        except ClassesError as error:
+            raise BaselineError(str(error)) from error
+        if not is_eligible:
+            raise BaselineError(f"expected one of the eligible classes; got {shown(baseline)}")
 
     def _index_of(self, given: str | int, new: dict[str, int]) -> int:
         if self.names is None:

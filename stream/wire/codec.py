@@ -21,7 +21,7 @@ from msgspec.json import Encoder
 from msgspec.structs import asdict
 
 from stream.parsing import shown
-from stream.wire.classes import Classes, ClassesError
+from stream.wire.classes import BaselineError, Classes, ClassesError
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import (
     Context,
@@ -152,6 +152,7 @@ def encode_context(
     eligible: Sequence[str | int] | None = None,
     *,
     deferred: bool = False,
+    baseline: str | int | None = None,
 ) -> bytes:
     """Encode a context's value. Omit fields that are None or False, and the feature values if all are 1."""
     features: dict[str, Any] = {"i": x.indices}
@@ -165,6 +166,8 @@ def encode_context(
         fields["eligible"] = eligible
     if deferred:
         fields["deferred"] = True
+    if baseline is not None:
+        fields["baseline"] = baseline
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -177,6 +180,8 @@ def decode_context(
     nnz_max: int | None = None,
     envelope: Envelope = "none",
     retired: IndexArray | None = None,
+    *,
+    needs_baseline: bool = False,
 ) -> Context:
     """Decode a context for a learner with n_features features.
 
@@ -190,10 +195,11 @@ def decode_context(
         nnz_max: limit on the number of features in x; None means no limit.
         envelope: the envelope of contexts from other programs; see `_event_of`.
         retired: the indices of features to ignore, or None.
+        needs_baseline: whether a context must name the class that the service's own rule plays.
 
     Raises:
-        MalformedError: the record is not a context, or its features, eligible classes or required logged decision are
-            invalid.
+        MalformedError: the record is not a context, or its features, eligible classes, baseline or required logged
+            decision are invalid.
         NewClassesError: the context is valid, but some of its classes are not in the shared model's log yet.
     """
     fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record, envelope)
@@ -221,13 +227,20 @@ def decode_context(
     if log is not None:
         logged = fields.logged
         _check_logged(logged, log)
-    eligible = None
+    eligible = baseline = None
+    if needs_baseline and fields.baseline is None:
+        raise MalformedError(
+            "baseline: expected the class of the service's rule, which decides in the holdout; got none"
+        )
     if classes is not None:
         try:
-            eligible = classes.eligible(fields.eligible, None if logged is None else logged.action)
+            eligible = classes.eligible(fields.eligible, None if logged is None else logged.action, fields.baseline)
+            baseline = None if fields.baseline is None else classes.index_of(fields.baseline)
+        except BaselineError as error:
+            raise MalformedError(f"baseline: {error}") from error
         except ClassesError as error:
             raise MalformedError(f"eligible: {error}") from error
-    return make(Context, (fields.id, features, logged, unknown, eligible, fields.deferred))
+    return make(Context, (fields.id, features, logged, unknown, eligible, fields.deferred, baseline))
 
 
 def _sparse(x: SparseFields, n_features: int) -> Features:
@@ -309,6 +322,8 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
         fields["arm"] = prediction.arm
     if prediction.challenged is not None:
         fields["challenged"] = asdict(prediction.challenged)
+    if prediction.baseline is not None:
+        fields["baseline"] = prediction.baseline
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -326,7 +341,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
         decision = decision._replace(logged=logged)
     prediction = Prediction(
         fields.id, decision, fields.model_version, fields.target, fields.class_name, logged, fields.arm,
-        challenged=fields.challenged,
+        challenged=fields.challenged, baseline=fields.baseline,
     )  # fmt: skip
     return prediction, fields.context_offset
 
@@ -345,6 +360,8 @@ def decode_prediction_fields(record: Record) -> PredictionFields:
         _check_class("target.action", fields.target.action, n_classes)
     elif fields.propensity is None:
         raise MalformedError("propensity: expected a probability, because there is no target; got nothing")
+    if fields.baseline is not None:
+        _check_class("baseline", fields.baseline, n_classes)
     if fields.challenged is not None:
         for name, choice in fields.challenged.choices.items():
             _check_class(f"challenged.choices.{name}", choice, n_classes)

@@ -109,6 +109,7 @@ class Context(NamedTuple):
     unknown: Sequence[str] = ()  # feature names, one for each unknown category or word
     eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None means all
     is_deferred: bool = False  # True if the window begins only when the decision is shown
+    baseline: int | None = None  # the class that the service's own rule plays; None if the context does not name it
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
@@ -199,6 +200,7 @@ class Prediction(NamedTuple):
     arm: Arm | None = None  # None if the learner made the decision
     trace: Headers = ()  # the context's trace headers
     challenged: Challenged | None = None  # None without challengers
+    baseline: int | None = None  # as in the context
 
 
 class Feedback(NamedTuple):

@@ -32,6 +32,7 @@ class ContextFields(EventFields, Generic[X], gc=False):
     x: X
     eligible: list[str | Index] | None = None
     deferred: bool = False
+    baseline: str | Index | None = None
 
 
 class LoggedContextFields(ContextFields[X], Generic[X], gc=False, kw_only=True):
@@ -63,6 +64,7 @@ class PredictionFields(EventFields, gc=False):
     logged: list[float] | None = None
     arm: Arm | None = None
     challenged: Challenged | None = None
+    baseline: Whole | None = None
 
 
 class CloudEvent(Struct, gc=False):

@@ -214,6 +214,41 @@ def context_of(event_id: str) -> bytes:
     return orjson.dumps({"id": event_id, "x": [1.0, 0.0, 0.5, 0.0]})
 
 
+def test_service_rule_is_estimated_from_an_export(
+    on_broker: Callable[[Broker], None], onebit: Onebit, tmp_path: Path
+) -> None:
+    with running(holdout=0.5, holdout_policy="baseline") as pipeline:
+        for number in range(60):
+            decided = pipeline.decide(f"visit-{number}", [1.0, number % 2, 0.0, 0.0], baseline=number % 3)
+            pipeline.feedback(f"visit-{number}", int(decided.action == number % 2))
+        pipeline.advance("30s")
+        on_broker(pipeline.test.broker)
+        exported(onebit, tmp_path / "log.parquet")
+    rows = rows_of(tmp_path / "log.parquet")
+    assert [row["baseline"] for row in rows] == [str(number % 3) for number in range(60)]
+    weighted = [row["reward"] / row["propensity"] if row["baseline"] == row["action"] else 0.0 for row in rows]
+    (rule,) = api.estimate(tmp_path / "log.parquet", policies=["baseline"], reward="any").to_dict()["policies"]
+    assert {one["estimator"]: one["value"] for one in rule["estimates"]}["ips"] == pytest.approx(sum(weighted) / 60)
+    with pytest.raises(api.OnebitError):
+        api.estimate(tmp_path / "log.parquet", map=WITHOUT_BASELINE, policies=["baseline"])
+
+
+WITHOUT_BASELINE = "action=action,reward=reward,propensity=propensity,numeric=x0+x1"
+
+
+@pytest.mark.parametrize("names", [("0", "1", "2"), ("news", "help", "sale")])
+def test_replay_of_a_log_lets_the_service_rule_decide(names: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [{"y": names[number % 3], "rule": names[number % 2], "x": 1.0 + number % 3} for number in range(30)]
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+    found = api.run(
+        log, map="label=y,baseline=rule,numeric=x", learners="late-ucb", delay="none", holdout=1.0,
+        holdout_policy="baseline",
+    )  # fmt: skip
+    assert found["late-ucb"].error == sum(row["y"] != row["rule"] for row in rows) / 30
+    assert found["late-ucb"].ok
+
+
 def test_interrupted_export_leaves_the_earlier_files(
     on_broker: Callable[[Broker], None], onebit: Onebit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,6 +240,10 @@ class _TaskAudit:
         yield "classes with a score", set(eligible), {n for n, one in enumerate(scores) if one != INELIGIBLE_SCORE}
         yield "score of greedy", max(scores), scores[value["greedy"]]
         yield "class", names[value["action"]] if names else None, value.get("class")
+        yield "baseline", context.baseline, value.get("baseline")
+        is_ruled = in_force["holdout_policy"] == "baseline" and context.baseline in eligible
+        if is_ruled and value.get("arm") == "holdout":
+            yield "action in the holdout", context.baseline, value["action"]
         if in_force["play"] == "logged" and context.logged is not None:
             yield "action", context.logged["action"], value["action"]
             yield "propensity", context.logged["propensity"], value["propensity"]

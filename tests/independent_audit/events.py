@@ -24,6 +24,7 @@ class Context(NamedTuple):
     eligible: list[int] | None
     new_names: list[str]
     logged: Mapping[str, Any] | None
+    baseline: int | None = None
 
 
 class Feedback(NamedTuple):
@@ -68,7 +69,8 @@ def context(record: Record, settings: Mapping[str, Any], names: Sequence[str]) -
         _check_logged(logged, settings)
     eligible, new = _eligible(value.get("eligible"), settings, names)
     _require(logged is None or eligible is None or logged["action"] in eligible)
-    return Context(value["id"], deferred, eligible, new, logged)
+    baseline = _baseline(value, settings, names, eligible, new)
+    return Context(value["id"], deferred, eligible, new, logged, baseline)
 
 
 def feedback(record: Record, settings: Mapping[str, Any]) -> Feedback:
@@ -194,6 +196,30 @@ def _eligible(eligible: Any, settings: Mapping[str, Any], names: Sequence[str]) 
     new = [one for one in eligible if one not in names]
     _require(not new or (settings["open_classes"] and len(names) + len(new) <= settings["n_classes"]))
     return [[*names, *new].index(one) for one in eligible], new
+
+
+def _baseline(
+    value: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    names: Sequence[str],
+    eligible: list[int] | None,
+    new: list[str],
+) -> int | None:
+    """The index of the class that the service's own rule plays."""
+    given, listed = value.get("baseline"), value.get("eligible")
+    if given is None:
+        _require(settings["holdout"] == 0 or settings["holdout_policy"] != "baseline")
+        return None
+    if settings["class_names"] is None and not settings["open_classes"]:
+        _require(_is_class(given, settings))
+        index: int = given
+    else:
+        _require(given in [*names, *new])
+        index = [*names, *new].index(given)
+    is_named = settings["class_names"] is not None or settings["open_classes"]
+    is_retired = given in settings["retired_classes"] and (not is_named or given in names)
+    _require((is_retired and (listed is None or given in listed)) or eligible is None or index in eligible)
+    return index
 
 
 def _is_class(value: Any, settings: Mapping[str, Any]) -> bool:

@@ -23,8 +23,8 @@ class Decided(NamedTuple):
         return Prediction(str(self.number), Decision(self.action, 1, self.propensity, np.zeros(4)), 0)
 
     def weights(self) -> tuple[float, ...]:
-        """The weights under the greedy, uniform and learner's policies. The last is NaN except in log replays."""
-        return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
+        """The weights under the greedy, uniform, learner's and baseline's policies. The last two are unknown here."""
+        return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan, nan)
 
     def add_to(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:
         return pending.decide(
@@ -57,10 +57,10 @@ def test_estimates_do_not_depend_on_read_order_or_restarts(order: str) -> None:
         kept, pending = pending.state(), PendingDecisions()
         pending.load(kept)
     assert sorted(found) == [Settled(200, 0.0, 1), Settled(200, 2.0, 0), Settled(200, 2.0, 1)]
-    greedy, uniform, learner = pending.estimates()
+    greedy, uniform, learner, baseline = pending.estimates()
     assert (greedy.weights.n, greedy.weights.sum, greedy.weighted_rewards.sum) == (3, 4.0, 2.0)
     assert (uniform.weights.sum, uniform.weighted_rewards.sum) == (2.0, 1.5)
-    assert learner.weights.n == 0
+    assert learner.weights.n == baseline.weights.n == 0
     assert [one.value for one in greedy.estimates()] == [2 / 3, 0.5]
     assert pending.oldest_ms is None
 
@@ -114,7 +114,7 @@ def test_restart_adds_new_policies_and_discards_removed_policies() -> None:
     for one in DECISIONS[2:]:
         after.decide(one.number, one.prediction(), partial(weighed, one, 4.0, 5.0), 100)
     settle_all(after)
-    greedy, _, _, named_always, named_later = after.estimates()
+    greedy, _, _, _, named_always, named_later = after.estimates()
     assert greedy.weights.n == 3
     assert (named_always.weights.n, named_always.weights.sum) == (3, 3.0 + 3.0 + 4.0)
     assert (named_later.weights.n, named_later.weights.sum) == (1, 5.0)

@@ -18,7 +18,7 @@ from stream.recovery.model_files import write_model
 from stream.recovery.recover import settings_in_force
 from stream.verifying.models import export_model
 from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of
-from stream.wire.records import NOT_ELIGIBLE, Decision, Prediction, Record, Target, TopicPartition
+from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, Arm, Decision, Prediction, Record, Target, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 EVENTS = 300
@@ -30,6 +30,11 @@ def prediction(action: int, propensity: float, target: Target | None = None, ver
     return Prediction("event", Decision(action, 1, propensity, np.zeros(4)), version, target)
 
 
+def ruled(action: int, propensity: float, baseline: int, arm: Arm | None = None) -> Prediction:
+    """A decision for a context that names the class of the service's own rule."""
+    return prediction(action, propensity)._replace(baseline=baseline, arm=arm)
+
+
 def record_at(partition: int, step: int) -> Record:
     return Record(TOPICS.predictions, partition, 0, 0, b"event", b"", step_headers(step))
 
@@ -37,12 +42,16 @@ def record_at(partition: int, step: int) -> Record:
 @pytest.mark.parametrize(
     ("decision", "weights"),
     [
-        (prediction(1, 0.5), (2.0, 0.5, None)),
-        (prediction(0, 0.5), (0.0, 0.5, None)),
-        (prediction(0, 0.25, Target(0, 0.9)), (0.0, 1.0, 4.0)),
-        (prediction(0, 0.25, Target(2, 0.9)), (0.0, 1.0, 0.0)),
-        (prediction(0, float("nan"), Target(0, 0.9)), (None, None, None)),
-        (prediction(1, 1.0, Target(1, 1.0)), (None, None, None)),  # propensity 1: the action was not random
+        (prediction(1, 0.5), (2.0, 0.5, None, None)),
+        (prediction(0, 0.5), (0.0, 0.5, None, None)),
+        (prediction(0, 0.25, Target(0, 0.9)), (0.0, 1.0, 4.0, None)),
+        (prediction(0, 0.25, Target(2, 0.9)), (0.0, 1.0, 0.0, None)),
+        (prediction(0, float("nan"), Target(0, 0.9)), (None, None, None, None)),
+        (prediction(1, 1.0, Target(1, 1.0)), (None, None, None, None)),  # propensity 1: the action was not random
+        (ruled(0, 0.25, 0), (0.0, 1.0, None, 4.0)),
+        (ruled(0, 0.25, 2), (0.0, 1.0, None, 0.0)),
+        (ruled(0, 1.0, 0, HOLDOUT), (None, None, None, 1.0)),  # the rule makes all decisions
+        (ruled(0, 1.0, 0), (None, None, None, None)),  # a learner that always plays one class
     ],
 )
 def test_weight_is_policy_probability_divided_by_propensity(

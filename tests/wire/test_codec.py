@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
-from stream.wire.classes import NAME_BYTES_MAX
+from stream.wire.classes import NAME_BYTES_MAX, Classes
 from stream.wire.codec import (
     HEADERS,
     ID_BYTES_MAX,
@@ -641,6 +641,10 @@ GOLDEN_VALUES = {
     "contexts.eligible": codec.encode_context(
         "é-3", Features(np.array([0], dtype=np.int32), np.ones(1)), eligible=["é", 2]
     ),
+    "contexts.baseline": codec.encode_context("é-3", Features(np.array([0], dtype=np.int32), np.ones(1)), baseline="é"),
+    "predictions.baseline": codec.encode_prediction(
+        Prediction("é-3", Decision(1, 1, 1.0, np.array([0.0, 0.5])), 41, arm=HOLDOUT, baseline=1), 12
+    ),
     "contexts.deferred": codec.encode_context(
         "synsep-0-000007", Features(np.array([0, 3, 9], dtype=np.int32), np.ones(3)), deferred=True
     ),
@@ -678,6 +682,9 @@ def test_golden_bytes_are_decoded() -> None:
     assert (challenged.arm, challenged.challenged) == (
         HOLDOUT, Challenged("banditron", {"late-ucb:m=32": 0, "stack-igw": 1}),
     )  # fmt: skip
+    classes = Classes(2, ("a", "é"))
+    assert codec.decode_context(golden("contexts.baseline"), N_FEATURES, classes=classes).baseline == 1
+    assert codec.decode_prediction(golden("predictions.baseline"))[0].baseline == 1
     prediction, offset = codec.decode_prediction(golden("predictions"))
     assert prediction.class_name is None
     assert prediction.target is None

@@ -127,7 +127,7 @@ function drawDelays({n, bins, quantiles_s}) {
 function drawEstimates(estimates) {
   at("h-estimates").parentElement.hidden = !estimates.length; // no decision was drawn at random, or none is settled
   at("estimates").replaceChildren();
-  const means = {greedy: "greedy (highest score)", uniform: "uniform", learner: "the learner's own policy"};
+  const means = {greedy: "greedy (highest score)", uniform: "uniform", learner: "the learner's own policy", baseline: "the service's own rule"};
   table(at("estimates"), ["policy", "reward", "95% interval", "95%, anytime-valid", "played", "decisions", "effective sample size"],
     estimates.map(({policy, n, ess, played, off, estimates: [ips, snips]}) => [
       element("td", `${means[policy] ?? policy}${off ? " (unreliable: mean weight is not 1)" : ""}`, "long"), figure(snips[1]), rewardBetween(snips[2]), rewardBetween(ips[3]), figure(played), count(n), count(Math.round(ess)),

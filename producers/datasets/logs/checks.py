@@ -54,6 +54,7 @@ class CheckedBatch(NamedTuple):
     actions: NDArray[np.int64]
     rewards: FloatArray  # NaN if there is no outcome
     eligible: Eligible | None
+    baselines: NDArray[np.int64] | None
 
 
 class Checks:
@@ -90,6 +91,9 @@ class Checks:
         class_of = _classes_in(batch) if meaning.class_of is None else meaning.class_of
         labels = _classes(batch.labels, batch.n, class_of, "label", unknown)
         actions = _classes(batch.actions, batch.n, class_of, "action", unknown)
+        baselines = None
+        if batch.baselines is not None:
+            baselines = _classes(batch.baselines, batch.n, class_of, "baseline", unknown)
         eligible = _eligible(batch.eligible, actions, class_of, problems, unknown)
         if meaning.is_given:
             problems += unknown
@@ -103,7 +107,9 @@ class Checks:
         ids = self._ids(batch, first_problems)
         for one in unknown:  # if the classes are not given, the first pass left out the row for another reason
             first_problems.setdefault(one.row, one)
-        return CheckedBatch(batch, self._kept(batch, first_problems), ids, labels, actions, rewards, eligible)
+        return CheckedBatch(
+            batch, self._kept(batch, first_problems), ids, labels, actions, rewards, eligible, baselines
+        )
 
     def _kept(self, batch: ParsedBatch, first_problems: Mapping[int, Problem]) -> NDArray[np.bool_]:
         """Return a mask of the usable rows. Count the problems in the other rows, or raise an error."""
@@ -185,7 +191,7 @@ def _good(batch: ParsedBatch, first_problems: Mapping[int, Problem]) -> NDArray[
 
 def _classes_in(batch: ParsedBatch) -> dict[str, int]:
     """Return numbers for the classes in a batch, as long as the classes of the log are not known."""
-    texts = [one.distinct for one in (batch.labels, batch.actions) if one is not None]
+    texts = [one.distinct for one in (batch.labels, batch.actions, batch.baselines) if one is not None]
     lists = [] if batch.eligible is None else batch.eligible.distinct
     return {name: k for k, name in enumerate(dict.fromkeys(chain(*texts, *lists)))}
 

@@ -80,6 +80,7 @@ class LogMapping(BaseModel):
     feedback_time: str | None = None
     delay: str | None = None
     eligible: str | None = None
+    baseline: str | None = None
     eligible_separator: str = "|"
     delay_unit: Unit | None = None
     time_unit: Literal["s", "ms", "us"] | None = None
@@ -153,7 +154,7 @@ def unit_of_name(column: str) -> Unit | None:
     return next((unit for unit in found if unit is not None), None)
 
 
-ROLES = ("id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay", "eligible")
+ROLES = ("id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay", "eligible", "baseline")
 """Roles of columns other than features."""
 
 

@@ -132,6 +132,7 @@ class ParsedBatch(NamedTuple):
     rewards: FloatArray | None = None  # as in the file, possibly not binary; NaN if there is no outcome
     delays_ms: NDArray[np.int64] | None = None
     eligible: Lists | None = None  # names of the eligible classes; a missing list means all classes
+    baselines: Texts | None = None  # the class that the service's own rule plays
     left_out: tuple[Problem, ...] = ()  # valid rows that are not decisions
 
 

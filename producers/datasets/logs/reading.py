@@ -191,6 +191,7 @@ class LogFile:
             rewards=checked.rewards[kept],
             delays_ms=nowhere if batch.delays_ms is None else batch.delays_ms[kept],
             eligible=self._eligible(checked),
+            baselines=None if checked.baselines is None else checked.baselines[kept],
         )
 
     def _eligible(self, checked: CheckedBatch) -> Eligible | None:

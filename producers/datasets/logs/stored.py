@@ -30,6 +30,7 @@ _COLUMNS: dict[str, str] = {
     "indices": "<i4", "values": "<f8", "offsets": "<i8", "decided_at_ms": "<i8", "labels": "<i8", "actions": "<i8",
     "propensities": "<f8", "rewards": "<f8", "delays_ms": "<i8", "id_hashes": "<u8", "id_rows": "<i8",
     "id_offsets": "<i8", "id_bytes": "u1", "eligible": "<i4", "eligible_offsets": "<i8",
+    "baselines": "<i8",
 }  # fmt: skip
 
 
@@ -56,6 +57,7 @@ class StoredLog(SparseRows):
     id_bytes: NDArray[np.uint8]
     eligible: IndexArray  # the columns of `Eligible`
     eligible_offsets: OffsetArray
+    baselines: NDArray[np.int64]  # [n], as in a LogBatch, or MISSING
 
     @property
     def eligible_of_rows(self) -> Eligible:
@@ -73,6 +75,7 @@ class StoredLog(SparseRows):
             reward=None if np.isnan(reward) else int(reward) if reward.is_integer() else reward,
             delay_ms=_given(self.delays_ms[row]),
             eligible=self.eligible_of_rows.of(row),
+            baseline=_given(self.baselines[row]),
         )
 
     def event_id(self, row: int) -> str:
@@ -113,7 +116,7 @@ class StoredLog(SparseRows):
                 [self.event_id(row) for row in range(start, stop)], block.offsets, block.indices, block.values,
                 self.decided_at_ms[start:stop], block.labels, self.actions[start:stop], self.propensities[start:stop],
                 self.rewards[start:stop], self.delays_ms[start:stop],
-                self.eligible_of_rows.part(start, stop) if self.eligible.size else None,
+                self.eligible_of_rows.part(start, stop) if self.eligible.size else None, self.baselines[start:stop],
             )  # fmt: skip
 
 
@@ -195,6 +198,8 @@ def _write(log: LogFile, files: Mapping[str, BinaryIO]) -> int:
         files["id_offsets"].write((ends + id_bytes).astype("<i8").tobytes())
         files["id_bytes"].write(b"".join(ids))
         files["id_hashes"].write(hashes_of(batch.ids).astype("<u8").tobytes())
+        baselines = np.full(len(ids), MISSING) if batch.baselines is None else batch.baselines
+        files["baselines"].write(baselines.astype("<i8").tobytes())
         eligible = batch.eligible or Eligible.of_lists([()] * len(ids))
         files["eligible"].write(eligible.classes.astype("<i4").tobytes())
         files["eligible_offsets"].write((eligible.offsets[1:] + listed).astype("<i8").tobytes())

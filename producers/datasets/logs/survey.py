@@ -50,7 +50,7 @@ def survey(
     vocabularies = _Vocabularies(vocabulary_max)
     moments: dict[str, Moments] = {}
     for batch, kept in batches:
-        for named in (batch.labels, batch.actions):
+        for named in (batch.labels, batch.actions, batch.baselines):
             if named is not None:
                 classes.update(dict.fromkeys(named.where(kept).distinct))
         if batch.eligible is not None:

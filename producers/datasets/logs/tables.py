@@ -52,6 +52,7 @@ class _TableParser:
             rewards=self._numbers("reward", "0 or 1, or an empty value if the outcome is unknown"),
             delays_ms=self._delays(decided_at_ms),
             eligible=self.eligible(),
+            baselines=self.texts("baseline"),
             features=tuple(self.feature(name, kind) for name, kind in self._mapping.features.kinds().items()),
             problems=tuple(self._problems),
             where=self._table.where,

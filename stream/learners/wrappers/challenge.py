@@ -193,6 +193,11 @@ class Challenge(Wrapper):
         self._flag[0] = number == self.members - 1
         self.inner.promote(number)
 
+    def set_baseline(self, action: int) -> None:
+        """See `Learner.set_baseline`."""
+        self.inner.set_baseline(action)
+        self.challenger.set_baseline(action)
+
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
         """See `Learner.choices`. Each learner that did not decide chose its class with a separate draw."""
         first, second = self._rows(decision)

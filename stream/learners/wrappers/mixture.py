@@ -1,9 +1,10 @@
 """A mixture of a learner with fixed policies: an exploration floor, and a holdout for comparison."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream.learners.base import (
     U_REST,
@@ -18,6 +19,9 @@ from stream.learners.entries import compile_with
 from stream.learners.kernels import Decided, Event, compiled, subroutine
 from stream.learners.wrappers.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
+
+BASELINE: Final = "baseline"
+"""The holdout policy that plays the class of the service's own rule, which each context names."""
 
 U_MAX = 1.0 - 2.0**-53
 """The largest u below 1."""
@@ -35,7 +39,7 @@ class Model(NamedTuple):
 
     floor: float
     holdout: float
-    policy: Any  # a class, -1 for a uniformly random class, or `Frozen`
+    policy: Any  # `Frozen`, or an array [1] with a class, or with -1 for a uniformly random class
     own: int  # 1 if the last logged value is the learner's own propensity, which is 0 if a fixed policy decided
     inner: Any
 
@@ -49,9 +53,9 @@ class Mixture(Wrapper):
         propensity    h q(a) + (1 − h) (f/m + (1 − f) p), where p is the learner's probability of choosing class a
 
     The floor plays a uniformly random class among the m eligible classes. The holdout plays a uniformly random class, a
-    constant class, or the greedy class of a frozen model. If this class is not eligible, the holdout plays a uniformly
-    random eligible class. The propensity is exact: if the learner did not choose the class, p is computed as in
-    `Learner.distribution`.
+    constant class, the greedy class of a frozen model, or the class of the service's own rule (`set_baseline`). If this
+    class is not eligible, the holdout plays a uniformly random eligible class. The propensity is exact: if the learner
+    did not choose the class, p is computed as in `Learner.distribution`.
 
     A learner that can learn from logged decisions learns from all decisions, with the propensity above. Other learners
     assume that they chose the action (`FromLogs.UNSOUND`). Such a learner observes only its own decisions, and learns
@@ -65,7 +69,11 @@ class Mixture(Wrapper):
     """
 
     def __init__(
-        self, inner: KernelLearner, floor: float = 0.0, holdout: float = 0.0, policy: int | KernelLearner | None = None
+        self,
+        inner: KernelLearner,
+        floor: float = 0.0,
+        holdout: float = 0.0,
+        policy: int | KernelLearner | Literal["baseline"] | None = None,
     ) -> None:
         """Add the fixed policies to a learner.
 
@@ -74,7 +82,8 @@ class Mixture(Wrapper):
             floor: The probability f.
             holdout: The probability h.
             policy: The holdout's policy. An int is a constant class. A learner plays its greedy class, never changes,
-                and is not part of the state. None plays a uniformly random class.
+                and is not part of the state. `BASELINE` plays the class from `set_baseline`. None plays a uniformly
+                random class.
 
         Raises:
             ParameterError: f or h is not a probability, the class does not exist, or the learners' sizes differ.
@@ -82,7 +91,9 @@ class Mixture(Wrapper):
         for name, share in (("floor", floor), ("holdout", holdout)):
             if not 0.0 <= share <= 1.0:
                 raise ParameterError(f"{name}: expected a probability in [0, 1]; got {share!r}")
-        self._policy: Any = -1 if policy is None else policy  # in the form that the kernels accept
+        fixed = policy if isinstance(policy, int) else -1
+        self._is_baseline = policy == BASELINE
+        self._policy: Any = np.full(1, fixed, np.int64)  # in the form that the kernels accept
         self._class_of: Callable[..., int] = _constant_class
         if isinstance(policy, KernelLearner):
             sizes, expected = (policy.n_classes, policy.n_features), (inner.n_classes, inner.n_features)
@@ -92,7 +103,7 @@ class Mixture(Wrapper):
                 )
             self._policy = Frozen(np.empty(policy.n_classes + policy.logged_size), policy.model)
             self._class_of = compile_with(policy.kernels, _greedy_class)
-        elif policy is not None and not 0 <= policy < inner.n_classes:
+        elif isinstance(policy, int) and not 0 <= policy < inner.n_classes:
             raise ParameterError(f"policy: expected a class from 0 to {inner.n_classes - 1}; got {policy!r}")
         self._shares = float(floor), float(holdout)
         self._own = 1 if inner.from_logs is FromLogs.UNSOUND else 0
@@ -106,6 +117,12 @@ class Mixture(Wrapper):
             options=(floor, holdout, policy),
             others={"class_of": self._class_of},
         )
+
+    def set_baseline(self, action: int) -> None:
+        """See `Learner.set_baseline`."""
+        super().set_baseline(action)
+        if self._is_baseline:
+            self._policy[0] = action
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
         """See `Learner.distribution`. Adds up the probabilities from the learner, the floor and the holdout."""
@@ -152,9 +169,9 @@ class Mixture(Wrapper):
 
 
 @compiled
-def _constant_class(x: Features, eligible: IndexArray, policy: int) -> int:
-    """Return the policy's constant class, or -1 for a uniformly random class."""
-    return policy
+def _constant_class(x: Features, eligible: IndexArray, policy: NDArray[np.int64]) -> int:
+    """Return the policy's class for the next context, or -1 for a uniformly random class."""
+    return int(policy[0])
 
 
 def _greedy_class(x: Features, eligible: IndexArray, policy: Frozen) -> int:

@@ -80,6 +80,10 @@ class Wrapper(KernelLearner):
         numbers = decision.logged[: self.inner.logged_size].copy() if self.inner.logged_size else NOTHING_LOGGED
         return sparse(x, self.n_features), decision._replace(logged=numbers)
 
+    def set_baseline(self, action: int) -> None:
+        """See `Learner.set_baseline`."""
+        self.inner.set_baseline(action)
+
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
         """See `Learner.observe_early`. Only the inner learner's state changes, not the wrapper's own arrays."""
         self.inner.observe_early(*self.inside(x, decision))
