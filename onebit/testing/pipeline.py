@@ -5,6 +5,7 @@ The subclasses, for a Kafka broker and for virtual time, implement waiting for a
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,9 @@ def _optional(name: str, value: object) -> int | None:
 def _reward(value: object) -> float:
     """Return a reward as a Python number: an int if it is whole, as a bit is."""
     plain = value.item() if isinstance(value, np.generic) else value
-    if isinstance(plain, bool | int | float):
+    if isinstance(plain, bool | int | float) and isfinite(plain):
         return int(plain) if plain == plain // 1 else float(plain)
-    raise NotSendableError(f"reward: expected a number, such as 1; got {value!r}")
+    raise NotSendableError(f"reward: expected a finite number, such as 1; got {value!r}")
 
 
 def _whole(name: str, value: object) -> int:

@@ -59,7 +59,7 @@ class DataFields:
             LOG | {Program.SHOW},
             "Rewards: a bit, 0 or 1, or a number in --reward-range, such as a rating or a revenue (graded)",
         ),
-        Stored(reason="the pending decisions and the model have rewards of the earlier kind"),
+        Stored(shapes_model=True, reason="the pending decisions and the model have rewards of the earlier kind"),
     ] = "bit"
     reward_range: Annotated[
         RewardRangeText,

@@ -11,6 +11,8 @@ import onebit
 from onebit.runs.embedded import run_embedded
 from onebit.runs.plan import plan_runs
 from producers.datasets.ratings import STARS, ratings
+from stream.recovery.model_files import read_model
+from stream.recovery.state import state_digest
 from stream.reporting.page import page
 from stream.reporting.runs import LearnerRun, read_runs
 from stream.settings.definitions import Settings, SettingsError
@@ -111,6 +113,13 @@ def test_learner_replays_numbers_of_a_log(log: Path) -> None:
     assert report.mean_reward == pytest.approx(np.mean(rewards))
     assert report.estimate is not None
     assert report.estimate.logged == pytest.approx(np.mean(rewards))
+
+
+def test_model_file_contains_the_kind_and_the_range_of_the_rewards(log: Path, tmp_path: Path) -> None:
+    trained = onebit.train(log, "igw-logistic", map=MAP, rewards="graded", reward_range="0,4")
+    model = read_model(trained.save(tmp_path / "model.npz"))
+    assert (model.meta["rewards"], model.meta["reward_range"]) == ("graded", "0,4")
+    assert state_digest([model.learner().state()]) == state_digest([trained.learner.state()])
 
 
 def test_training_reads_numbers_from_a_log(log: Path) -> None:

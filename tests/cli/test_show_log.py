@@ -63,7 +63,7 @@ def test_skipped_rows_are_counted_with_the_first_line(
     (tmp_path / "log.csv").write_text("action,click,price\nx,1,2.5\ny,0,1.5\nx,7,1.5\n")
     shown = onebit("data", "show", "log.csv").out
     assert "1 row of log skipped: reward: expected 0 or 1" in shown
-    assert "reward_above) (at line 4; got 7.0)\n" in shown
+    assert "rewards=graded) (at line 4; got 7.0)\n" in shown
     assert "# not all rewards are 0 or 1" in shown
     (tmp_path / "more.csv").write_text("action,p,click,price\nx,1,1,2.5\n" + "y,0.5,0,3\n" * 98 + "x,abc,1,3\n" * 2)
     more = onebit("data", "show", "more.csv").out

@@ -138,7 +138,7 @@ def test_speed_of_a_resumed_run_excludes_the_events_of_earlier_processes() -> No
 
 
 def test_progress_shows_pending_decisions_and_eta() -> None:
-    waits = [{"decided": 10, "error_rate": 0.9, "pending": pending} for pending in (10, 8)]
+    waits = [{"decided": 10, "figure": "error 90.0%", "pending": pending} for pending in (10, 8)]
     first, second = shown((0.0, 10.0, 70.0), *waits)
     assert first == "10 of 10 events  1 events/s  error 90.0%  pending 10  ETA 10 s"
     assert second.endswith("pending 8  ETA 4 min 0 s")

@@ -25,9 +25,9 @@ LEDGER = (
 """The names of all counts in a ledger."""
 
 PARAMETER = "parameters."
-MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes", "reward_range")
+MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes", "rewards", "reward_range")
 SETTINGS = (
-    *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "rewards", "propensity_min", "features",
+    *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
     "challengers", "champion", "retired_classes", "retired_features", "envelope",
     "window_ms", "activation_window_ms", "orphan_window_ms", "retain_ms", "pending_max", "orphans_max",

@@ -315,6 +315,7 @@ def test_imported_model_determines_only_its_own_settings() -> None:
         "n_features",
         "scale",
         "open_classes",
+        "rewards",
         "reward_range",
         "parameters.gamma",
         "parameters.margin",

@@ -20,6 +20,7 @@ SNAPSHOT = ModelSnapshot(
         "n_features": 3,
         "scale": "standard",
         "open_classes": True,
+        "rewards": "bit",
         "reward_range": "0,1",
         "parameters.gamma": 0.25,
         "parameters.margin": "feedback",

@@ -82,10 +82,10 @@ def test_values_may_be_numpy_scalars_and_arrays(reward: Any, delay: str) -> None
 
 
 @pytest.mark.parametrize("reward", [0.5, np.float64(0.5), "1", None, float("nan"), float("inf"), np.array([1, 2])])
-def test_reward_that_is_no_whole_number_is_refused_at_the_call(reward: Any) -> None:
+def test_reward_that_is_no_bit_is_refused_at_the_call(reward: Any) -> None:
     with onebit.embedded(n_classes=3, n_features=1, learner="banditron") as pipeline:
         pipeline.decide("a", [1.0])
-        with pytest.raises(onebit.OnebitError, match="reward: expected a whole number"):
+        with pytest.raises(onebit.OnebitError, match="reward: expected"):
             pipeline.feedback("a", reward, after="5s")
 
 
