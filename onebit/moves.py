@@ -24,7 +24,7 @@ from stream.kafka.reading import read_partition
 from stream.recovery import steps as journal
 from stream.recovery.chunks import IMPORT_SLOT, MODEL_KEYS, MODEL_PARTITION, OPENING_SLOT, ChunkWriter, read_snapshots
 from stream.recovery.control import Requests, read_requests
-from stream.recovery.moving import MoveError, Opening, Placement, Plan, Stopped
+from stream.recovery.moving import MoveError, NoStateError, Opening, Placement, Plan, Stopped
 from stream.recovery.recover import Recovered, pipeline_settings, recover
 from stream.recovery.state import ModelSnapshot, Snapshot, encode, take, take_model
 from stream.recovery.steps import JournalStep, encode_step, last_steps
@@ -210,7 +210,7 @@ def _read(
     _check_ended(old, partitions)
     stored, control = pipeline_settings(broker, topics, partitions)
     if "seed" not in stored:
-        raise MoveError(f"{topics.journal}: expected a pipeline that has taken a step; found none. There is no state")
+        raise NoStateError(f"{topics.journal}: expected a pipeline that has taken a step; found none")
     settings = requests.after(restored_settings(stored), control).settings.resolved()
     tasks: list[Snapshot] = []
     inputs: dict[TopicPartition, int] = {}

@@ -8,6 +8,7 @@ retention.py      deletes old records, and restores them for the checks
 faults.py         active faults and their effects on calls
 tracing.py        event counts and traces
 world.py          runs a schedule
+moves.py          moves a pipeline in the middle of a run, and checks both pipelines
 checks.py         checks every run and compares it with a run without faults
 partitions.py     audits each partition with a reference learner
 reference.py      the reference learners

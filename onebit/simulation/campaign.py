@@ -19,6 +19,7 @@ from onebit.simulation.checks import (
     equal_faultless,
     row_name,
 )
+from onebit.simulation.moves import check_move
 from onebit.simulation.schedule import (
     CHANGED_SETTINGS,
     ENVIRONMENT,
@@ -35,7 +36,10 @@ from onebit.simulation.schedule import (
 from onebit.simulation.tracing import (
     APPLIED,
     BEHIND_ITS_LOG,
+    FED_AFTER_MOVE,
     FOREIGN_IN_LOG,
+    MOVE_DIED,
+    MOVED,
     NAMED_TWICE,
     OPEN_IN_LOG,
     REFUSED,
@@ -80,6 +84,8 @@ def examine(schedule: Schedule) -> tuple[list[str], Trace]:
             faultless.run()
             wrong += equal_faultless(world, faultless)
         wrong += check_ranges(world)
+        if schedule.move is not None:
+            wrong += check_move(schedule, world.trace)
     except Exception as error:  # reported as a finding for this seed, so that the campaign continues
         wrong = [f"{type(error).__name__}: {error}"]
         world.trace.note("!", wrong[0])
@@ -99,7 +105,8 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     others = [
         "reordered feedback", "operation during an outage", "fenced", "removed and ends",
         "blocked by a transaction", "step aborted after a rebalance", "transaction timeout",
-        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, APPLIED, REFUSED, RETENTION_CUT, *EVICTIONS,
+        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, APPLIED, REFUSED, RETENTION_CUT, MOVED, MOVE_DIED,
+        FED_AFTER_MOVE, *EVICTIONS,
     ]  # fmt: skip
     if shares:
         others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE]

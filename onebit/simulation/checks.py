@@ -73,6 +73,19 @@ def check_retained(world: World) -> list[str]:
     return wrong
 
 
+def check_stopped(world: World) -> list[str]:
+    """Check a run whose learners were stopped, so that decisions can be pending."""
+    partitions = [Partition(world, number) for number in range(world.schedule.partitions)]
+    wrong = [
+        f"partition {one.number}: {what}"
+        for one in partitions
+        for what in one.wrong + _as_sent(one) + _in_order(one) + _offsets(one)
+    ]
+    if world.schedule.task.model == "shared":
+        wrong += check_shared_model(world, partitions)
+    return wrong
+
+
 def check_ranges(world: World) -> list[str]:
     """Check that each task's audit and recovery give the same result after retention has deleted its first records.
 
@@ -148,7 +161,8 @@ def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
     record.
     """
     found = dict[int, dict[int, str | None] | None]()
-    indices: dict[str, int] = {}
+    opened = [] if partition.opening is None else partition.opening.classes
+    indices = _with_names({}, opened)
     steps = iter(zip(partition.steps, partition.settings, strict=True))
     end, task = 0, partition.task
     for record in partition.contexts:

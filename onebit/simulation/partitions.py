@@ -7,7 +7,10 @@ from typing import Any
 from onebit.simulation.outside import INPUTS, LOG, TOPICS
 from onebit.simulation.reference import Reference
 from onebit.simulation.world import World
+from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
+from stream.recovery.chunks import read_snapshots
+from stream.recovery.state import Snapshot, decode
 from stream.recovery.steps import JournalStep
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition
@@ -23,7 +26,8 @@ class Partition:
         self.world, self.number = world, number
         self.task = world.schedule.task
         self.is_shared = self.task.model == "shared"
-        self.reference = Reference(self.task)
+        self.opening = opening_of(world.broker, number)
+        self.reference = Reference(self.task, self.opening)
         self.steps: list[JournalStep] = []
         self.settings: list[TaskSettings] = []  # each step's settings
         self.decided: list[list[Decided]] = []  # each step's decisions
@@ -79,6 +83,12 @@ class Partition:
             self.reference.add_alone(CHANGED, label=step.log.change.decides, name=str(step.log.change.control))
         if not self.is_shared and self.reference.differs(step):
             self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
+
+
+def opening_of(broker: Broker, partition: int) -> Snapshot | None:
+    """Return the state with which a moved task begins; None if the pipeline was not moved."""
+    stored = read_snapshots(broker, TOPICS, partition, 0).newest
+    return None if stored is None else decode(stored)
 
 
 def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:

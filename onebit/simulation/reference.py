@@ -11,8 +11,11 @@ from typing import Any
 from onebit.simulation.outside import label_of
 from stream.learners import KernelLearner, Learner
 from stream.randomness.draws import Purpose, uniform
+from stream.recovery.moving import UNSETTLED
+from stream.recovery.state import Snapshot
 from stream.recovery.steps import JournalStep
 from stream.task.carry import Carry, carries
+from stream.task.play import floored
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import AuditedEvent, Corrected, Decided, SettingsChanged
 from stream.wire.records import Decision, Example, Features, Logged, Outcome, Target
@@ -43,13 +46,31 @@ def can_play(task: TaskSettings, logged: Logged | None) -> bool:
 class Reference:
     """A learner that must make the same decisions or write the same entries as the task."""
 
-    def __init__(self, task: TaskSettings) -> None:
+    def __init__(self, task: TaskSettings, opening: Snapshot | None = None) -> None:
+        """Begin with an untrained learner or, if the task was moved, with its opening."""
         self.task = task
         self.learner = task.make_shareable_learner()
         self.updates = 0
         self.entries: list[Entry] = []
         self._open: dict[str, tuple[Features, Decision]] = {}  # also settled decisions
         self._settled: set[str] = set()
+        if opening is not None:
+            self._begin(opening)
+
+    def _begin(self, opening: Snapshot) -> None:
+        if self.task.model == "own":
+            self.learner.load(opening.learner)
+            self.updates = opening.step.updates
+        for kind in UNSETTLED:
+            for event_id, pending in zip(*getattr(opening, kind), strict=True):
+                self._open[event_id] = pending.x, self._learned(pending.decision)
+        for event_id, retained, _ in zip(*opening.retained, strict=True):
+            if retained.pending is not None:
+                self._open[event_id] = retained.pending.x, self._learned(retained.pending.decision)
+                self._settled.add(event_id)
+
+    def _learned(self, decision: Decision) -> Decision:
+        return floored(decision, self.task.learned_propensity_min) if self.task.log_reading else decision
 
     def apply(self, event: AuditedEvent) -> bool:
         """Apply an event. Return False if it is a decision that differs from this learner's decision."""

@@ -82,6 +82,11 @@ class ItemKind(StrEnum):
 
 
 SHOWN = (ItemKind.SHOWN, ItemKind.SHOWN_EARLY, ItemKind.SHOWN_AGAIN)
+WAITING = frozenset((
+    ItemKind.CONTEXT, ItemKind.CONTEXT_AGAIN, ItemKind.CONTEXT_POISON, ItemKind.FEEDBACK, ItemKind.FEEDBACK_EARLY,
+    ItemKind.FEEDBACK_AGAIN, ItemKind.FEEDBACK_CONFLICT, ItemKind.FEEDBACK_STRAY, ItemKind.FEEDBACK_POISON, *SHOWN,
+))  # fmt: skip
+"""The items that can wait in the new topics of a move."""
 ENVIRONMENT = frozenset(kind for kind in ItemKind if list(ItemKind).index(kind) <= list(ItemKind).index(ItemKind.TIME))
 TIMELESS_FAULTS = (
     ItemKind.CRASH, ItemKind.CRASH_IN_COMMIT, ItemKind.CRASH_IN_COMMIT, ItemKind.CRASH_IN_COMMIT,
@@ -175,6 +180,18 @@ class Item(NamedTuple):
         return " ".join(str(part) for part in parts if part)
 
 
+class MoveDraw(NamedTuple):
+    """A move in the middle of a run."""
+
+    after: int  # number of items before the move
+    waiting: int  # number of items whose records go to the new topics before the move
+    partitions: int
+    model: Sharing
+    model_from: int | None
+    seed: int | None
+    crashes: tuple[int, ...]  # number of calls to a broker after which each attempt but the last dies
+
+
 class Schedule(NamedTuple):
     """A run's schedule."""
 
@@ -194,6 +211,7 @@ class Schedule(NamedTuple):
     replication_timeout_ms: int  # limit on the time that a learner waits for followers
     clock_pauses: bool
     items: tuple[Item, ...]
+    move: MoveDraw | None = None  # None if the pipeline is not moved
 
     def only(self, indices: Sequence[int]) -> "Schedule":
         """Return the schedule with only the items at these indices."""
@@ -251,6 +269,7 @@ _DICE = {
     "changes": 0xD6E8FEB86659FD93,
     "baselines": 0x8EBC6AF09C88C6E3,
     "retention": 0x632BE59BD9B4E019,
+    "moves": 0x4CF5AD432745937F,
     "retired": 0xA0761D6478BD642F,
     "rewards": 0xC2B2AE3D27D4EB4F,
 }
@@ -344,7 +363,32 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         replication_timeout_ms=luck.choice((5, 30, 200)),
         clock_pauses=clock_pauses,
         items=tuple(items),
+        move=_draw_move(Luck(seed ^ _DICE["moves"]), task, partitions, len(items)),
     )
+
+
+MOVES_PERCENT = 20
+"""Percentage of the runs that also move their pipeline."""
+
+
+def _draw_move(luck: Luck, task: TaskSettings, partitions: int, items: int) -> MoveDraw | None:
+    """Generate a move, or None."""
+    if not luck.chance(MOVES_PERCENT):
+        return None
+    after = luck.between(items // 4, items - 1)
+    waiting = luck.below(4)
+    can_share = task.play == "own" and (task.model == "shared" or not task.open_classes or partitions == 1)
+    model: Sharing = luck.choice(("own", "shared")) if can_share else "own"
+    if task.model == "own" and task.open_classes and partitions > 1:  # each task has its own order of the classes
+        new_partitions, model_from = partitions, None
+    else:
+        new_partitions = luck.choice((partitions, 1, 2, 3))
+        has_several = task.model == "own" and partitions > 1
+        is_merged = new_partitions != partitions or model == "shared" or luck.chance(30)
+        model_from = luck.below(partitions) if has_several and is_merged else None
+    seed = luck.choice((None, luck.below(1_000)))
+    crashes = tuple(luck.between(0, 150) for _ in range(luck.below(3)))
+    return MoveDraw(after, waiting, new_partitions, model, model_from, seed, crashes)
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:

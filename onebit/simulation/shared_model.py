@@ -19,7 +19,7 @@ from stream.kafka.reading import read_partition
 from stream.learners import Learner
 from stream.randomness.draws import Purpose, uniform
 from stream.recovery.chunks import read_snapshots
-from stream.recovery.state import fresh_replica, state_digest
+from stream.recovery.state import decode_model, fresh_replica, state_digest
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
@@ -111,11 +111,13 @@ def _versions(partition: Partition, log: Sequence[_Logged]) -> list[str]:
 def _names(partition: Partition, log: Sequence[_Logged]) -> list[str]:
     """Check that each step knows the open classes at its version and adds only new classes, from the next context."""
     wrong: list[str] = []
-    known: list[str] = []
+    opened = [] if partition.opening is None else partition.opening.classes
+    known = [*opened]
     for step in partition.steps:
         assert step.log is not None
         known += step.log.names
-        named = dict.fromkeys(logged.entry.name for logged in log[: step.updates] if logged.entry.kind == NAMED)
+        added = (logged.entry.name for logged in log[: step.updates] if logged.entry.kind == NAMED)
+        named = dict.fromkeys((*opened, *added))
         if known != list(named)[: partition.task.n_classes]:
             wrong.append(f"step {step.number} has classes {known}; at the step's version, the log has {list(named)}")
         if adds := step.log.adds:
@@ -132,6 +134,8 @@ def _applied_again(
     """Check every replica against the model at its version, and check every decision by repeating it."""
     wrong: list[str] = []
     model = task.make_learner()
+    if (moved := read_snapshots(partitions[0].world.broker, TOPICS, None).imported) is not None:
+        model.load(decode_model(moved).learner)
     for version in range(len(log) + 1):
         at_version = [one for one in seen if one.version == version]
         digest = state_digest([model.state()]) if at_version else ""

@@ -27,6 +27,9 @@ OPEN_IN_LOG = "pauses with an open transaction in the log"
 NAMED_TWICE = "class added to the log by two tasks"
 APPLIED = "request applied"
 REFUSED = "request refused"
+MOVED = "pipeline moved"
+MOVE_DIED = "move dies and is repeated"
+FED_AFTER_MOVE = "feedback after a move for a decision before it"
 
 _COUNTED = {
     "waits for a transaction": "blocked by a transaction",

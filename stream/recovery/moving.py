@@ -37,6 +37,14 @@ class MoveError(OnebitError):
     """A pipeline cannot be moved. The message contains the remedy."""
 
 
+class NoStateError(MoveError):
+    """The pipeline has not taken a step, so it has no state."""
+
+
+class LimitError(MoveError):
+    """A new task would have more entries than its settings allow."""
+
+
 class Stopped(NamedTuple):
     """A stopped pipeline's state. All decision times are known, and all requests are applied."""
 
@@ -212,7 +220,7 @@ class Placement:
         counts["pending"] = sum(len(rows[name]) for name in UNSETTLED)
         for name, count in counts.items():
             if count > (limit := getattr(self.settings.join, _LIMITS[name])):
-                raise MoveError(
+                raise LimitError(
                     f"partition {partition}: expected at most {limit:,} entries ({_LIMITS[name]}); got {count:,}. Use "
                     f"more partitions, or raise {_LIMITS[name]} before the move (onebit change)"
                 )

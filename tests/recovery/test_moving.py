@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.recovery.moving import MoveError, Opening, Placement, Plan, Stopped
+from stream.recovery.moving import LimitError, MoveError, Opening, Placement, Plan, Stopped
 from stream.recovery.state import ModelSnapshot, Snapshot, state_digest, take
 from stream.recovery.steps import JournalStep
 from stream.settings.task_fields import JoinSettings
@@ -173,7 +173,7 @@ def test_state_that_exceeds_a_limit_is_not_placed(limit: str, kind: str) -> None
     limits = JoinSettings(**{limit: 2})
     placed: Entries = {(0, kind): [("e0", 1), ("e1", 2)], (1, kind): [("e2", 1)]}
     old = stopped(small_task(join=limits, model="shared"), 2, placed)
-    with pytest.raises(MoveError):
+    with pytest.raises(LimitError):
         Placement(old, Plan(1, "shared", 1))
     Placement(old, Plan(2, "shared", 1))
 
