@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream.recovery.chunks import OPENING_SLOT, RENEWALS_PER_RETENTION, ChunkWriter, Stored
 from stream.recovery.moving import LimitError, MoveError, Opening, Placement, Plan, Stopped
-from stream.recovery.state import ModelSnapshot, Snapshot, state_digest, take
+from stream.recovery.state import ModelSnapshot, Snapshot, encode, state_digest, take
 from stream.recovery.steps import JournalStep
 from stream.settings.task_fields import JoinSettings
 from stream.task.join import Orphan, Pending, Retained
@@ -22,6 +23,7 @@ from stream.wire.topics import partition_for
 from tests.pipeline import N_CLASSES, TOPICS, small_task
 
 FEEDBACK = "next.feedback"
+KEEP_MS = 400
 KINDS = ("pending", "deferred", "shown", "orphans", "retained")
 X = Features(np.array([0, 2], np.int32), np.ones(2))
 
@@ -213,3 +215,32 @@ def test_moved_orphan_belongs_to_the_new_feedback_topic() -> None:
     old = stopped(small_task(), 1, {(0, "orphans"): [("e1", 101)]})
     (orphan,) = Placement(old, Plan(1, "own", 1)).task(0, opening(1)).orphans[1]
     assert (orphan.record.topic, orphan.record.partition, orphan.record.offset) == (FEEDBACK, 0, -1)
+
+
+def test_opening_is_deleted_when_later_snapshots_cover_the_retention() -> None:
+    snapshot = Placement(stopped(small_task(), 1, {}), Plan(1, "own", 1)).task(0, opening(1))
+    stored, records = Stored("0"), list[Record]()
+    stored.spacing_ms = KEEP_MS // RENEWALS_PER_RETENTION
+
+    def write(writer: ChunkWriter, append_ms: int) -> list[bytes]:
+        messages = writer.portion(10**9)
+        for key, value in messages:
+            records.append(Record(TOPICS.snapshots, 0, len(records), append_ms, key, value, ()))
+        return [key for key, value in messages if value is None]
+
+    write(ChunkWriter(1, encode(snapshot), "0", OPENING_SLOT), 0)
+    for record in records:
+        stored.add(record)
+    assert (stored.newest_number, stored.next_slot) == (1, "a")
+    for number, append_ms in ((2, KEEP_MS - 1), (3, KEEP_MS), (4, KEEP_MS + 1)):
+        writer = stored.writer(number, encode(snapshot), 10**6)
+        deleted = write(writer, append_ms)
+        assert deleted == ([b"0/opening/0"] if number == 4 else [])
+        stored.wrote(writer, append_ms)
+    again = Stored("0", number_max=0)
+    for record in records[:-1]:
+        again.add(record)
+    assert again.newest is not None
+    assert again.newest.slot == OPENING_SLOT
+    again.add(records[-1])
+    assert again.newest is None
