@@ -63,13 +63,13 @@ class Reference:
             self.updates = opening.step.updates
         for kind in UNSETTLED:
             for event_id, pending in zip(*getattr(opening, kind), strict=True):
-                self._open[event_id] = pending.x, self._learned(pending.decision)
+                self._open[event_id] = pending.x, self._floored(pending.decision)
         for event_id, retained, _ in zip(*opening.retained, strict=True):
             if retained.pending is not None:
-                self._open[event_id] = retained.pending.x, self._learned(retained.pending.decision)
+                self._open[event_id] = retained.pending.x, self._floored(retained.pending.decision)
                 self._settled.add(event_id)
 
-    def _learned(self, decision: Decision) -> Decision:
+    def _floored(self, decision: Decision) -> Decision:
         return floored(decision, self.task.learned_propensity_min) if self.task.log_reading else decision
 
     def apply(self, event: AuditedEvent) -> bool:
