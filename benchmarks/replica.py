@@ -14,10 +14,9 @@ import numpy as np
 from producers.datasets.catalogue import load
 from stream.kafka.connection import connect
 from stream.kafka.reading import read_partition
-from stream.learners import create
-from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
 from stream.shared.view import View
+from stream.task.settings import TaskSettings
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicSpec
 from stream.wire.updates import HEADERS, encode_updates
@@ -27,9 +26,7 @@ DATA = "optdigits"
 
 
 def fresh(name: str, n_classes: int, n_features: int) -> Replica:
-    learner = create(name, n_classes, n_features)
-    assert isinstance(learner, KernelLearner)
-    return Replica(learner)
+    return Replica(TaskSettings(name, n_classes, n_features, model="shared"))
 
 
 def log_of(name: str, events: int, step: int) -> tuple[list[Record], int, int, float]:

@@ -284,7 +284,7 @@ def _shared_model(old: Side, settings: TaskSettings, tasks: Sequence[Snapshot]) 
             raise MoveError(
                 f"{old.topics.updates}: expected step {task.step.wrote} of partition {partition}; the last is {logged}"
             )
-    return take_model(replica, settings)
+    return take_model(replica)
 
 
 def _create(

@@ -20,7 +20,6 @@ from stream.task.changes import Changed
 from stream.task.task import Effects, Task, merge
 from stream.wire.codec import encode_prediction, is_framed, is_tick
 from stream.wire.records import Record, TopicPartition
-from stream.wire.updates import LogChange
 
 
 @dataclass(slots=True)
@@ -149,8 +148,8 @@ class Partition:
     ) -> tuple[list[Record], Sequence[str]]:
         """Return the records before the first context with a new open class, and the class names to add to the log.
 
-        That context and all later records go back to the buffers until the log assigns an index to the class. Only this
-        method passes new names from the log to the task. The task's next step writes the names to the journal.
+        That context and all later records go back to the buffers until the log assigns an index to the class. This
+        method also passes new names from the log to the task, whose next step writes them to the journal.
 
         Args:
             records: the next records.
@@ -158,10 +157,8 @@ class Partition:
             starts: whether the task takes its first step even if there are no records.
         """
         waited, self.awaited = self.awaited, frozenset()
-        known = self.task.classes.names or ()
-        if (records or starts or self.newest_step.number > 0) and (added := names[len(known) :]):
-            self.task.classes.add(added)
-            self.new_names += added
+        if records or starts or self.newest_step.number > 0:
+            self._add_names(names)
         for place, record in enumerate(records):
             if record.topic == self.contexts.tp.topic and (new := self.task.new_classes(record)):
                 for later in reversed(records[place:]):
@@ -170,6 +167,13 @@ class Partition:
                 self.awaited = waited & frozenset(new) | frozenset(adds)
                 return records[:place], adds
         return records, ()
+
+    def _add_names(self, names: Sequence[str]) -> None:
+        """Pass new names of open classes from the log to the task."""
+        known = self.task.classes.names or ()
+        if added := names[len(known) : self.task.settings.n_classes]:
+            self.task.classes.add(added)
+            self.new_names += added
 
     def until_clock_step(self, records: list[Record], now_ms: int) -> list[Record]:
         """Return the records before the next step of the broker's clock. The other records go back to the buffers.
@@ -227,7 +231,7 @@ class Partition:
         reports: bool,
         adds: Sequence[str] = (),
         change: Changed | None = None,
-        logs: LogChange | None = None,
+        logs: int = 0,
     ) -> Commit:
         """Apply records and return the step's output.
 
@@ -239,15 +243,17 @@ class Partition:
             reports: whether to include the replica's digest in the journal record.
             adds: open classes to add to the shared model's log.
             change: the settings from this step on, and the requests that led to them; None if no request is due.
-            logs: changed settings to add to the shared model's log.
+            logs: the offset in the control topic before which all requests are in force after an entry that is added to
+                the shared model's log; 0 adds no entry.
         """
         task, before = self.task, self.newest_step
         number = before.number + 1
         changes = number == 1 or (change is not None and change.settings != task.settings)
         if change is not None and change.settings != task.settings:
             task.change_settings(change.settings)
-        if logs is not None:
-            self.logged_control = logs.control
+        if change is not None and shared is not None and task.settings.open_classes:
+            self._add_names(shared.replica.names)
+        self.logged_control = max(self.logged_control, logs)
         contexts_from, feedback_from = self.contexts.offset, self.feedback.offset
         applied = task.join.records
         effects = task.step(records, number, self.partitions, adds, self.clock_shift_ms, logs)
@@ -333,9 +339,7 @@ class Partition:
             )
         return sources
 
-    def _log_step(
-        self, effects: Effects, before: JournalStep, adds: Sequence[str], change: LogChange | None
-    ) -> LogStep | None:
+    def _log_step(self, effects: Effects, before: JournalStep, adds: Sequence[str], change: int) -> LogStep | None:
         """Return the step's position in the shared model's log."""
         if not isinstance(self.task.model, View):
             return None

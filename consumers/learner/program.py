@@ -36,7 +36,6 @@ from stream.task.stored_settings import Given, differences
 from stream.task.task import Task
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
-from stream.wire.updates import LogChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +167,20 @@ class LearnerProgram:
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
         )
         self.keep(options.keep_ms)
+        self._control = ControlFollower(broker, topics)
         parked = parked or Parked()
         if parked.shared is not None:
-            parked.shared.reconnect(broker)
+            parked.shared.reconnect(broker, self._settings_after)
         make_shared = partial(
-            SharedModel, broker, topics, host_ms=host_ms, announce=lambda message: self._announce(message),
-            instance=options.instance, lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
+            SharedModel, broker, topics, settings_after=self._settings_after, host_ms=host_ms,
+            announce=lambda message: self._announce(message), instance=options.instance,
+            lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
         )  # fmt: skip
         self._recoveries = Recoveries(
             broker=broker, topics=topics, settings=settings, given=given, begin=begin,
             host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, make_shared=make_shared,
             group=options.group, parked=parked,
         )  # fmt: skip
-        self._control = ControlFollower(broker, topics)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Member = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
@@ -411,30 +411,33 @@ class LearnerProgram:
     def _apply(self, running: Partition) -> Commit | None:
         """Apply the next records, or run a step without records if one is due."""
         shared = self.shared if running.task.settings.model == "shared" else None
-        if shared is not None and shared.replica.control > self._control.requests.end:
-            return None  # the log contains a change whose request has not been read yet
-        records_max = self._portion.records
-        if shared is not None and isinstance(running.task.model, View):
-            records_max = min(records_max, shared.room(running.partition, running.task.model))
-        records = running.next_records(self._consumer, records_max)
-        change, logs = self._change_of(running, shared), self._logs(running, shared)
+        change, is_behind = self._change_of(running, shared), self._is_behind(running, shared)
+        if is_behind and change is None:
+            return None
+        records, logs = list[Record](), 0
         adds: Sequence[str] = ()
         silent_ms = self._host_ms() - running.applied_at_ms
-        if shared is not None and running.task.settings.open_classes:
-            starts = logs is not None or self._starts_for_model(running, shared, silent_ms)
-            records, adds = running.hold_back(records, shared.replica.names, starts=starts)
+        if not is_behind:
+            records_max = self._portion.records
+            if shared is not None and isinstance(running.task.model, View):
+                records_max = min(records_max, shared.room(running.partition, running.task.model))
+            records, logs = running.next_records(self._consumer, records_max), self._logs(running, shared)
+            if shared is not None and running.task.settings.open_classes:
+                starts = logs > 0 or self._starts_for_model(running, shared, silent_ms)
+                records, adds = running.hold_back(records, shared.replica.names, starts=starts)
         # An idle task needs a tick for each renewal, so that stream time advances and settled ids are forgotten.
         renews = not records and self._snapshots.renews(running.sources(shared), self.broker_ms)
         ticks = renews or running.needs_tick(records, self._host_ms(), self._idle_ms_of(running))
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
-        is_requested = logs is not None or (change is not None and running.newest_step.number > 0)
+        is_requested = logs > 0 or (change is not None and (is_behind or running.newest_step.number > 0))
         reason = self._step_reason(
             running, shared, silent_ms, records, adds, ticks=ticks, is_requested=is_requested, reports=reports
         )
         if reason is None:
             return None
-        records = running.until_clock_step(records or running.idle_ticks(self._consumer), self._host_ms())
-        self._announce_clock_step(running)
+        if not is_behind:
+            records = running.until_clock_step(records or running.idle_ticks(self._consumer), self._host_ms())
+            self._announce_clock_step(running)
         if change is not None:
             self._announce_change(running, change)
             self._snapshots.spare = None  # memory for the state of the learner before the change
@@ -492,8 +495,15 @@ class LearnerProgram:
         sources, stream_ms = running.sources(shared), running.task.join.stream_ms
         return self._snapshots.needs_step(running.partition, sources, stream_ms, silent_ms, self.broker_ms)
 
+    def _is_behind(self, running: Partition, shared: SharedModel | None) -> bool:
+        """Return whether the log has changed a shared model's settings since a task's last step.
+
+        The task's next step only changes the settings, so that every decision is made with the model's settings.
+        """
+        return shared is not None and running.newest_step.control < shared.replica.control
+
     def _change_of(self, running: Partition, shared: SharedModel | None) -> Changed | None:
-        """Return a task's settings after the requests that are due, or None if none is due.
+        """Return a task's settings after the next request that is due, or None if none is due.
 
         With a shared model, a request is due when the model's log says so. All tasks and replicas then agree on the
         model with which each decision is made.
@@ -505,25 +515,41 @@ class LearnerProgram:
         control, requests = running.newest_step.control, self._control.requests
         if shared is None and running.newest_step.number == 0:
             return None
-        due = requests.end_of_next(control) if shared is None else min(requests.end, shared.replica.control)
-        if control >= due:
+        due = requests.end_of_next(control) if shared is None else shared.replica.history.next_control(control)
+        if not control < due <= requests.end:
             return None
         if running.planned is None or running.planned[0] != (control, due):
             running.planned = (control, due), requests.after(running.task.settings, control, due)
         change = running.planned[1]
-        if carries(running.task.settings, change.settings) and not self._is_prepared(change.settings):
-            return None
-        return change
+        return change if self._can_change(running.task.settings, change.settings) else None
 
-    def _logs(self, running: Partition, shared: SharedModel | None) -> LogChange | None:
-        """Return the change that a task writes to the shared model's log. Only one partition's task writes changes."""
+    def _logs(self, running: Partition, shared: SharedModel | None) -> int:
+        """Return the offset in the control topic before which a task puts requests in force in a shared model's log.
+
+        Return 0 if it writes no change. Only one partition's task writes changes. It writes the next one when the
+        process has read the last one.
+        """
         requests = self._control.requests
         if shared is None or running.partition != MODEL_PARTITION:
+            return 0
+        if running.logged_control > shared.replica.control or requests.end <= shared.replica.control:
+            return 0
+        settings, control = running.task.settings, running.newest_step.control
+        due = requests.end_of_next(control)
+        return due if self._can_change(settings, requests.after(settings, control, due).settings) else 0
+
+    def _settings_after(self, settings: TaskSettings, control: int, until: int) -> TaskSettings | None:
+        """Return a shared model's settings after requests; see `SettingsAfter`."""
+        if until > self._control.requests.end:
+            self._control.read()
+        if until > self._control.requests.end:
             return None
-        if requests.end <= max(shared.replica.control, running.logged_control):
-            return None
-        after = requests.after(running.task.settings, running.newest_step.control)
-        return LogChange(after.control, after.settings.decides)
+        after = self._control.requests.after(settings, control, until).settings
+        return after if self._can_change(settings, after) else None
+
+    def _can_change(self, settings: TaskSettings, after: TaskSettings) -> bool:
+        """Return whether the kernels for changed settings are compiled."""
+        return not carries(settings, after) or self._is_prepared(after)
 
     def _announce_change(self, running: Partition, change: Changed) -> None:
         place = f"partition {running.partition}, step {running.newest_step.number + 1}"

@@ -15,7 +15,7 @@ from stream.recovery.torn import check_log, check_whole
 from stream.shared.view import View
 from stream.task.changes import Changed
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import Given
+from stream.task.stored_settings import Given, stored_settings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
@@ -200,6 +200,13 @@ class Recoveries:
                 )
             is_announced = True
             yield False
+        settings = shared.replica.history.settings_at(recovered.step.control)
+        if settings is not None and settings != recovered.task.settings:
+            raise UnrecoverableError(
+                f"expected the settings {stored_settings(settings)}, with which the model's log continues; got "
+                f"{stored_settings(recovered.task.settings)}",
+                f"{self.topics.journal}/{partition}",
+            )
         check_log(self.broker, self.topics, partition, recovered.step, shared.replica.place_of(partition).step)
         known, names = recovered.task.classes.names or [], shared.replica.names
         if recovered.task.settings.open_classes and names[: len(known)] != known:

@@ -8,9 +8,11 @@ from stream.kafka.port import SHORT_FETCH_WAIT_MS, Broker, Ends
 from stream.kafka.reading import read_towards
 from stream.recovery.chunks import MODEL_PARTITION, Generation, Stored
 from stream.recovery.inputs import NEW_PIPELINE
+from stream.recovery.recover import log_settings
 from stream.recovery.schedule import Source
-from stream.recovery.state import fresh_replica, state_digest, take_model
+from stream.recovery.state import decode_model, is_of_log, restored_replica, state_digest, take_model
 from stream.recovery.steps import MissingRecordsError, ReplicaDigest, UnrecoverableError
+from stream.shared.replica import SettingsAfter
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
@@ -53,6 +55,7 @@ class SharedModel:
         settings: TaskSettings,
         stored: Generation | None,
         *,
+        settings_after: SettingsAfter,
         host_ms: Callable[[], int],
         announce: Callable[[str], None] = lambda message: None,
         instance: str = "",
@@ -64,8 +67,9 @@ class SharedModel:
         Args:
             broker: the broker.
             topics: the pipeline's topics.
-            settings: the tasks' settings.
+            settings: the settings of one of the tasks.
             stored: the model's newest snapshot or, if there is none, the imported model; None if there is neither.
+            settings_after: see `SettingsAfter`.
             host_ms: this host's clock, used to measure intervals.
             announce: called with each log message.
             instance: the process's name, for its reports.
@@ -78,7 +82,6 @@ class SharedModel:
             JournalError: the snapshot cannot be read or belongs to a different model, or records that follow the
                 snapshot in the log were deleted.
         """
-        self.settings = settings
         self._tp = tp = TopicPartition(topics.updates, 0)
         self._host_ms = host_ms
         self._announce = announce
@@ -93,7 +96,10 @@ class SharedModel:
         self.snapshots: Stored | None = None  # earlier snapshots; None unless this process writes the snapshots
         self._too_far_ahead: set[int] = set()  # partitions whose decisions are paused
         self._blocked_since_ms = host_ms()
-        self.replica = fresh_replica(settings, stored)
+        snapshot = None if stored is None else decode_model(stored)
+        if snapshot is None or not is_of_log(snapshot):
+            settings = log_settings(broker, topics, settings)
+        self.replica = restored_replica(settings, snapshot)
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
             raise MissingRecordsError(
@@ -103,7 +109,7 @@ class SharedModel:
                 tp, self.replica.offset, is_deleted=True,
             )  # fmt: skip
         self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
-        self.reconnect(broker)
+        self.reconnect(broker, settings_after)
 
     def write_snapshots(self, stored: Stored) -> None:
         """Start writing the model's snapshots. `stored` contains the earlier snapshots."""
@@ -115,17 +121,21 @@ class SharedModel:
         """Return the shared model as a Source if this partition's steps write its snapshots, or an empty list."""
         if self.snapshots is None or partition != MODEL_PARTITION:
             return []
-        version, take = self.replica.version, partial(take_model, self.replica, self.settings)
+        version, take = self.replica.version, partial(take_model, self.replica)
         return [Source(partition, self.snapshots, version, version, take)]
 
-    def reconnect(self, broker: Broker) -> None:
+    def reconnect(self, broker: Broker, settings_after: SettingsAfter) -> None:
         """Open new connections to replace the closed ones. Continue reading."""
         self._broker = broker
+        self.replica.settings_after = settings_after
         self._reader = broker.reader([self._tp], SHORT_FETCH_WAIT_MS)
         self._reader.seek(self._tp, self.replica.offset)
 
     def read_on(self) -> Iterator[bool]:
         """Read up to the log's current last stable offset. Yield True after each poll.
+
+        Stop before changed settings that this process cannot apply yet, because it has not compiled the kernels or read
+        the requests. The tasks continue to decide with the earlier settings.
 
         Raises:
             UpdatesError: a record cannot be applied.
@@ -143,7 +153,11 @@ class SharedModel:
             )  # fmt: skip
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
-            self.replica.read(read_towards(self._reader, {self._tp: end}, records_max=_RECORDS_MAX))
+            records = read_towards(self._reader, {self._tp: end}, records_max=_RECORDS_MAX)
+            self.replica.read(records)
+            if records and self.replica.offset <= records[-1].offset:
+                self._reader.seek(self._tp, self.replica.offset)
+                return
             if self.replica.foreign.records > self._foreign_announced:
                 self._foreign_announced = self.replica.foreign.records
                 self._announce(self.replica.foreign.describe(str(self._tp)))

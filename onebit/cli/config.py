@@ -1,6 +1,7 @@
 """`onebit config show`: effective settings and their sources."""
 
 import sys
+import tomllib
 from typing import Annotated, NamedTuple
 
 import orjson
@@ -11,10 +12,11 @@ from rich.table import Table
 from onebit.cli.console import examples, out
 from onebit.cli.flags import Json, with_settings
 from stream.kafka.client_config import BOOTSTRAP, SECRETS, property_of, read_properties
-from stream.settings.definitions import Settings, settings_in_file
+from stream.settings.definitions import Settings
 from stream.settings.model import Program
 from stream.settings.sources import Described, client_config_of, described, is_set
 from stream.settings.values import HIDDEN, config_path, variable_of
+from stream.text import read_text
 
 app = typer.Typer(help="Show the effective settings and their sources.", no_args_is_help=True)
 
@@ -62,7 +64,7 @@ def show(
 
 def _settings(settings: Settings) -> list[Effective]:
     path = config_path()
-    in_file = settings_in_file(path, settings.topic_prefix) if path is not None else {}
+    in_file = tomllib.loads(read_text(path)) if path is not None else {}
     values = settings.shown()
 
     def effective(one: Described) -> Effective:

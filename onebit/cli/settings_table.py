@@ -52,8 +52,6 @@ def as_markdown() -> str:
         "A setting can be given as a flag (`--on-expiry`), as an environment variable (`ONEBIT_ON_EXPIRY`), or in",
         "a TOML file (`on_expiry` in `onebit.toml`, or in the file given by `--config`). Flags override variables, and",
         "variables override the file. Durations are written as a number and a unit: `250ms`, `10s`, `5m`, `1.5h`.",
-        'In the file, a table `[pipelines."PREFIX"]` has the settings of the pipeline with this `topic_prefix`; they',
-        "override the other settings in the file.",
         "Lists are written as `a,b`. Integers may contain underscores between digits, as in `100_000`.",
         "Secrets have no flag, because every user of a machine can read command lines.",
         "`onebit config show` prints the effective values and their sources.",

@@ -50,7 +50,6 @@ from onebit.simulation.world import World
 from stream.recovery.commit import COMMIT_STEPS
 from stream.task.join_table import TRANSITIONS, Input, State
 from stream.task.settings import Sharing
-from stream.task.stored_settings import ALWAYS_CHANGEABLE
 
 
 class Result(NamedTuple):
@@ -115,7 +114,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         for state, happened in TRANSITIONS
         if not shares or (state is not State.UNMATCHED and happened is not Input.UNMATCHED)  # only in replays
     ]
-    changes = [change_name(name) for name in CHANGED_SETTINGS if not shares or name in ALWAYS_CHANGEABLE]
+    changes = [change_name(name) for name in CHANGED_SETTINGS]
     return [*outside, *faults, *others, *rows, *changes, *LEARNERS]
 
 

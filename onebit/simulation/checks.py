@@ -324,9 +324,10 @@ def _ranges_are_the_same(world: World, number: int, task: Task) -> list[str]:
             wrong.append(f"the task rebuilt from the snapshot of step {start.step.number} is not bit-identical")
     for start in starts[:1]:
         world.trace.fired[RETENTION_CUT] += 1
-        for tp, offset in _offsets_after(broker, number, start.step).items():
+        offsets = _offsets_after(broker, number, start.step)
+        for tp, offset in offsets.items():
             broker.delete_records(tp, offset)
-        audit("after a retention cut", start.step.number + 1, None)
+        audit("after a retention cut", start.step.number + 1 if any(offsets.values()) else 1, None)
         if task_digest(rebuild(broker, TOPICS, number).task) != digest:
             wrong.append("the task recovered after a retention cut is not bit-identical")
     return wrong

@@ -78,9 +78,9 @@ class Partition:
             if not self.reference.apply(event):
                 self.wrong.append(f"step {step.number}: the reference learner's decision differs from {event}")
         for name in () if step.log is None else step.log.adds:
-            self.reference.add_alone(NAMED, name=name)
-        if step.log is not None and step.log.change is not None:
-            self.reference.add_alone(CHANGED, label=step.log.change.decides, name=str(step.log.change.control))
+            self.reference.add_alone(NAMED, name)
+        if step.log is not None and step.log.change:
+            self.reference.add_alone(CHANGED, str(step.log.change))
         if not self.is_shared and self.reference.differs(step):
             self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
 

@@ -6,7 +6,6 @@ entries to the log, and `shared_model` checks the decisions.
 """
 
 from math import nan
-from typing import Any
 
 from onebit.simulation.outside import label_of
 from stream.learners import KernelLearner, Learner
@@ -14,13 +13,12 @@ from stream.randomness.draws import Purpose, uniform
 from stream.recovery.moving import UNSETTLED
 from stream.recovery.state import Snapshot
 from stream.recovery.steps import JournalStep
-from stream.task.carry import Carry, carries
+from stream.task.carry import Carry, Stage, carries
 from stream.task.play import floored
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import AuditedEvent, Corrected, Decided, SettingsChanged
 from stream.wire.records import Decision, Example, Features, Logged, Outcome, Target
 from stream.wire.updates import (
-    CHANGED,
     CORRECTED,
     DECIDED,
     NO_BIT,
@@ -105,26 +103,27 @@ class Reference:
         return (reward - low) / (high - low)
 
     def _change(self, settings: TaskSettings) -> None:
-        """Change the settings. If the model is shared, `partitions` adds the entry for the log."""
+        """Change the settings. If the model is shared, the learner stays untrained, and only its form is used."""
         before, self.task = self.task, settings
-        if settings.model == "shared":
-            return
         if carries(before, settings):
             carry = Carry(before, settings, self.learner)
             assert isinstance(carry.learner, KernelLearner)
             self.learner = carry.learner
             self._open = {
-                event_id: (x, carry.decision(x, decision, is_settled=event_id in self._settled))
+                event_id: (x, carry.decision(x, decision, self._stage_of(event_id)))
                 for event_id, (x, decision) in self._open.items()
             }
-        if settings.champion != before.champion:
+        if settings.model == "own" and settings.champion != before.champion:
             self.learner.promote(settings.decides)
             self.updates += 1
 
-    def add_alone(self, kind: int, **fields: Any) -> None:
+    def _stage_of(self, event_id: str) -> Stage:
+        return Stage.SETTLED if event_id in self._settled else Stage.PENDING
+
+    def add_alone(self, kind: int, name: str) -> None:
         """Add an entry without a decision."""
         learner = self.learner
-        self._add(entry_without_decision(kind, learner.n_classes, learner.logged_size, **fields))
+        self._add(entry_without_decision(kind, learner.n_classes, learner.logged_size, name))
 
     def differs(self, step: JournalStep) -> bool:
         """Return whether the number of updates or drift alarms differs from the number in a step's journal record."""
@@ -163,8 +162,6 @@ def apply_entry(learner: Learner, entry: Entry) -> int:
         return learner.update(x, decision, reward, v, None if label == NO_LABEL else label)
     elif kind == CORRECTED:
         return learner.retract(x, decision, assumed, reward, v)
-    elif kind == CHANGED:
-        learner.promote(label)
     return 0
 
 

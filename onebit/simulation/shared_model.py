@@ -1,11 +1,12 @@
 """Checks on a shared model's log, replicas and decisions.
 
 The entries in the log are applied to one learner, one by one. At each version, the learner's state must equal the
-replicas' state, and the learner's decisions must equal the tasks' decisions at that version.
+replicas' state, and the learner's decisions must equal the tasks' decisions at that version. The learner changes at the
+entries of kind *changed*, with the settings that the control topic has at the entry's offset.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from onebit.simulation.outside import LOG, TOPICS
@@ -16,14 +17,15 @@ from onebit.simulation.schedule import class_name
 from onebit.simulation.tracing import NAMED_TWICE
 from onebit.simulation.world import World
 from stream.kafka.reading import read_partition
-from stream.learners import Learner
 from stream.randomness.draws import Purpose, uniform
 from stream.recovery.chunks import read_snapshots
-from stream.recovery.state import decode_model, fresh_replica, state_digest
-from stream.task.settings import TaskSettings
+from stream.recovery.control import read_requests
+from stream.recovery.state import decode_model, restored_replica, state_digest
+from stream.recovery.steps import JournalStep
+from stream.task.carry import Carry, Conversion, Stage, carries
 from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
-from stream.wire.updates import CHANGED, DECIDED, NAMED, Entry, decode_update, entry_at
+from stream.wire.updates import CHANGED, CORRECTED, DECIDED, NAMED, Entry, decode_update, entry_at
 
 
 class _Logged(NamedTuple):
@@ -32,13 +34,59 @@ class _Logged(NamedTuple):
     partition: int
     step: int
     offset: int  # offset of the record that contains the entry
+    control: int  # offset in the control topic of the settings under which the task wrote the entry
     entry: Entry
+
+
+class _Model:
+    """The model at a version of the log."""
+
+    def __init__(self, world: World) -> None:
+        """Start with an untrained model or, in a moved pipeline, with the model that was moved."""
+        moved = read_snapshots(world.broker, TOPICS, None).imported
+        opening = None if moved is None else decode_model(moved)
+        task, control = world.schedule.task, 0 if opening is None else opening.control
+        self.settings = [(control, task.resolved())]  # of each change, with the offset in the control topic
+        self.learner = task.make_learner()
+        if opening is not None:
+            self.learner.load(opening.learner)
+        self._requests = read_requests(world.broker, TOPICS)
+
+    @property
+    def control(self) -> int:
+        """The offset in the control topic up to which requests are in force."""
+        return self.settings[-1][0]
+
+    def change(self, control: int) -> None:
+        """Put the requests before an offset in force."""
+        before = self.settings[-1][1]
+        after = self._requests.after(before, self.control, control).settings.resolved()
+        if carries(before, after):
+            self.learner = Carry(before, after, self.learner).learner
+        if after.champion != before.champion:
+            self.learner.promote(after.decides)
+        self.settings.append((control, after))
+
+    def apply(self, logged: _Logged) -> None:
+        """Apply the next entry."""
+        if logged.entry.kind == CHANGED:
+            self.change(int(logged.entry.name))
+        elif logged.entry.kind != NAMED and (entry := self.converted(logged)) is not None:
+            apply_entry(self.learner, entry)
+
+    def converted(self, logged: _Logged) -> Entry | None:
+        """Return an entry as the learner accepts it, or None if no learner learns from it."""
+        kind, x, decision, *_ = logged.entry
+        stage = Stage.SETTLED if kind == CORRECTED else Stage.SETTLING
+        later = [settings for control, settings in self.settings if control >= logged.control]
+        for before, after in pairwise(later):
+            decision = Conversion(before, after).decision(x, decision, stage)
+        return logged.entry._replace(decision=decision) if decision.can_teach else None
 
 
 def check_shared_model(world: World, partitions: Sequence[Partition]) -> list[str]:
     """Check a shared model's log, versions, decisions and replicas."""
     task = world.schedule.task
-    log = _read_log(world, task.n_classes)
     named = {(logged.partition, logged.entry.name) for logged in log if logged.entry.kind == NAMED}
     world.trace.fired[NAMED_TWICE] += len(named) - len({name for _, name in named})
     wrong: list[str] = []
@@ -46,7 +94,7 @@ def check_shared_model(world: World, partitions: Sequence[Partition]) -> list[st
         findings = _log_differs(one, log) + _versions(one, log) + _names(one, log)
         wrong += [f"partition {one.number}: {what}" for what in findings]
     seen = world.processes.models | _model_of_the_snapshot(world)
-    wrong += _applied_again(task, partitions, log, seen) + _read_to_the_end(world, len(log))
+    wrong += _applied_again(_Model(world), partitions, log, seen) + _read_to_the_end(world, len(log))
     return wrong + _audited(world, len(partitions), len(log))
 
 
@@ -59,19 +107,21 @@ def _audited(world: World, partitions: int, entries: int) -> list[str]:
     return wrong
 
 
-def _read_log(world: World, n_classes: int) -> list[_Logged]:
+def _read_log(world: World, model: _Model) -> list[_Logged]:
     log: list[_Logged] = []
     for record in read_partition(world.broker, LOG):
         if (LOG, record.offset) in world.outside.foreign_outputs:
             continue
         update = decode_update(record)
         assert update is not None, "expected a version in every record of the log"
-        names = iter(update.names)
+        names, n_classes = iter(update.names), dict(model.settings)[update.control].n_classes
         for place, end in enumerate(accumulate(update.entries.sizes.tolist())):
             entry = entry_at(update.entries, place, end, n_classes)
             if entry.kind >= CHANGED:
                 entry = entry._replace(name=next(names))
-            log.append(_Logged(update.partition, update.step, record.offset, entry))
+            log.append(_Logged(update.partition, update.step, record.offset, update.control, entry))
+        if update.change:
+            model.change(update.change)
     return log
 
 
@@ -113,12 +163,14 @@ def _names(partition: Partition, log: Sequence[_Logged]) -> list[str]:
     wrong: list[str] = []
     opened = [] if partition.opening is None else partition.opening.classes
     known = [*opened]
+    n_classes = partition.task.n_classes
     for step in partition.steps:
         assert step.log is not None
+        n_classes = n_classes if step.settings is None else step.settings.n_classes
         known += step.log.names
         added = (logged.entry.name for logged in log[: step.updates] if logged.entry.kind == NAMED)
         named = dict.fromkeys((*opened, *added))
-        if known != list(named)[: partition.task.n_classes]:
+        if known != list(named)[:n_classes]:
             wrong.append(f"step {step.number} has classes {known}; at the step's version, the log has {list(named)}")
         if adds := step.log.adds:
             offset = next(record.offset for record in partition.contexts if record.offset >= step.contexts[1])
@@ -129,16 +181,13 @@ def _names(partition: Partition, log: Sequence[_Logged]) -> list[str]:
 
 
 def _applied_again(
-    task: TaskSettings, partitions: Sequence[Partition], log: Sequence[_Logged], seen: set[SeenModel]
+    model: _Model, partitions: Sequence[Partition], log: Sequence[_Logged], seen: set[SeenModel]
 ) -> list[str]:
     """Check every replica against the model at its version, and check every decision by repeating it."""
     wrong: list[str] = []
-    model = task.make_learner()
-    if (moved := read_snapshots(partitions[0].world.broker, TOPICS, None).imported) is not None:
-        model.load(decode_model(moved).learner)
     for version in range(len(log) + 1):
         at_version = [one for one in seen if one.version == version]
-        digest = state_digest([model.state()]) if at_version else ""
+        digest = state_digest([model.learner.state()]) if at_version else ""
         wrong += [
             f"{one.process}: expected the model {digest[:16]} at version {version}, from the log; got {one.sha256[:16]}"
             for one in sorted(at_version)
@@ -148,25 +197,29 @@ def _applied_again(
             for step, decided in zip(partition.steps, partition.decided, strict=True):
                 if step.updates == version and decided:
                     own = [
-                        logged.entry for logged in log[version:]
+                        logged for logged in log[version:]
                         if logged.partition == partition.number and logged.step < step.number
                         if logged.entry.kind == DECIDED
                     ]  # fmt: skip
-                    differing = _decides_otherwise(task, model, own, decided)
+                    differing = _decides_otherwise(model, own, step, decided)
                     wrong += [f"partition {partition.number}, step {step.number}: {what}" for what in differing]
         if version < len(log):
-            apply_entry(model, log[version].entry)
+            model.apply(log[version])
     return wrong
 
 
 def _decides_otherwise(
-    task: TaskSettings, model: Learner, own: Sequence[Entry], decided: Sequence[Decided]
+    model: _Model, own: Sequence[_Logged], step: JournalStep, decided: Sequence[Decided]
 ) -> list[str]:
     """Compare a step's predictions with those of a model that has observed the task's own decisions."""
+    if step.control != model.control:
+        return [f"expected the requests up to offset {model.control}, as in the log; got {step.control}"]
+    task = model.settings[-1][1]
     learner = task.make_learner()
-    learner.load(model.state())
-    for entry in own:
-        learner.observe_early(entry.x, entry.decision)
+    learner.load(model.learner.state())
+    for logged in own:
+        if (entry := model.converted(logged)) is not None:
+            learner.observe_early(entry.x, entry.decision)
     wrong: list[str] = []
     for (event_id, x, *_, eligible, _, baseline), _, prediction, _ in decided:
         if baseline is not None:
@@ -183,7 +236,7 @@ def _model_of_the_snapshot(world: World) -> set[SeenModel]:
     newest = read_snapshots(world.broker, TOPICS, None).newest
     if newest is None:
         return set()
-    replica = fresh_replica(world.schedule.task, newest)
+    replica = restored_replica(world.schedule.task, decode_model(newest))
     return {SeenModel("the newest snapshot", replica.version, state_digest([replica.learner.state()]))}
 
 

@@ -93,7 +93,8 @@ def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit)
     """
     if part.effects.updates:
         assert part.step.log is not None
-        for value in encode_updates(part.partition, part.step.number, part.step.log.follows, part.effects.updates):
+        number, follows, control = part.step.number, part.step.log.follows, part.step.control
+        for value in encode_updates(part.partition, number, follows, part.effects.updates, control=control):
             producer.send(topics.updates, 0, None, value, updates.HEADERS)
 
 

@@ -5,6 +5,8 @@ from bisect import bisect_left
 from stream.errors import OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
+from stream.recovery.inputs import NEW_PIPELINE
+from stream.recovery.steps import UnrecoverableError
 from stream.task.changes import Changed, fold
 from stream.task.settings import TaskSettings
 from stream.wire.codec import MalformedError
@@ -24,7 +26,8 @@ RECORDS_MAX = 1_000
 class Requests:
     """The requests in a control topic, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
         self.all: list[Requested] = []
         self.end = 0  # offset after the last request
         self._ids: set[str] = set()
@@ -89,6 +92,28 @@ class Requests:
         """Return the settings after the requests from one offset to another; see `fold`."""
         return fold(settings, control, self.all, until)
 
+    def settings_after(self, settings: TaskSettings, control: int, until: int) -> TaskSettings:
+        """Return the settings of a shared model after the requests from one offset to another; see `SettingsAfter`.
+
+        Raises:
+            UnrecoverableError: the topic ends before these requests.
+        """
+        self.check_end(until)
+        return self.after(settings, control, until).settings
+
+    def check_end(self, control: int) -> None:
+        """Check that the topic contains all requests before an offset, which were applied or refused.
+
+        Raises:
+            UnrecoverableError: it does not.
+        """
+        if control > self.end:
+            raise UnrecoverableError(
+                f"expected requests up to offset {control}, which were applied; the topic ends at offset {self.end}. "
+                f"It was truncated or recreated. {NEW_PIPELINE}",
+                self._topic,
+            )
+
 
 def control_tp(topics: Topics) -> TopicPartition:
     """Return the control topic's only partition."""
@@ -97,7 +122,7 @@ def control_tp(topics: Topics) -> TopicPartition:
 
 def read_requests(broker: Broker, topics: Topics) -> Requests:
     """Return all requests up to the topic's current end."""
-    requests = Requests()
+    requests = Requests(topics.control)
     for record in read_partition(broker, control_tp(topics)):
         requests.add(record)
     return requests

@@ -27,7 +27,7 @@ from stream.task.join import Orphan, Pending
 from stream.task.placement import partitions_of
 from stream.task.play import floored
 from stream.task.settings import Sharing, TaskSettings
-from stream.task.stored_settings import model_settings, stored_settings
+from stream.task.stored_settings import stored_settings
 from stream.wire.control import Balance
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import DecisionTime
@@ -157,7 +157,7 @@ class Placement:
         for partition in range(self._partitions):
             self._observe(learner, partition)
         return ModelSnapshot(
-            model_settings(self.settings), 0, updates, 0, opening.control, {}, names, learner.state()
+            stored_settings(self.settings), 0, updates, 0, opening.control, {}, names, learner.state()
         )  # fmt: skip
 
     def _place(self, source: int, task: Snapshot) -> None:

@@ -26,9 +26,9 @@ from stream.recovery.steps import (
     read_journal,
 )
 from stream.recovery.torn import REMEDY, check_whole
-from stream.shared.view import Recall, RecallError
 from stream.task.carry import check_change
 from stream.task.changes import Changed
+from stream.task.models import Recall, RecallError
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import Given, resolve, restored_settings, stored_settings
 from stream.task.task import Effects, Task, merge
@@ -133,12 +133,7 @@ def recovery(
         recovered = recovered._replace(step=step._replace(control=start.control))
     else:
         requests = read_requests(broker, topics)
-        if step.control > requests.end:
-            raise UnrecoverableError(
-                f"expected requests up to offset {step.control}, which the task has applied; the topic ends at offset "
-                f"{requests.end}. It was truncated or recreated. {NEW_PIPELINE}",
-                topics.control,
-            )
+        requests.check_end(step.control)
         latest = requests.after(task.settings, step.control).settings
         resolve(stored_settings(latest), settings, given, place=f"{topics.journal}/{partition}")
         if last is None:
@@ -228,7 +223,7 @@ def _reapply(
             batch = inputs.of(step)
             try:
                 adds = () if step.log is None else step.log.adds
-                change = None if step.log is None else step.log.change
+                change = 0 if step.log is None else step.log.change
                 effects = task.step(batch, step.number, step.partitions, adds, step.clock_shift_ms, change)
             except (RecallError, NewClassesError) as error:
                 raise _inputs_changed(step, journal, str(error)) from error
@@ -332,6 +327,26 @@ def reading_pipeline_settings(broker: Broker, topics: Topics, partitions: int) -
                 return found
     imported = (yield from reading_snapshots(broker, topics, None)).imported
     return InForce({} if imported is None else {**decode_model(imported).settings, "model": "shared"})
+
+
+def log_settings(broker: Broker, topics: Topics, settings: TaskSettings) -> TaskSettings:
+    """Return the settings before the first entry in a shared model's log.
+
+    The task of partition 0 writes all changes to the log, so its first step has these settings.
+
+    Args:
+        broker: the broker.
+        topics: the topics.
+        settings: the settings of another task, which are the same if partition 0 has not started.
+
+    Raises:
+        MissingRecordsError: the first step was deleted.
+    """
+    journal = TopicPartition(topics.journal, MODEL_PARTITION)
+    _, first = next(read_journal(broker, journal), (None, None))
+    if broker.beginnings([journal])[journal] > 0 or (first is not None and first.settings is None):
+        raise _lost(broker, journal, 1, first)
+    return settings if first is None or first.settings is None else first.settings
 
 
 settings_in_force = at_once(reading_settings)

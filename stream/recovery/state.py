@@ -16,9 +16,8 @@ A *block* contains up to BLOCK_ENTRIES join entries, encoded as MessagePack in t
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from hashlib import sha256
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,11 +28,22 @@ from stream.learners import State
 from stream.recovery.chunks import Generation
 from stream.recovery.slices import Parts, at_once, finish
 from stream.recovery.steps import JournalError, JournalStep, plain_step, step_of_plain
-from stream.shared.replica import Place, Replica
+from stream.settings.model import Change
+from stream.shared.history import Earlier, History
+from stream.shared.replica import Place, Replica, SettingsAfter, unchanged
 from stream.task.join import Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import check_settings, model_settings, stored_settings
+from stream.task.stored_settings import (
+    PARAMETER,
+    STORED,
+    check_settings,
+    differences,
+    model_settings,
+    restored_settings,
+    stored_settings,
+)
 from stream.task.task import Task
+from stream.wire.control import Replaced
 from stream.wire.records import NOTHING_LOGGED, DecisionTime, FloatArray, IndexArray
 from stream.wire.sections import Section, SectionReader, encode_section
 
@@ -67,7 +77,7 @@ class Snapshot(NamedTuple):
 class ModelSnapshot(NamedTuple):
     """A shared model at a specific version."""
 
-    settings: Mapping[str, Any]  # only the settings on which the model depends
+    settings: Mapping[str, Any]  # by name; for an imported model, only the settings on which the model depends
     version: int
     updates: int
     offset: int
@@ -75,6 +85,7 @@ class ModelSnapshot(NamedTuple):
     places: Mapping[int, Place]
     classes: list[str]  # names of open classes, in index order
     learner: State
+    changes: Sequence[tuple[int, Mapping[str, Replaced]]] = ()  # earlier changes; see `_changes_of`
 
 
 def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
@@ -100,14 +111,33 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
     )  # fmt: skip
 
 
-def take_model(replica: Replica, settings: TaskSettings, spare: State | None = None) -> ModelSnapshot:
+def take_model(replica: Replica, spare: State | None = None) -> ModelSnapshot:
     """Copy a shared model's state; see `take`."""
     assert not replica.is_overlaid
     return ModelSnapshot(
-        model_settings(settings), replica.version, replica.updates, replica.offset, replica.control,
+        stored_settings(replica.settings), replica.version, replica.updates, replica.offset, replica.control,
         dict(replica.places), list(replica.names),
         replica.learner.state() if spare is None else replica.learner.state_into(spare),
+        _changes_of(replica.history),
     )  # fmt: skip
+
+
+def _changes_of(history: History) -> list[tuple[int, dict[str, Replaced]]]:
+    """Return the offset of the earlier settings and the settings that differ, for each change, oldest first."""
+    chain = [*history.earlier, Earlier(history.control, history.settings)]
+    return [(before.control, differences(before.settings, after.settings)) for before, after in pairwise(chain)]
+
+
+def _history_of(snapshot: ModelSnapshot) -> History:
+    """Return the settings in a snapshot; the inverse of `_changes_of`."""
+    stored, earlier = dict(snapshot.settings), list[Earlier]()
+    for control, changes in reversed(snapshot.changes):
+        stored |= {name: one.old for name, one in changes.items()}
+        gone = [name for name in stored if name.startswith(PARAMETER) and stored[name] is None]
+        for name in gone:  # a parameter of a later learner
+            del stored[name]
+        earlier.insert(0, Earlier(control, restored_settings(stored)))
+    return History(restored_settings(snapshot.settings), snapshot.control, earlier)
 
 
 def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
@@ -150,35 +180,50 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     return task
 
 
-def fresh_replica(settings: TaskSettings, stored: Generation | None = None) -> Replica:
+def restored_replica(
+    settings: TaskSettings, snapshot: ModelSnapshot | None = None, settings_after: SettingsAfter = unchanged
+) -> Replica:
     """Return a new replica with an untrained model or, if given, the model from a snapshot or an import.
 
-    Raises:
-        JournalError: the stored model cannot be read, or belongs to a different pipeline or learner.
-    """
-    learner = replace(settings, champion=None).make_shareable_learner()  # the log says which other member decides
-    replica = Replica(learner, is_graded=settings.graded is not None)
-    if stored is not None:
-        restore_model(decode_model(stored), replica, settings)
-    return replica
-
-
-def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSettings) -> None:
-    """Restore a snapshot into a new replica.
+    Args:
+        settings: the settings before the first entry in the log. If there is a snapshot of the log, the pipeline's
+            settings at any version.
+        snapshot: the snapshot or the import.
+        settings_after: see `SettingsAfter`.
 
     Raises:
-        JournalError: the snapshot belongs to a different model.
+        JournalError: the stored model belongs to a different pipeline or learner.
     """
-    if not (expected := model_settings(settings)).items() <= snapshot.settings.items():
+    if snapshot is None:
+        return Replica(settings, settings_after)
+    is_import = not is_of_log(snapshot)
+    expected = model_settings(settings) if is_import else _fixed(stored_settings(settings))
+    if not expected.items() <= snapshot.settings.items():
         raise JournalError(
             f"the shared model's snapshot at version {snapshot.version}: expected {expected}; got "
             f"{snapshot.settings}. Another pipeline wrote it"
         )
-    replica.learner.load(snapshot.learner)
-    replica.version, replica.updates = snapshot.version, snapshot.updates
-    replica.offset, replica.control = snapshot.offset, snapshot.control
+    replica = Replica(settings, settings_after, None if is_import else _history_of(snapshot))
+    try:
+        replica.learner.load(snapshot.learner)
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalError(
+            f"the shared model's snapshot at version {snapshot.version}: the state does not fit its settings: {error}"
+        ) from error
+    replica.version, replica.updates, replica.offset = snapshot.version, snapshot.updates, snapshot.offset
     replica.places.update(snapshot.places)
     replica.names[:] = snapshot.classes
+    return replica
+
+
+def is_of_log(snapshot: ModelSnapshot) -> bool:
+    """Return whether a snapshot was taken in a pipeline or moved with it, and was not imported from a file."""
+    return "seed" in snapshot.settings
+
+
+def _fixed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stored settings that cannot change in a running pipeline."""
+    return {name: stored[name] for name, row in STORED.items() if row.change is Change.REFUSED and name in stored}
 
 
 def encode(snapshot: Snapshot | ModelSnapshot) -> Iterator[bytes | memoryview]:
@@ -202,10 +247,11 @@ def _task_sections(snapshot: Snapshot) -> Iterator[Section]:
 
 def _model_sections(snapshot: ModelSnapshot) -> Iterator[Section]:
     places = [[partition, *place] for partition, place in sorted(snapshot.places.items())]
+    changes = [[control, {name: [one.old, one.new] for name, one in of.items()}] for control, of in snapshot.changes]
     values = {
         name: getattr(snapshot, name) for name in ("settings", "version", "updates", "offset", "control", "classes")
     }
-    yield Section("model", values | {"places": places})
+    yield Section("model", values | {"places": places, "changes": changes})
     yield from _learner_sections(snapshot.learner)
 
 
@@ -241,10 +287,10 @@ def decode_model(generation: Generation) -> ModelSnapshot:
     with _refusing(generation):
         values, _, learner, _ = finish(_reading(generation))
         places = {partition: Place(*place) for partition, *place in values["places"]}
+        changes = [(control, {name: Replaced(*one) for name, one in of.items()}) for control, of in values["changes"]]
         return ModelSnapshot(
             check_settings(values["settings"]), values["version"], values["updates"], values["offset"],
-            values["control"], places,
-            values["classes"], learner,
+            values["control"], places, values["classes"], learner, changes,
         )  # fmt: skip
 
 

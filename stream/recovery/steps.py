@@ -31,7 +31,6 @@ from stream.wire.codec import VERSION_HEADER
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Headers, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
-from stream.wire.updates import LogChange
 
 FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
@@ -80,7 +79,7 @@ class LogStep(Struct, frozen=True, omit_defaults=True):
     sha256: str  # digest of the predictions' concatenated values
     names: tuple[str, ...] = ()  # open classes added to the log since the task's previous step
     adds: tuple[str, ...] = ()  # open classes that this step writes to the log
-    change: LogChange | None = None  # changed settings that this step writes to the log
+    change: int = 0  # offset in the control topic before which the step puts requests in force in the log; 0 if none
 
 
 class ReplicaDigest(Struct, frozen=True):

@@ -47,7 +47,6 @@ from stream.settings.model import (
 )
 from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields
 from stream.settings.values import (
-    GIVEN_PREFIX,
     PREFIX,
     UNLIMITED,
     Delay,
@@ -597,25 +596,7 @@ class Settings(  # type: ignore[misc]  # mypy does not know that BaseSettings ca
 
 class _TomlFile(TomlConfigSettingsSource):
     def _read_file(self, file_path: Traversable) -> dict[str, object]:
-        return settings_in_file(file_path, GIVEN_PREFIX.get())
-
-
-def settings_in_file(path: Traversable, prefix: str | None) -> dict[str, object]:
-    """Return the settings in a file. Those in the table `[pipelines."PREFIX"]` override the others.
-
-    Args:
-        path: The TOML file.
-        prefix: The pipeline's topic prefix; None for the prefix in the file.
-
-    Raises:
-        ValueError: the file is not TOML, or `pipelines` does not contain tables.
-    """
-    content = tomllib.loads(read_text(path))
-    tables = content.pop("pipelines", {})
-    if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
-        raise ValueError('pipelines: expected tables such as [pipelines."news."]')
-    own: dict[str, object] = tables.get(prefix or content.get("topic_prefix", DEFAULT_PREFIX), {})
-    return content | own
+        return tomllib.loads(read_text(file_path))
 
 
 def _as_variable(value: object) -> str:

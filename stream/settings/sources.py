@@ -25,7 +25,6 @@ from stream.settings.definitions import AccessSettings, Settings, SettingsError
 from stream.settings.model import Change, Group, Panel, Program, Setting, Stored
 from stream.settings.values import (
     CONFIG_VARIABLE,
-    GIVEN_PREFIX,
     IGNORED,
     PREFIX,
     UNLIMITED,
@@ -229,9 +228,8 @@ def load_settings(flags: Mapping[str, Any], own: Collection[str] | None = None) 
     if path is not None and not path.is_file():
         raise SettingsError(f"--config, or {CONFIG_VARIABLE}: file not found: {path}")
     ignored: frozenset[str] = frozenset()
-    prefix = flags.get("topic_prefix") or _variable("topic_prefix")
     while True:
-        tokens = IGNORED.set(ignored), GIVEN_PREFIX.set(prefix)
+        token = IGNORED.set(ignored)
         try:
             return _valid(Settings, flags, lambda name: _origin(name, flags, path), str(path or "variables"))
         except InvalidSettingError as error:
@@ -239,8 +237,7 @@ def load_settings(flags: Mapping[str, Any], own: Collection[str] | None = None) 
                 raise
             ignored |= {error.name}
         finally:
-            IGNORED.reset(tokens[0])
-            GIVEN_PREFIX.reset(tokens[1])
+            IGNORED.reset(token)
 
 
 class _GivenSettings(Settings):  # type: ignore[misc]  # as for `Settings`
@@ -291,13 +288,7 @@ def _origin(name: str, flags: Mapping[str, Any], path: Path | None) -> str:
 
 def is_set(name: str) -> bool:
     """Return whether a setting's environment variable is set."""
-    return _variable(name) is not None
-
-
-def _variable(name: str) -> str | None:
-    """Return the value of a setting's environment variable, or None if it is not set."""
-    given = variables_of_settings(dict(os.environ))
-    return next((value for variable, value in given.items() if variable.upper() == variable_of(name)), None)
+    return variable_of(name) in map(str.upper, variables_of_settings(dict(os.environ)))
 
 
 def unknown_variables() -> list[str]:

@@ -79,9 +79,6 @@ def variable_of(name: str) -> str:
 IGNORED: ContextVar[frozenset[str]] = ContextVar("IGNORED", default=frozenset())
 """Names of settings whose environment variables are ignored."""
 
-GIVEN_PREFIX: ContextVar[str | None] = ContextVar("GIVEN_PREFIX", default=None)
-"""The topic prefix from a flag or a variable, which selects a table of the settings file; None if there is none."""
-
 _SERVICE = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 
 

@@ -5,10 +5,13 @@ decisions that are not among the n entries. Without these calls, a learner that 
 class repeatedly until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
 
 A decision can therefore be reproduced from the log, n and the task's earlier decisions.
+
+The replica changes its settings at an entry of the log. The task changes its settings in its next step, so it decides
+with the settings of version n. Its earlier decisions are converted as the replica converts them in the log.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,19 +21,19 @@ from numpy.typing import NDArray
 from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
+from stream.task.carry import Conversion, Stage
+from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Drift, Features, IndexArray
 from stream.wire.updates import (
     CHANGED,
     CORRECTED,
     DECIDED,
-    FEATURE_BYTES,
     NAMED,
     NO_BIT,
     NO_LABEL,
     RECORD_BYTES_MAX,
     SETTLED,
     Entry,
-    LogChange,
     entry_bytes,
     entry_without_decision,
 )
@@ -71,12 +74,6 @@ class Overlay:
         self._was.append((array, index, array[index].copy()))
 
 
-def features_max(learner: Learner) -> int:
-    """Return the largest number of features for which each of a context's entries fits in one log record."""
-    assert isinstance(learner, KernelLearner)
-    return (RECORD_BYTES_MAX - entry_bytes(0, learner.n_classes + learner.logged_size)) // FEATURE_BYTES
-
-
 def names_max(learner: Learner) -> int:
     """Return the number of class names that a step can add to the log with a single record."""
     assert isinstance(learner, KernelLearner)
@@ -92,6 +89,7 @@ class View:
         self._partition = partition
         self._own: deque[tuple[Features, Decision]] = deque()  # the task's own decisions, starting with number `_first`
         self._first = replica.place_of(partition).decided
+        self._control = replica.control  # offset in the control topic of the settings of the own decisions
         self.version = replica.version  # model version at the last step
         self._overlay = Overlay(replica.learner)
         self._entries: list[Entry] = []  # the current step's entries
@@ -108,13 +106,16 @@ class View:
         Do not read the log with the replica within this context. If the step is not committed, the view is unusable.
         """
         self._drop_observed()
+        self._convert()
         self._entries = []
         self.version = self._replica.version
+        self._overlay = Overlay(self.learner)
         self._replica.is_overlaid = True
         decided = len(self._own)
         try:
             for x, decision in self._own:
-                self._overlay.observe(x, decision)
+                if decision.can_teach:
+                    self._overlay.observe(x, decision)
             yield self._entries
         except BaseException:
             while len(self._own) > decided:
@@ -145,24 +146,24 @@ class View:
         """Add a correction to the entries for the log."""
         self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
 
-    def replace(self, learner: Learner) -> None:
-        """Raise an error: a shared model cannot be replaced."""
-        raise NotImplementedError("a shared model keeps its learner")
+    def change(self, before: TaskSettings, settings: TaskSettings) -> Conversion:
+        """See Model. The replica has changed its learner at an entry of the log."""
+        return Conversion(before, settings)
 
     def promote(self, number: int) -> None:
-        """Do nothing: the log has changed the replica before its tasks change their settings."""
+        """Do nothing, because the replica has done this at an entry of the log."""
 
-    def add_change(self, change: LogChange) -> None:
+    def add_change(self, control: int) -> None:
         """Add changed settings to the entries for the log."""
-        self._add_without_decision(CHANGED, label=change.decides, name=str(change.control))
+        self._add_without_decision(CHANGED, str(control))
 
     def add_class(self, name: str) -> None:
         """Add a class name to the entries for the log."""
-        self._add_without_decision(NAMED, name=name)
+        self._add_without_decision(NAMED, name)
 
-    def _add_without_decision(self, kind: int, **fields: Any) -> None:
+    def _add_without_decision(self, kind: int, name: str) -> None:
         learner = self.learner
-        self._entries.append(entry_without_decision(kind, learner.n_classes, learner.logged_size, **fields))
+        self._entries.append(entry_without_decision(kind, learner.n_classes, learner.logged_size, name))
 
     @property
     def ahead(self) -> int:
@@ -175,6 +176,13 @@ class View:
         """The offset up to which the log has been read."""
         return self._replica.offset
 
+    def _convert(self) -> None:
+        """Convert the task's own decisions after changes of the replica's settings."""
+        control, self._control = self._control, self._replica.control
+        if control < self._control and self._own:
+            convert = self._replica.history.decision
+            self._own = deque((x, convert(x, one, control, Stage.SETTLING)) for x, one in self._own)
+
     def _drop_observed(self) -> None:
         """Remove the task's own decisions that the model has observed.
 
@@ -185,57 +193,3 @@ class View:
         for _ in range(min(decided - self._first, len(self._own))):
             self._own.popleft()
         self._first = max(self._first, decided)
-
-
-class Recall:
-    """A Model that returns the published decisions when the steps of a task with a shared model are reapplied.
-
-    Recovery therefore does not need the model versions that made the decisions. This class writes no
-    entries, because the log already contains them.
-    """
-
-    def __init__(self, learner: KernelLearner) -> None:
-        """Create a Recall without decisions; only the learner's kind and sizes are used."""
-        self.learner = learner
-        self.version = 0
-        self._decisions: deque[tuple[str, Decision]] = deque()
-
-    def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
-        """Set the next step's model version and its decisions with their event ids.
-
-        An id can occur twice if the join forgot it between the two decisions.
-        """
-        self.version = version
-        self._decisions = deque(decisions)
-
-    @contextmanager
-    def step(self) -> Iterator[list[Entry]]:
-        """Return a context manager for a reapplied step.
-
-        Raises:
-            RecallError: the step has not made all expected decisions.
-        """
-        yield []
-        if self._decisions:
-            raise RecallError(
-                f"{self._decisions[0][0]!r} has a published decision, but the replayed step does not make one"
-            )
-
-    def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
-        """Return an event's published decision; u and the eligible classes are not used.
-
-        Raises:
-            RecallError: the event has no published decision.
-        """
-        if not self._decisions or self._decisions[0][0] != event_id:
-            raise RecallError(f"{event_id!r} has no published decision, but the replayed step makes one")
-        return self._decisions.popleft()[1]
-
-    def _ignore(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, because the log already contains all effects of the step."""
-
-    observe = settle = correct = promote = replace = add_change = add_class = _ignore
-
-
-class RecallError(Exception):
-    """A reapplied step did not make the published decisions."""

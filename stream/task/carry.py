@@ -25,12 +25,13 @@ the bit arrives, and then learns from the bit. It has no part in the decision's 
 prediction does not name it. If the pipeline's only trained learner is removed while decisions from before the
 remaining learner are pending, these decisions teach nothing (`Decision.can_teach`).
 
-All functions depend only on their arguments. Replicas of a shared model that apply a change at the same entry therefore
-have the same model, and a task that is recovered has the same pending decisions.
+All functions depend only on their arguments. Replicas of a shared model that apply a change at the same entry of the
+log therefore have the same model, and a task that is recovered has the same pending decisions. `stream.shared.history`
+converts the entries that tasks with the earlier settings write to the log after this entry.
 """
 
 from collections.abc import Callable, Mapping
-from enum import Enum
+from enum import Enum, auto
 from functools import cached_property
 
 import numpy as np
@@ -50,7 +51,7 @@ from stream.learners.wrappers.mixture import Mixture
 from stream.parsing import shown
 from stream.settings.model import Change
 from stream.task.settings import TaskSettings, learner_of
-from stream.task.stored_settings import ALWAYS_CHANGEABLE, MOVABLE, PARAMETER, STORED, differences, stored_settings
+from stream.task.stored_settings import CHANGEABLE, MOVABLE, PARAMETER, STORED, differences, stored_settings
 from stream.wire.control import Replaced
 from stream.wire.named_features import NamedFeaturesError, check_extends
 from stream.wire.records import NO_CLASS, NOT_ELIGIBLE, NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
@@ -237,10 +238,104 @@ def sources_of(before: TaskSettings, after: TaskSettings) -> dict[str, str | Non
 
 def carries(before: TaskSettings, after: TaskSettings) -> bool:
     """Return whether a change concerns more than the settings on which neither model nor pending decisions depend."""
-    return not differences(before, after).keys() <= ALWAYS_CHANGEABLE
+    return not differences(before, after).keys() <= CHANGEABLE | {"champion"}
 
 
-class Carry:
+class Stage(Enum):
+    """Which learners a decision from before a change teaches after the change."""
+
+    PENDING = auto()  # its bit arrives after the change: all learners
+    SETTLING = auto()  # its bit arrived before the change, but is learned after the change: all except new learners
+    SETTLED = auto()  # its bit was learned before the change, and may be corrected: all except new learners
+
+
+class Conversion:
+    """Converts decisions that were made before a change of the settings."""
+
+    def __init__(
+        self, before: TaskSettings, after: TaskSettings, old: Learner | None = None, new: Learner | None = None
+    ) -> None:
+        """Create a conversion.
+
+        Args:
+            before: the pipeline's settings, as they are stored.
+            after: the new settings. Parameters that are not given have their defaults.
+            old: a learner with the earlier settings. Only its sizes are used. None means an untrained learner.
+            new: a learner with the new settings; see `old`.
+        """
+        old = before.make_learner() if old is None else old
+        new = after.make_learner() if new is None else new
+        self._before, self._after = before, after
+        self._sources = sources_of(before, after)
+        earlier = dict(zip(names_of(before), members_of(old), strict=True))
+        self._widths = [old.n_classes + _logged_size(one) for one in earlier.values()]
+        self._adds_own = {
+            name
+            for name, member in zip(names_of(after), members_of(new), strict=True)
+            if (source := self._sources[name]) is not None and _adds_own(earlier[source], member)
+        }
+        is_same = list(self._sources.values()) == list(names_of(before)) and before.n_classes == after.n_classes
+        self._keeps_decisions = is_same and not self._adds_own
+
+    def decision(self, x: Features, decision: Decision, stage: Stage = Stage.PENDING) -> Decision:
+        """Return a decision that was made before the change, as the new learner's methods accept it.
+
+        The action and the propensity stay the same. If a removed learner made the decision, its greedy class and scores
+        become those of `learner`.
+
+        Args:
+            x: the decision's features.
+            decision: the decision.
+            stage: which learners the decision teaches.
+        """
+        if self._keeps_decisions:
+            return decision
+        if not decision.can_teach:
+            return self._with_class_count(decision)
+        names = names_of(self._before)
+        decided, parts = parts_of(decision, self._widths)
+        earlier = dict(zip(names, parts, strict=True))
+        eligible = np.flatnonzero(decision.scores != NOT_ELIGIBLE).astype(np.int32)
+        new: dict[str, Part] = {}
+        for name, source in self._sources.items():
+            if source is None:
+                new[name] = self._untrained_part(name, x, decision, eligible, stage)
+                continue
+            part = earlier[source]
+            row = self._with_new_classes(part.row)
+            if name in self._adds_own:
+                row = np.append(row, decision.propensity)
+            origin = BY_CHAMPION if stage is Stage.SETTLED and part.origin == BEFORE else part.origin
+            new[name] = part._replace(row=row, origin=origin)
+        place = list(self._sources.values()).index(names[decided]) if names[decided] in self._sources.values() else 0
+        carried = decision_of(decision.action, decision.propensity, self._after.n_classes, place, tuple(new.values()))
+        return carried._replace(greedy=NO_CLASS) if new[self._after.learner].origin != BY_CHAMPION else carried
+
+    def _with_class_count(self, decision: Decision) -> Decision:
+        """Return a decision that teaches nothing, with a score for each class and without logged values."""
+        scores = self._with_new_classes(decision.scores)
+        return decision._replace(scores=scores, logged=NOTHING_LOGGED)
+
+    def _with_new_classes(self, row: FloatArray) -> FloatArray:
+        """Return scores and logged values with scores for the new classes, which were not eligible."""
+        K, added = self._before.n_classes, self._after.n_classes - self._before.n_classes
+        return np.concatenate((row[:K], np.full(added, NOT_ELIGIBLE), row[K:])) if added else row
+
+    def _untrained_part(self, name: str, x: Features, decision: Decision, eligible: IndexArray, stage: Stage) -> Part:
+        """Return a new learner's part of a decision."""
+        learner = self._untrained[name]
+        own = learner.predict(x, ANY_U, eligible if eligible.size < learner.n_classes else None)
+        played = learner.as_played(x, own, decision.action, decision.propensity)
+        row = np.concatenate((played.scores, played.logged))
+        return Part(own.action, own.greedy, row, BEFORE if stage is Stage.PENDING else SETTLED_BEFORE)
+
+    @cached_property
+    def _untrained(self) -> dict[str, Learner]:
+        """The new learners, by name. They stay untrained, so that `decision` depends only on its arguments."""
+        return {name: self._after.make_member(name) for name, source in self._sources.items() if source is None}
+
+
+class Carry(Conversion):
     """A change of a running pipeline's settings.
 
     `learner` is the learner for the new settings, with the state that carries over.
@@ -259,78 +354,11 @@ class Carry:
             ParameterError: the new settings are invalid.
         """
         self.learner = _checked(before, after)
-        self._before, self._after = before, after
-        self._sources = sources_of(before, after)
+        super().__init__(before, after, learner, self.learner)
         old = dict(zip(names_of(before), members_of(learner), strict=True))
-        self._widths = [learner.n_classes + _logged_size(one) for one in old.values()]
-        new = dict(zip(names_of(after), members_of(self.learner), strict=True))
-        for name, source in self._sources.items():
-            if source is not None:
-                _load(_unmixed(new[name]), _unmixed(old[source]))
-        self._adds_own = {
-            name for name, source in self._sources.items() if source is not None and _adds_own(old[source], new[name])
-        }
-        is_same = list(self._sources.values()) == list(names_of(before)) and before.n_classes == after.n_classes
-        self._keeps_decisions = is_same and not self._adds_own
-
-    def decision(self, x: Features, decision: Decision, *, is_settled: bool = False) -> Decision:
-        """Return a decision that was made before the change, as the new learner's methods accept it.
-
-        The action and the propensity stay the same. If a removed learner made the decision, its greedy class and scores
-        become those of `learner`.
-
-        Args:
-            x: the decision's features.
-            decision: a pending decision, or a settled decision whose bit may be corrected.
-            is_settled: whether the decision is settled, so that a new learner never learns from it.
-        """
-        if self._keeps_decisions:
-            return decision
-        if not decision.can_teach:
-            return self._with_class_count(decision)
-        names = names_of(self._before)
-        decided, parts = parts_of(decision, self._widths)
-        earlier = dict(zip(names, parts, strict=True))
-        eligible = np.flatnonzero(decision.scores != NOT_ELIGIBLE).astype(np.int32)
-        new: dict[str, Part] = {}
-        for name, source in self._sources.items():
-            if source is None:
-                new[name] = self._untrained_part(name, x, decision, eligible, is_settled)
-                continue
-            part = earlier[source]
-            row = self._with_new_classes(part.row)
-            if name in self._adds_own:
-                row = np.append(row, decision.propensity)
-            origin = BY_CHAMPION if is_settled and part.origin == BEFORE else part.origin
-            new[name] = part._replace(row=row, origin=origin)
-        place = list(self._sources.values()).index(names[decided]) if names[decided] in self._sources.values() else 0
-        carried = decision_of(decision.action, decision.propensity, self._after.n_classes, place, tuple(new.values()))
-        return carried._replace(greedy=NO_CLASS) if new[self._after.learner].origin != BY_CHAMPION else carried
-
-    def _with_class_count(self, decision: Decision) -> Decision:
-        """Return a decision that teaches nothing, with a score for each class and without logged values."""
-        scores = self._with_new_classes(decision.scores)
-        return decision._replace(scores=scores, logged=NOTHING_LOGGED)
-
-    def _with_new_classes(self, row: FloatArray) -> FloatArray:
-        """Return scores and logged values with scores for the new classes, which were not eligible."""
-        K, added = self._before.n_classes, self._after.n_classes - self._before.n_classes
-        return np.concatenate((row[:K], np.full(added, NOT_ELIGIBLE), row[K:])) if added else row
-
-    def _untrained_part(
-        self, name: str, x: Features, decision: Decision, eligible: IndexArray, is_settled: bool
-    ) -> Part:
-        """Return a new learner's part of a decision."""
-        learner = self._untrained[name]
-        own = learner.predict(x, ANY_U, eligible if eligible.size < learner.n_classes else None)
-        played = learner.as_played(x, own, decision.action, decision.propensity)
-        row = np.concatenate((played.scores, played.logged))
-        return Part(own.action, own.greedy, row, SETTLED_BEFORE if is_settled else BEFORE)
-
-    @cached_property
-    def _untrained(self) -> dict[str, Learner]:
-        """The new learners, by name. They stay untrained, so that `decision` depends only on its arguments."""
-        return {name: self._after.make_member(name) for name, source in self._sources.items() if source is None}
+        for name, new in zip(names_of(after), members_of(self.learner), strict=True):
+            if (source := self._sources[name]) is not None:
+                _load(_unmixed(new), _unmixed(old[source]))
 
 
 def _unmixed(learner: Learner) -> Learner:

@@ -16,14 +16,7 @@ from stream.settings.task_fields import JoinSettings
 from stream.settings.values import setting_name, shown_value
 from stream.task.carry import check_change
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import (
-    ALWAYS_CHANGEABLE,
-    PARAMETER,
-    STORED,
-    differences,
-    restored_settings,
-    stored_settings,
-)
+from stream.task.stored_settings import PARAMETER, STORED, restored_settings, stored_settings
 from stream.wire.control import Replaced, Request, Requested
 
 
@@ -103,12 +96,6 @@ def changed(settings: TaskSettings, request: Request) -> TaskSettings:
 
 def _checked(settings: TaskSettings, after: Mapping[str, Any]) -> TaskSettings:
     new = restored_settings(after).resolved()
-    if new.model == "shared" and not (changes := differences(settings, new).keys()) <= ALWAYS_CHANGEABLE:
-        raise ChangeRefusedError(
-            f"{min(changes - ALWAYS_CHANGEABLE)}: expected a model per partition, because the log of a shared model "
-            "contains entries in the earlier form; got a shared model. Start a new pipeline with a different topic "
-            "prefix"
-        )
     check_change(settings, new)
     if (size := len(orjson.dumps(stored_settings(new)))) > SETTINGS_BYTES_MAX:
         raise ChangeRefusedError(

@@ -18,6 +18,7 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from stream.settings.task_fields import JoinSettings
+from stream.task.carry import Stage
 from stream.task.join_table import TRANSITIONS, Input, Move, State, check_table
 from stream.wire.ledger import Ledger
 from stream.wire.records import Arm, Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, make
@@ -240,13 +241,13 @@ class Join:
         self._is_changed = True
 
     def convert(self, carried: Callable[..., Decision]) -> None:
-        """Replace each decision after a change of the learner; see `stream.task.carry.Carry.decision`."""
+        """Replace each decision after a change of the learner; see `stream.task.carry.Conversion`."""
         for queue in (self.pending, self.deferred, self.shown):
             for event_id, one in queue.items():
                 queue[event_id] = one._replace(decision=carried(one.x, one.decision))
         for event_id, retained in self.retained.items():
             if (kept := retained.pending) is not None:
-                decision = carried(kept.x, kept.decision, is_settled=True)
+                decision = carried(kept.x, kept.decision, Stage.SETTLED)
                 self.settled.replace(event_id, retained._replace(pending=kept._replace(decision=decision)))
 
     def settle_changed(self) -> Sequence[Event]:

@@ -362,6 +362,12 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         learners = (self.learner, *map(learner_of, self.members[1:]))
         return next((name for name in learners if not registered()[name].supports_eligible), None)
 
+    @property
+    def is_randomised(self) -> bool:
+        """Whether a learner's updates use a random draw."""
+        learners = (self.learner, *map(learner_of, self.challengers))
+        return any(registered()[name].randomised_update for name in learners)
+
     def check_eligible(self) -> None:
         """Check that all learners can decide among a subset of the classes.
 

@@ -55,9 +55,6 @@ CHANGEABLE = frozenset(name for name, stored in STORED.items() if stored.change 
 MOVABLE = frozenset(("seed", "model"))
 """The settings that only `onebit move` changes."""
 
-ALWAYS_CHANGEABLE = CHANGEABLE | {"champion"}
-"""The settings that can change with a shared model, too."""
-
 
 def stored_settings(settings: TaskSettings) -> dict[str, Any]:
     """Return all settings by name, including all of the learner's parameters."""

@@ -6,18 +6,15 @@ feedback records. The same records in the same order therefore produce the same 
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple
 
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
-from stream.shared.view import Recall, View, features_max
-from stream.task.carry import Carry, carries
+from stream.task.carry import carries
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
+from stream.task.models import Model, OwnModel, Recall, features_max
 from stream.task.placement import count_misplaced
 from stream.task.play import floored, is_matched, play_logged
 from stream.task.settings import TaskSettings
@@ -33,16 +30,12 @@ from stream.wire.codec import (
 )
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.records import (
-    DRIFT_OF_ALL,
     Challenged,
     Context,
     Decision,
     DecisionTime,
-    Drift,
     Example,
-    Features,
     Headers,
-    IndexArray,
     Logged,
     Outcome,
     Prediction,
@@ -51,7 +44,7 @@ from stream.wire.records import (
     Target,
     make,
 )
-from stream.wire.updates import Entry, LogChange
+from stream.wire.updates import Entry
 
 
 class DeadLetter(NamedTuple):
@@ -101,93 +94,6 @@ class StepFailedError(Exception):
     """Raised if an earlier step of this task failed. The task's state is undefined, and the task must be recovered."""
 
 
-class Model(Protocol):
-    """The interface for a task's model. `OwnModel` implements it, as do `View` and `Recall` in `stream.shared.view`."""
-
-    version: int  # own model: number of updates; shared model: number of log entries at the last step
-
-    @property
-    def learner(self) -> Learner:
-        """The underlying learner."""
-
-    def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """Return a context manager for a step. It yields the entries that the step adds to a shared model's log."""
-
-    def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
-        """Decide among the eligible classes with the uniform draw u, without side effects."""
-
-    def observe(self, x: Features, decision: Decision) -> None:
-        """Apply a decision to the model; see `Learner.observe`."""
-
-    def settle(self, x: Features, decision: Decision, reward: float, v: float, label: int | None) -> Drift | None:
-        """Learn from a reward, a bit or a share. Return the drift detector that raised an alarm, or None."""
-
-    def correct(self, x: Features, decision: Decision, assumed: float, reward: float, v: float) -> None:
-        """Replace a learned reward with a later reward."""
-
-    def replace(self, learner: Learner) -> None:
-        """Use the learner that a change of the settings has produced."""
-
-    def promote(self, number: int) -> None:
-        """Make a different learner the champion, which decides from now on; see `Learner.promote`."""
-
-    def add_change(self, change: LogChange) -> None:
-        """Add changed settings to a shared model's log."""
-
-    def add_class(self, name: str) -> None:
-        """Add the name of an open class to a shared model's log."""
-
-
-class OwnModel:
-    """A model that belongs to one task."""
-
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
-        self.version = 0
-
-    @contextmanager
-    def step(self) -> Iterator[Sequence[Entry]]:
-        """See Model."""
-        yield ()
-
-    def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
-        """See Model."""
-        return self.learner.predict(x, u, eligible)
-
-    def observe(self, x: Features, decision: Decision) -> None:
-        """See Model."""
-        self.learner.observe(x, decision)
-
-    def settle(self, x: Features, decision: Decision, reward: float, v: float, label: int | None) -> Drift | None:
-        """See Model and `Learner.alarms`."""
-        before = self.learner.alarms.tobytes()  # comparing bytes is faster than comparing numbers
-        self.version += self.learner.update(x, decision, reward, v, label)
-        alarms = self.learner.alarms
-        if not before or before == alarms.tobytes():
-            return None
-        detector = int(np.flatnonzero(alarms > np.frombuffer(before))[0])
-        return detector if detector < alarms.size - 1 else DRIFT_OF_ALL
-
-    def correct(self, x: Features, decision: Decision, assumed: float, reward: float, v: float) -> None:
-        """See Model."""
-        self.version += self.learner.retract(x, decision, assumed, reward, v)
-
-    def replace(self, learner: Learner) -> None:
-        """See Model."""
-        self.learner = learner
-
-    def promote(self, number: int) -> None:
-        """See Model."""
-        self.learner.promote(number)
-        self.version += 1
-
-    def add_change(self, change: LogChange) -> None:
-        """Do nothing. If the model is not shared, the task's settings change at once."""
-
-    def add_class(self, name: str) -> None:
-        """Do nothing. If the model is not shared, a name is added when a context that contains it is applied."""
-
-
 class Task:
     """One partition's state, with methods that apply records to it."""
 
@@ -218,6 +124,7 @@ class Task:
         if settings.open_classes:
             self.classes.add(classes)
         self._members = settings.members
+        self._is_randomised = settings.is_randomised
         self._decoded.clear()  # with the earlier settings
         self._decode_context = partial(
             decode_context,
@@ -256,9 +163,7 @@ class Task:
         before, settings = self.settings, settings.resolved()
         self.settings = settings
         if carries(before, settings):
-            carry = Carry(before, settings, self.learner)
-            self.model.replace(carry.learner)
-            self.join.convert(carry.decision)
+            self.join.convert(self.model.change(before, settings).decision)
         if carries(before, settings) or any(getattr(before, name) != getattr(settings, name) for name in READING):
             self._prepare_reading(self.classes.names or ())
         if settings.champion != before.champion:
@@ -267,7 +172,7 @@ class Task:
             settings.join, assumed_reward=settings.assumed_reward, corrects=settings.late == "correct"
         )
 
-    def use_model(self, view: View) -> None:
+    def use_model(self, view: Model) -> None:
         """Use a shared model for new steps. Until this call, the task can only reapply earlier steps."""
         view.version = self.model.version
         self.model = view
@@ -289,7 +194,7 @@ class Task:
         partitions: int = 1,
         adds: Iterable[str] = (),
         clock_shift_ms: int = 0,
-        change: LogChange | None = None,
+        change: int = 0,
     ) -> Effects:
         """Apply records in the given order.
 
@@ -302,7 +207,8 @@ class Task:
             partitions: the number of partitions in each input topic, used to detect misplaced records.
             adds: names of open classes to add to the shared model's log.
             clock_shift_ms: time to subtract from the append times of feedback, because the broker's clock was set.
-            change: changed settings to add to the shared model's log.
+            change: the offset in the control topic before which all requests are in force after an entry that is
+                added to the shared model's log; 0 adds no entry.
 
         Raises:
             StepFailedError: an earlier step raised an error.
@@ -316,7 +222,7 @@ class Task:
             effects = self._step(records, number, partitions)
             for name in adds:
                 self.model.add_class(name)
-            if change is not None:
+            if change:
                 self.model.add_change(change)
         self._is_broken = False
         return effects._replace(updates=entries) if entries else effects
@@ -482,7 +388,7 @@ class Task:
         effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MISMATCHED, reason))
 
     def _update_draw(self, event_id: str) -> float:
-        return self._draw_update(event_id) if self.learner.randomised_update else 0.0
+        return self._draw_update(event_id) if self._is_randomised else 0.0
 
     def _drop(self, dropped: DroppedOrphan, effects: Effects) -> None:
         waited_ms, limits = self.join.stream_ms - dropped.orphan.since_ms, self.settings.join

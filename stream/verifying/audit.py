@@ -36,8 +36,8 @@ from stream.recovery.control import Requests, read_requests
 from stream.recovery.state import decode
 from stream.recovery.steps import JournalError, JournalStep, decode_step, last_step, read_from_step, read_journal
 from stream.recovery.torn import IN_PART, outputs_of
-from stream.shared.view import features_max
 from stream.task.carry import names_of
+from stream.task.models import features_max
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import differences, restored_settings
 from stream.telemetry.sketch import Sketch, total_sketch
@@ -189,7 +189,7 @@ class _Audit:
         self._start = start
         self._last = BEFORE_ALL if start is None else start.step
         self._end = 0  # the last audited step; the learner can commit further steps during the audit
-        self._requests = Requests()
+        self._requests = Requests(topics.control)
         self._published_by = 0  # the last step with published records
         self._settings_from = 1
         self._has_new_learners = False  # True in a step that adds, removes or replaces learners

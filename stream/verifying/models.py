@@ -16,16 +16,17 @@ from stream.recovery.chunks import (
     ChunkWriter,
     read_snapshots,
 )
+from stream.recovery.control import read_requests
 from stream.recovery.model_files import Model, ModelError, identity, model_of
-from stream.recovery.recover import Callbacks, Report, pipeline_settings, rebuild, settings_in_force
+from stream.recovery.recover import Callbacks, Report, log_settings, pipeline_settings, rebuild, settings_in_force
 from stream.recovery.state import (
     ModelSnapshot,
     Snapshot,
     decode,
     decode_model,
     encode,
-    fresh_replica,
-    restore_model,
+    is_of_log,
+    restored_replica,
 )
 from stream.recovery.steps import (
     JournalError,
@@ -177,8 +178,8 @@ def _shared_model(
         raise TooEarlyError(str(tp), at_ms, earliest_ms) from error
     position = {"version": replica.version, "offset": replica.offset}
     counts = {"updates": replica.updates}
-    classes = replica.names if settings.open_classes else settings.make_classes().names
-    return _model_of(topics, settings, position, counts, replica.learner, classes)
+    classes = replica.names if settings.open_classes else replica.settings.make_classes().names
+    return _model_of(topics, replica.settings, position, counts, replica.learner, classes)
 
 
 def _offset_after(broker: Broker, tp: TopicPartition, at_ms: int, first_ms: Callable[[], int | None]) -> int:
@@ -312,7 +313,7 @@ def replica_at(
     Args:
         broker: the broker.
         topics: the pipeline's topics.
-        settings: the tasks' settings.
+        settings: the settings of one of the tasks.
         offset: only log records before this offset are applied; None means the current end.
         version: number of entries to apply; None means all. The last entry must be at the end of a record.
 
@@ -323,13 +324,16 @@ def replica_at(
         JournalError: the newest snapshot cannot be read, or belongs to a different model.
     """
     stored = read_snapshots(broker, topics, None, version)
-    replica, newest = fresh_replica(settings, stored.imported), stored.newest
+    snapshot, newest = None if stored.imported is None else decode_model(stored.imported), stored.newest
     while newest is not None:
-        snapshot = decode_model(newest)
-        if offset is None or snapshot.offset <= offset:
-            restore_model(snapshot, replica, settings)
+        taken = decode_model(newest)
+        if offset is None or taken.offset <= offset:
+            snapshot = taken
             break
         newest = read_snapshots(broker, topics, None, newest.number - 1).newest
+    if snapshot is None or not is_of_log(snapshot):
+        settings = log_settings(broker, topics, settings)
+    replica = restored_replica(settings, snapshot, read_requests(broker, topics).settings_after)
     tp = TopicPartition(topics.updates, 0)
     if (beginning := broker.beginnings([tp])[tp]) > replica.offset:
         raise MissingRecordsError(

@@ -14,11 +14,13 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.recovery.chunks import MODEL_PARTITION, read_snapshots
 from stream.recovery.commit import predictions_digest
-from stream.recovery.recover import Callbacks, Report, rebuild
-from stream.recovery.state import decode_model, fresh_replica, state_digest, task_digest
+from stream.recovery.control import read_requests
+from stream.recovery.recover import Callbacks, Report, log_settings, rebuild
+from stream.recovery.state import decode_model, is_of_log, restored_replica, state_digest, task_digest
 from stream.recovery.steps import JournalError, JournalStep, LogStep, last_step
 from stream.shared.view import View
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import stored_settings
 from stream.task.task import Effects, Task
 from stream.verifying.starts import Start, first_model, first_offset, start_of_check
 from stream.wire import codec
@@ -186,10 +188,12 @@ class _LogAgain:
             JournalError: a snapshot of the model cannot be read, or is missing.
         """
         stored = read_snapshots(broker, topics, None)
-        model = stored.imported
-        if start is not None:
-            model = read_snapshots(broker, topics, None, start.step.updates).newest or model
-        self.replica = fresh_replica(settings, model)
+        model = None if stored.imported is None else decode_model(stored.imported)
+        if start is not None and (newest := read_snapshots(broker, topics, None, start.step.updates).newest):
+            model = decode_model(newest)
+        if model is None or not is_of_log(model):
+            settings = log_settings(broker, topics, settings)
+        self.replica = restored_replica(settings, model, read_requests(broker, topics).settings_after)
         tp = TopicPartition(topics.updates, 0)
         if (beginning := broker.beginnings([tp])[tp]) > self.replica.offset:
             raise JournalError(
@@ -206,8 +210,9 @@ class _LogAgain:
         self._records = read_partition(broker, tp, self.replica.offset, OPEN_MS)
         self._expected: deque[tuple[int, bytes]] = deque()  # (step, expected log record)
         self._log_step: LogStep | None = None  # log position of the step being replayed
-        newest = stored.newest if partition == MODEL_PARTITION else None
-        self._snapshot = None if newest is None else decode_model(newest)
+        self._control = 0  # offset in the control topic of the settings of the step being replayed
+        last = stored.newest if partition == MODEL_PARTITION else None
+        self._snapshot = None if last is None else decode_model(last)
 
     def advance(self, task: Task, step: JournalStep) -> None:
         """Set a task's model to the version with which a step made its decisions.
@@ -218,7 +223,19 @@ class _LogAgain:
         """
         while self.replica.version < step.updates and (record := next(self._records, None)) is not None:
             self._take(record)
-        if task.classes.is_open and self.replica.names != task.classes.names:
+        expected = self.replica.history.settings_at(step.control)
+        if expected is not None and expected != task.settings:
+            raise JournalError(
+                f"step {step.number} of partition {self._partition} has the settings {stored_settings(task.settings)}; "
+                f"after the same requests, the log continues with {stored_settings(expected)}"
+            )
+        if step.contexts[0] < step.contexts[1] and step.control != self.replica.control:
+            raise JournalError(
+                f"step {step.number} of partition {self._partition} made its decisions after the requests up to offset "
+                f"{step.control}; at version {self.replica.version}, the log puts those up to {self.replica.control} "
+                "in force"
+            )
+        if task.classes.is_open and self.replica.names[: task.settings.n_classes] != task.classes.names:
             raise JournalError(
                 f"step {step.number} of partition {self._partition} knew the classes {task.classes.names}; the log up "
                 f"to version {self.replica.version} has {self.replica.names}"
@@ -232,7 +249,7 @@ class _LogAgain:
         if self._view is None and self.replica.place_of(self._partition).step >= self._unobserved:
             self._view, self._first = View(self.replica, self._partition), step.number
             task.use_model(self._view)
-        self._log_step = step.log
+        self._log_step, self._control = step.log, step.control
         if self._view is None:
             self._unobserved = step.wrote
         if step.replica is not None:
@@ -257,7 +274,7 @@ class _LogAgain:
                 f"{predictions_digest(values)[:16]}"
             )
         if effects.updates:
-            updates = encode_updates(self._partition, number, expected.follows, effects.updates)
+            updates = encode_updates(self._partition, number, expected.follows, effects.updates, control=self._control)
             self._expected += [(number, value) for value in updates]
 
     def read_to_end(self, number: int) -> None:

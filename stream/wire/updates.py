@@ -3,7 +3,8 @@
 The *entries* from one step form one record, or several records (parts) if one record would be too large. A record's
 value is a section (see `stream.wire.sections`). Its arrays contain the step's entries as columns, in order:
 
-    {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": []}, "arrays": [...]}
+    {"name": "updates", "arrays": [...],
+     "values": {"partition": 2, "step": 41, "part": 0, "follows": 39, "control": 3, "names": []}}
 
     kind         |i1 [n]        0 decided, 1 settled, 2 corrected, 3 changed, 4 named
     action       <i4 [n]        the decision's action
@@ -16,13 +17,17 @@ value is a section (see `stream.wire.sections`). Its arrays contain the step's e
     x.values     <f8            the values of all x, concatenated; omitted if all are 1
     assumed      |i1 [n]        the bit (<f8: the share) that a correction replaces, or -1; omitted if all are -1
     v            <f8 [n]        the draw for a randomised update; omitted if all are 0
-    label        <i4 [n]        the true class, the number of the learner that decides, or -1; omitted if all are -1
+    label        <i4 [n]        the true class, or -1; omitted if all are -1
 
 An entry contains all the data that a reader needs to apply it, so readers of the log do not store pending decisions.
 `follows` is the number of the task's previous step that wrote to the log, or 0. Readers use this number to detect
 missing and repeated steps. `names` contains a text for each entry of kind 3 or 4, in order. For kind 4, it is a class
 name; a name that is not in the log yet gets the next index. For kind 3, it is the offset in the control topic up to
-which all requests are in force from this entry on.
+which all requests are in force from this entry on. Such an entry is the last one of its step.
+
+`control` is the offset in the control topic up to which requests were in force when the task made the step. It
+determines the learners, the classes and thus K and L. An entry of kind 3 from another task can precede the record, so
+that other settings are in force at this point of the log; see `stream.shared.history`.
 
 A record's `onebit-version` header contains the format version. A record without this header, or without a section named
 `updates`, was written by another program.
@@ -32,7 +37,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
@@ -81,19 +85,10 @@ class Entry(NamedTuple):
     name: str = ""
 
 
-class LogChange(Struct, frozen=True):
-    """Changed settings, as an entry of the log."""
-
-    control: int  # offset in the control topic up to which requests are in force from this entry on
-    decides: int  # number of the member that decides
-
-
-def entry_without_decision(
-    kind: int, n_classes: int, logged_size: int, *, label: int = NO_LABEL, name: str = ""
-) -> Entry:
+def entry_without_decision(kind: int, n_classes: int, logged_size: int, name: str) -> Entry:
     """Create an entry for changed settings or a class name. Its decision has K scores and L logged numbers, all 0."""
     decision = Decision(0, 0, 0.0, np.zeros(n_classes), np.zeros(logged_size))
-    return Entry(kind, Features(np.zeros(0, np.int32), np.zeros(0)), decision, label=label, name=name)
+    return Entry(kind, Features(np.zeros(0, np.int32), np.zeros(0)), decision, name=name)
 
 
 class Entries(NamedTuple):
@@ -145,6 +140,7 @@ class Update(NamedTuple):
     step: int  # the task's step
     part: int  # part number, starting at 0
     follows: int  # the task's previous step in the log; 0 if there is none
+    control: int  # offset in the control topic up to which requests were in force when the task made the step
     names: tuple[str, ...]  # texts, one for each entry of kind CHANGED or NAMED
     entries: Entries
 
@@ -154,7 +150,7 @@ class Update(NamedTuple):
         return _texts(self.entries, self.names, NAMED)
 
     @property
-    def control(self) -> int:
+    def change(self) -> int:
         """The offset in the control topic up to which requests are in force after this record; 0 if it changes none."""
         return max(map(int, _texts(self.entries, self.names, CHANGED)), default=0)
 
@@ -200,7 +196,13 @@ def joined(parts: Sequence[Entries]) -> Entries:
 
 
 def encode_updates(
-    partition: int, step: int, follows: int, entries: Sequence[Entry], bytes_max: int = RECORD_BYTES_MAX
+    partition: int,
+    step: int,
+    follows: int,
+    entries: Sequence[Entry],
+    *,
+    control: int = 0,
+    bytes_max: int = RECORD_BYTES_MAX,
 ) -> list[bytes]:
     """Encode a step's entries as the values of one or more records, each with at least one entry.
 
@@ -209,13 +211,16 @@ def encode_updates(
         step: the step's number.
         follows: the number of the task's previous step with entries, or 0 if there is none.
         entries: one or more entries.
+        control: the offset in the control topic up to which requests were in force when the task made the step.
         bytes_max: size limit for the entries in a record.
     """
     records = []
     for part, portion in enumerate(_portions(entries, bytes_max)):
         names = [entry.name for entry in portion if entry.kind >= CHANGED]
-        values = {"partition": partition, "step": step, "part": part, "follows": follows, "names": names}
-        records.append(b"".join(encode_section(Section(_NAME, values, _arrays(columns_of(portion))))))
+        values = {"partition": partition, "step": step, "part": part, "follows": follows, "control": control}
+        records.append(
+            b"".join(encode_section(Section(_NAME, values | {"names": names}, _arrays(columns_of(portion)))))
+        )
     return records
 
 
@@ -286,15 +291,17 @@ def _update(section: Section) -> Update:
     entries = Entries(*columns)
     if entries.sizes.min(initial=0) < 0 or entries.sizes.sum() != size:
         raise ValueError(f"nnz: expected a sum of {size}; got {entries.sizes.sum()}")
-    partition, step, part, follows = numbers = [section.values[name] for name in Update._fields[:4]]
+    partition, step, part, follows, control = numbers = [section.values[name] for name in Update._fields[:5]]
     if not all(type(number) is int for number in numbers):
-        raise ValueError(f"partition, step, part, follows: expected whole numbers; got {numbers}")
+        raise ValueError(f"{', '.join(Update._fields[:5])}: expected whole numbers; got {numbers}")
     names, count = tuple(section.values["names"]), int(np.count_nonzero(entries.kinds >= CHANGED))
     if len(names) != count or not all(type(name) is str for name in names):
         raise ValueError(f"names: expected {count} strings; got {names}")
+    if (entries.kinds[:-1] == CHANGED).any():
+        raise ValueError("kind: expected changed settings only in the last entry")
     for text in _texts(entries, names, CHANGED):
         int(text)
-    return Update(partition, step, part, follows, names, entries)
+    return Update(partition, step, part, follows, control, names, entries)
 
 
 def _texts(entries: Entries, names: Sequence[str], kind: int) -> list[str]:

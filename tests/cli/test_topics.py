@@ -97,8 +97,3 @@ def test_description_warns_about_a_short_or_different_retention(onebit: Onebit, 
     broker.alter_topics(specs)
     (longer,) = orjson.loads(onebit("topics", "describe", "--json").out)["warnings"]
     assert longer.startswith(TOPICS.journal)
-
-
-def test_description_prints_the_asyncapi_document_without_a_broker(onebit: Onebit) -> None:
-    printed = orjson.loads(onebit("topics", "describe", "--asyncapi", "--topic-prefix", "my.").out)
-    assert (printed["asyncapi"], printed["channels"]["contexts"]["address"]) == ("3.0.0", "my.contexts")

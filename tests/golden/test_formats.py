@@ -65,7 +65,7 @@ def write_golden_files() -> None:
     (message,) = model_writer(MODEL_SNAPSHOT, "b").portion(10**9)
     files["snapshot.format1.model"] = message.value or b""
     for name, step in GOLDEN_STEPS.items():
-        (files[name],) = encode_updates(*step)
+        (files[name],) = encode_updates(*step, control=6)
     for name, content in files.items():
         (HERE / name).write_bytes(content)
 
@@ -196,7 +196,7 @@ def test_tick_contains_its_step() -> None:
 
 def test_update_records_contain_complete_entries() -> None:
     head, found = update((HERE / "updates.format1").read_bytes())
-    assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": ["7", "news"]}
+    assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39, "control": 6, "names": ["news", "7"]}
     x, scores = {0: 1.0, 3: 0.5, 9: -1e300}, [0.0, 1.5, -0.1, 1 / 3, 0.5]
     without = {"scores": [0.0] * 5, "reward": -1, "assumed": -1, "v": 0.0, "nnz": 0, "x": {}}
     common = {"action": 2, "greedy": 1, "propensity": 0.25, "scores": scores}
@@ -204,11 +204,11 @@ def test_update_records_contain_complete_entries() -> None:
         {**common, "kind": 0, "reward": -1, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": x},
         {**common, "kind": 1, "reward": 1, "assumed": -1, "v": 0.75, "label": 3, "nnz": 0, "x": {}},
         {**common, "kind": 2, "reward": 1, "assumed": 0, "v": 0.125, "label": -1, "nnz": 3, "x": x},
-        {**common, **without, "kind": 3, "label": 1},
         {**common, **without, "kind": 4, "label": -1},
+        {**common, **without, "kind": 3, "label": -1},
     ]
     head, found = update((HERE / "updates.format1.bare").read_bytes())
-    assert head == {"partition": 0, "step": 1, "part": 0, "follows": 0, "names": []}
+    assert head == {"partition": 0, "step": 1, "part": 0, "follows": 0, "control": 6, "names": []}
     ones = {0: 1.0, 3: 1.0, 9: 1.0}
     assert found == [{**common, "kind": 1, "reward": 0, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": ones}]
 

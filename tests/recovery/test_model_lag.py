@@ -6,6 +6,7 @@ from consumers.learner.program import LearnerProgram
 from consumers.learner.shared_model import ENDED_BY, Hold, SharedModel
 from consumers.learner.status import LagWarnings, status_lines
 from consumers.tally import Tally
+from stream.shared.replica import unchanged
 from stream.wire.updates import HEADERS
 from tests.pipeline import TOPICS, CrashError, Pipeline, crash_at, run_until_idle, small_task
 
@@ -97,7 +98,10 @@ def test_transaction_of_another_program_blocks_the_log_until_it_ends() -> None:
 
 def test_lag_is_measured_since_the_offset_last_advanced() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
-    model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, None, host_ms=pipeline.now_ms, lag_max_ms=500)
+    model = SharedModel(
+        pipeline.broker, TOPICS, pipeline.settings, None,
+        settings_after=unchanged, host_ms=pipeline.now_ms, lag_max_ms=500,
+    )  # fmt: skip
 
     def lag(at_ms: int) -> tuple[int | None, bool]:
         pipeline.clock.advance_to(at_ms)

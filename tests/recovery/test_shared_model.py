@@ -15,7 +15,6 @@ from consumers.learner.program import LearnerProgram
 from consumers.learner.shared_model import SharedModel as Process
 from onebit.simulation.faulty_broker import FaultyBroker
 from stream.learners import ParameterError, create
-from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
 from stream.recovery.chunks import read_snapshots
 from stream.recovery.commit import COMMIT_STEPS
@@ -23,7 +22,8 @@ from stream.recovery.recover import recover
 from stream.recovery.state import state_digest, task_digest
 from stream.recovery.steps import JournalError
 from stream.settings.task_fields import JoinSettings
-from stream.shared.replica import Replica
+from stream.shared.replica import Replica, unchanged
+from stream.task.settings import TaskSettings
 from stream.task.stored_settings import SettingsDifferError
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
@@ -324,12 +324,11 @@ def test_replica_started_from_a_snapshot_equals_one_that_read_the_whole_log(lear
     pipeline = Pipeline(LEARNERS[learner], partitions=2)
     one, other = whole_run(pipeline, ({(30, 5)}, {(21, 2)}), snapshot_interval_ms=40, snapshot_chunk_bytes=20_000)
     assert {key.split("/")[2] for key in snapshots_of_the_model(pipeline)} == {"a", "b"}
-    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
-    following = Process(pipeline.broker, TOPICS, pipeline.settings, newest, host_ms=pipeline.now_ms)
+    following = shared_model(pipeline, pipeline.settings)
     before = following.replica.version
     assert all(following.read_on())
     assert 0 < before <= following.replica.version
-    whole = Replica(kernel_learner(pipeline))
+    whole = Replica(pipeline.settings)
     whole.read(pipeline.records(TOPICS.updates))
     assert following.replica.places == whole.places
     assert (following.replica.updates, following.replica.offset) == (whole.updates, whole.offset)
@@ -358,13 +357,10 @@ def test_owner_of_partition_0_writes_model_snapshots_and_keeps_a_complete_one() 
 def test_snapshot_of_another_model_is_rejected() -> None:
     pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
     whole_run(pipeline, snapshot_interval_ms=40)
-    other = replace(pipeline.settings, parameters={"project": 4})
-    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
     with pytest.raises(JournalError):
-        Process(pipeline.broker, TOPICS, other, newest, host_ms=pipeline.now_ms)
+        shared_model(pipeline, replace(pipeline.settings, seed=77))
 
 
-def kernel_learner(pipeline: Pipeline) -> KernelLearner:
-    learner = pipeline.settings.make_learner()
-    assert isinstance(learner, KernelLearner)
-    return learner
+def shared_model(pipeline: Pipeline, settings: TaskSettings) -> Process:
+    newest = read_snapshots(pipeline.broker, TOPICS, None).newest
+    return Process(pipeline.broker, TOPICS, settings, newest, settings_after=unchanged, host_ms=pipeline.now_ms)

@@ -26,7 +26,7 @@ TASK = small_task(
 
 def written() -> tuple[list[Record], Replica]:
     """Steps with decisions, rewards and a correction, and a replica to which their entries were applied directly."""
-    direct = Replica(TASK.make_shareable_learner(), is_graded=True)
+    direct = Replica(TASK)
     learner = direct.learner
     records: list[Record] = []
     for step, (first, last) in enumerate([(0.7, None), (0.0, 0.25), (1.0, None)], 1):
@@ -47,10 +47,10 @@ def written() -> tuple[list[Record], Replica]:
 
 def test_replica_learns_the_shares_in_the_log() -> None:
     records, direct = written()
-    replica = Replica(TASK.make_shareable_learner(), is_graded=True)
+    replica = Replica(TASK)
     for record in records:
         replica.read([record])
-    together = Replica(TASK.make_shareable_learner(), is_graded=True)
+    together = Replica(TASK)
     together.read(records)
     for name, array in direct.learner.state().items():
         assert np.array_equal(np.asarray(replica.learner.state()[name]), np.asarray(array))
@@ -64,7 +64,7 @@ def test_entries_without_a_share_have_the_bytes_of_bits() -> None:
 
 
 def test_share_in_the_log_of_bits_is_rejected() -> None:
-    replica = Replica(small_task("late-ucb", model="shared").make_shareable_learner())
+    replica = Replica(small_task("late-ucb", model="shared"))
     with pytest.raises(UpdatesError):
         replica.read(written()[0])
 
@@ -75,4 +75,4 @@ def test_number_that_is_not_a_share_is_rejected(share: float) -> None:
     decision = TASK.make_shareable_learner().predict(x, 0.5)
     (value,) = encode_updates(0, 1, 0, [Entry(SETTLED, x, decision, share, NO_BIT)])
     with pytest.raises(UpdatesError):
-        Replica(TASK.make_shareable_learner(), is_graded=True).read([Record("updates", 0, 0, 0, None, value, HEADERS)])
+        Replica(TASK).read([Record("updates", 0, 0, 0, None, value, HEADERS)])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from stream.learners import create
-from stream.learners.base import KernelLearner
 from stream.recovery.state import state_digest
 from stream.shared.replica import Place, Replica
+from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Features, Foreign, Headers, Record
 from stream.wire.sections import Section, encode_section
 from stream.wire.updates import DECIDED, HEADERS, SETTLED, Entry, UpdatesError, encode_updates
@@ -16,9 +16,7 @@ WRONG = Decision(1, 0, 0.25, np.array([0.5, 0.25, 0.0]))
 
 
 def replica(name: str = "banditron") -> Replica:
-    learner = create(name, 3, 4)
-    assert isinstance(learner, KernelLearner)
-    return Replica(learner)
+    return Replica(TaskSettings(name, 3, 4, model="shared"))
 
 
 def settled(action: int = 1, x: Features = X, reward: int = 1, label: int = -1) -> Entry:

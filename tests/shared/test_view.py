@@ -1,18 +1,17 @@
 """Decisions by tasks that share a model, compared with the reference implementation `tests.oracles.shared_model`."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
 
-from stream.learners import create, registered
+from stream.learners import registered
 from stream.learners.base import KernelLearner
-from stream.learners.wrappers.mixture import Mixture
-from stream.learners.wrappers.running_scale import RunningScale
 from stream.recovery.state import state_digest
 from stream.shared.replica import Replica
 from stream.shared.view import View
+from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Features, Record
 from stream.wire.updates import HEADERS, encode_updates
 from tests.oracles.shared_model import LogEntry, SharedModel
@@ -29,12 +28,14 @@ class Case(NamedTuple):
     is_scaled: bool = False
     floor: float = 0.0
 
+    def settings(self) -> TaskSettings:
+        scale: Literal["none", "standard"] = "standard" if self.is_scaled else "none"
+        return TaskSettings(
+            self.name, K, D, parameters=dict(self.parameters), scale=scale, floor=self.floor, model="shared"
+        )
+
     def fresh(self) -> KernelLearner:
-        learner = create(self.name, K, D, **self.parameters)
-        assert isinstance(learner, KernelLearner)
-        if self.is_scaled:
-            learner = RunningScale(learner)
-        return Mixture(learner, self.floor) if self.floor else learner
+        return self.settings().make_shareable_learner()
 
 
 CASES = {
@@ -76,7 +77,7 @@ class Process:
     """A learner process. All its tasks use one replica; each task has a view."""
 
     def __init__(self, case: Case, tasks: range) -> None:
-        self.replica = Replica(case.fresh())
+        self.replica = Replica(case.settings())
         self.views = {task: View(self.replica, task) for task in tasks}
 
 
@@ -142,7 +143,7 @@ def test_decisions_and_replicas_agree_with_models_rebuilt_from_the_log(case: Cas
     log, differing = play(case, processes, oracle, steps=60)
     assert differing == []
     assert len(oracle.log) > 40
-    late = Replica(case.fresh())
+    late = Replica(case.settings())
     replicas = [late, *(process.replica for process in processes)]
     for replica in replicas:
         replica.read(log)
@@ -162,7 +163,7 @@ MOVED_BY_DECISIONS = [
 
 @pytest.mark.parametrize("case", MOVED_BY_DECISIONS, ids=str)
 def test_model_is_restored_bit_for_bit_after_a_step(case: Case) -> None:
-    replica = Replica(case.fresh())
+    replica = Replica(case.settings())
     view = View(replica, 0)
     before = state_digest([replica.learner.state()])
     with view.step():
@@ -173,7 +174,7 @@ def test_model_is_restored_bit_for_bit_after_a_step(case: Case) -> None:
 
 
 def test_model_is_restored_after_a_failed_step() -> None:
-    replica = Replica(Case("late-ucb").fresh())
+    replica = Replica(Case("late-ucb").settings())
     view = View(replica, 0)
     before = state_digest([replica.learner.state()])
     event = events(1)[0]
@@ -185,7 +186,7 @@ def test_model_is_restored_after_a_failed_step() -> None:
 
 
 def test_view_remains_usable_after_another_process_continues_the_task() -> None:
-    replica = Replica(Case("late-ucb").fresh())
+    replica = Replica(Case("late-ucb").settings())
     zombie, successor = View(replica, 0), View(replica, 0)
     event = events(1)[0]
     with successor.step() as entries:
@@ -199,13 +200,13 @@ def test_view_remains_usable_after_another_process_continues_the_task() -> None:
 
 
 def test_replica_cannot_read_during_a_step() -> None:
-    replica = Replica(Case("late-ucb").fresh())
+    replica = Replica(Case("late-ucb").settings())
     with View(replica, 0).step(), pytest.raises(AssertionError):
         replica.read([])
 
 
 def test_no_log_entry_is_written_for_a_decision_that_does_not_change_the_model() -> None:
-    view = View(Replica(Case("soba-diag").fresh()), 0)
+    view = View(Replica(Case("soba-diag").settings()), 0)
     event = events(1)[0]
     with view.step() as entries:
         view.observe(event.x, view.learner.predict(event.x, event.u))

@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 from msgspec import structs
 
@@ -32,21 +31,23 @@ from stream.recovery import state as snapshot_module
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.schedule import SnapshotSchedule
 from stream.recovery.steps import JournalStep
+from stream.shared import history as history_module
 from stream.shared import replica as replica_module
+from stream.shared.history import History
 from stream.shared.replica import Replica
 from stream.shared.view import Overlay, View
 from stream.task import task as task_module
-from stream.task.carry import Carry
+from stream.task.carry import Carry, Stage
 from stream.task.join import Join
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State
+from stream.task.models import OwnModel
 from stream.task.play import is_matched
-from stream.task.settings import Sharing
-from stream.task.task import OwnModel, Task
+from stream.task.settings import Sharing, TaskSettings
+from stream.task.task import Task
 from stream.wire import codec
-from stream.wire.classes import Classes
 from stream.wire.codec import tick_headers
 from stream.wire.records import Decision, DecisionTime, Feedback, Logged, Record, TopicPartition
-from stream.wire.updates import CHANGED, DECIDED, NAMED, Entry, decode_update, joined
+from stream.wire.updates import CORRECTED, DECIDED, SETTLED, Entry, decode_update, joined
 
 pytestmark = pytest.mark.slow
 
@@ -374,19 +375,40 @@ def ignores_the_log(self: LearnerProgram, running: Partition, shared: Any) -> An
     return requests.after(running.task.settings, control) if control < requests.end else None
 
 
-def forgets_retired(self: Classes, given: Any, action: int | None = None, original: Any = Classes.eligible) -> Any:
-    self._retired = frozenset()
-    return original(self, given, action)
-
+TEACHES_ALL = {DECIDED: Stage.PENDING, SETTLED: Stage.PENDING, CORRECTED: Stage.PENDING}
 
 REPLICAS = count()
 
 
-def ignores_changes_of_every_other(learner: Any, entries: Any, original: Any = replica_module.apply_entries) -> int:
-    """Ignore changed settings in every other replica."""
-    if learner.__dict__.setdefault("number", next(REPLICAS)) % 2:
-        entries = entries._replace(kinds=np.where(entries.kinds == CHANGED, NAMED, entries.kinds))
-    return int(original(learner, entries))
+def ignores_changes_of_every_other(
+    self: Replica, settings: TaskSettings, control: int, original: Any = Replica._change
+) -> None:
+    """Keep the earlier settings in every other replica."""
+    is_other = self.__dict__.setdefault("number", next(REPLICAS)) % 2
+    original(self, self.settings if is_other else settings, control)
+
+
+@contextmanager
+def changes_one_step_late() -> Iterator[None]:
+    """Apply a change in the step after the one that is due."""
+    change_of, steps = LearnerProgram._change_of, dict[tuple[int, int], int]()
+
+    def change_later(self: LearnerProgram, running: Partition, shared: Any) -> Any:
+        last = running.newest_step
+        first = steps.setdefault((id(running), last.control), last.number)
+        return change_of(self, running, shared) if last.number > first else None
+
+    with (
+        patch.object(LearnerProgram, "_is_behind", lambda self, running, shared: False),
+        patch.object(LearnerProgram, "_change_of", change_later),
+    ):
+        yield
+
+
+def converts_twice(self: History, x: Any, decision: Decision, *rest: Any, original: Any = History.decision) -> Decision:
+    once: Decision = original(self, x, decision, *rest)
+    twice: Decision = original(self, x, once, *rest)
+    return twice
 
 
 def journal_without_offset(*arguments: Any, original: Any = Partition._log_step) -> Any:
@@ -448,8 +470,6 @@ MUTATIONS = [
     Mutation("fences dropped", no_fences),
     replaced("epoch kept after a repeated commit", TransactionProducer, "_renew", lambda self: None),
     replaced("new champion does not decide", OwnModel, "promote", lambda self, number: None),
-    replaced("retired classes eligible", Classes, "eligible", forgets_retired),
-    replaced("contexts read with the earlier settings", task_module, "READING", ()),
     replaced("applied requests not journaled", partition_module, "JournalStep", journal_without_requests),
     replaced("changed settings not journaled", partition_module, "JournalStep", journal_without_settings),
     replaced("change applied a step late", Partition, "step", changes_a_step_late),
@@ -495,7 +515,11 @@ MUTATIONS = [
     shared("version not journaled", partition_module, "JournalStep", journal_without_version),
     shared("log offset not journaled", Partition, "_log_step", journal_without_offset),
     shared("requests applied before the log has them", LearnerProgram, "_change_of", ignores_the_log),
-    shared("one replica does not change", replica_module, "apply_entries", ignores_changes_of_every_other),
+    shared("change applied by one replica only", Replica, "_change", ignores_changes_of_every_other),
+    Mutation("change applied one step late", changes_one_step_late, "shared"),
+    shared("change applied twice to an entry", History, "decision", converts_twice),
+    shared("change not applied to an entry", History, "entry", lambda self, entry, control: entry),
+    shared("new learner learns from an earlier step", history_module, "_STAGES", TEACHES_ALL),
     shared("task continues before its log is read", SharedModel, "has_all_of", lambda self, *rest: True),
 ]  # fmt: skip
 
@@ -520,7 +544,6 @@ FIRST_SEEDS = {
     "change applied twice": 17,
     "pending decisions not converted": 17,
     "requests applied before the log has them": 1843,
-    "one replica does not change": 452,
     "recovery does not wait for open transactions": 9,
     "inputs merged in order of arrival": 13,
     "input with buffered records treated as read": 13,

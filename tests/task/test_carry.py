@@ -12,7 +12,7 @@ from stream.learners import FromLogs, KernelLearner, Learner, Parameter, Paramet
 from stream.learners.wrappers.challenge import BEFORE, SETTLED_BEFORE, Challenge, decision_of, parts_of
 from stream.settings.model import Change
 from stream.settings.task_fields import JoinSettings
-from stream.task.carry import Carry, ChangeError, Reason, check_change, members_of, names_of, sources_of
+from stream.task.carry import Carry, ChangeError, Reason, Stage, check_change, members_of, names_of, sources_of
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import STORED
 from stream.wire.named_features import Kind, build, from_plain, to_plain
@@ -399,7 +399,7 @@ def test_added_challenger_has_no_part_in_the_correction_of_a_settled_decision() 
     (x, decision, _) = make_decisions(old, 1)[0]
     old.update(x, decision, 0)
     carry = Carry(before, after, old)
-    settled = carry.decision(x, decision, is_settled=True)
+    settled = carry.decision(x, decision, Stage.SETTLED)
     untrained = copy.copy(members_of(carry.learner)[1])
     carry.learner.retract(x, settled, 0, 1)
     old.retract(x, decision, 0, 1)
@@ -548,7 +548,7 @@ def test_carried_decision_has_the_origin_of_an_added_challenger() -> None:
     x, decision, _ = make_decisions(old, 1)[0]
     carry = Carry(BANDITRON, PAIR, old)
     assert carry.decision(x, decision).logged[-1] == BEFORE
-    assert carry.decision(x, decision, is_settled=True).logged[-1] == SETTLED_BEFORE
+    assert carry.decision(x, decision, Stage.SETTLED).logged[-1] == SETTLED_BEFORE
 
 
 def test_new_classes_were_not_eligible_for_pending_decisions() -> None:

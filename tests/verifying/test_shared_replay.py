@@ -10,7 +10,7 @@ import pytest
 
 from stream.recovery.chunks import MODEL_KEYS, ChunkWriter, read_snapshots
 from stream.recovery.model_files import ModelError, read_model, write_model
-from stream.recovery.state import ModelSnapshot, decode_model, encode, fresh_replica, state_digest
+from stream.recovery.state import ModelSnapshot, decode_model, encode, restored_replica, state_digest
 from stream.verifying.models import TooEarlyError, export_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.verifying.shared_log import audit_log
@@ -216,7 +216,7 @@ def test_model_of_any_version_can_be_exported_from_the_log(pipeline: Pipeline, t
     assert then.meta["position"]["version"] == step.updates
     assert export_model(pipeline.broker, TOPICS, 0, version=step.updates).meta["digest"] == then.meta["digest"]
 
-    replica = fresh_replica(pipeline.settings)
+    replica = restored_replica(pipeline.settings)
     for record in pipeline.records(TOPICS.updates):
         if replica.version == step.updates:
             assert state_digest([replica.learner.state()]) == then.meta["digest"]
