@@ -35,6 +35,7 @@ from onebit.simulation.schedule import (
 )
 from onebit.simulation.tracing import (
     APPLIED,
+    BEFORE_CHANGE,
     BEHIND_ITS_LOG,
     FED_AFTER_MOVE,
     FOREIGN_IN_LOG,
@@ -108,7 +109,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         FED_AFTER_MOVE, *EVICTIONS,
     ]  # fmt: skip
     if shares:
-        others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE]
+        others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE, BEFORE_CHANGE]
     rows = [
         row_name(state.name.lower(), happened.name.lower())
         for state, happened in TRANSITIONS

@@ -261,6 +261,7 @@ LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-
 
 _DICE = {
     "wrappers": 0x1B873593,
+    "lags": 0x94D049BB133111EB,
     "eligible classes": 0x2545F4914F6CDD1D,
     "logs": 0x5DEECE66D,
     "deferrals": 0x9E3779B97F4A7C15,
@@ -314,6 +315,8 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     if not timeless:
         task, items = _with_changes(Luck(seed ^ _DICE["changes"]), task, items)
         items = _with_retired(Luck(seed ^ _DICE["retired"]), task, items)
+        if model == "shared":
+            items = _with_lags(Luck(seed ^ _DICE["lags"]), items)
     if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         activation_window_ms = limits.activation_window_ms and 2 * limits.activation_window_ms
@@ -715,6 +718,19 @@ def _with_retired(luck: Luck, task: TaskSettings, items: list[Item]) -> list[Ite
         at_ms, polls = luck.between(START_MS, end_ms), luck.chance(80)
         requests.append(Item(at_ms, ItemKind.CHANGE, changes=changes, polls=polls))
     return sorted(items + requests, key=lambda item: item.at_ms)
+
+
+def _with_lags(luck: Luck, items: list[Item]) -> list[Item]:
+    """Let a process with a shared model read an old end of the log around half of the requested changes.
+
+    Its tasks then write entries with the earlier settings after the change in the log.
+    """
+    lags = [
+        _draw_fault(luck, ItemKind.LAG, item.at_ms, timeless=False)._replace(at_ms=item.at_ms)
+        for item in items
+        if item.kind is ItemKind.CHANGE and luck.chance(50)
+    ]
+    return sorted(items + lags, key=lambda item: item.at_ms)
 
 
 _NEW_VALUES: dict[str, tuple[Any, ...]] = {

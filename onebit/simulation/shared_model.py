@@ -14,7 +14,7 @@ from onebit.simulation.partitions import Partition, differences
 from onebit.simulation.processes import SeenModel
 from onebit.simulation.reference import apply_entry
 from onebit.simulation.schedule import class_name
-from onebit.simulation.tracing import NAMED_TWICE
+from onebit.simulation.tracing import BEFORE_CHANGE, NAMED_TWICE
 from onebit.simulation.world import World
 from stream.kafka.reading import read_partition
 from stream.randomness.draws import Purpose, uniform
@@ -89,6 +89,11 @@ def check_shared_model(world: World, partitions: Sequence[Partition]) -> list[st
     task = world.schedule.task
     named = {(logged.partition, logged.entry.name) for logged in log if logged.entry.kind == NAMED}
     world.trace.fired[NAMED_TWICE] += len(named) - len({name for _, name in named})
+    forced = [int(logged.entry.name) if logged.entry.kind == CHANGED else 0 for logged in log]
+    controls = zip(accumulate(forced, max), log, strict=True)
+    world.trace.fired[BEFORE_CHANGE] += sum(
+        logged.entry.kind != CHANGED and logged.control < control for control, logged in controls
+    )
     wrong: list[str] = []
     for one in partitions:
         findings = _log_differs(one, log) + _versions(one, log) + _names(one, log)
