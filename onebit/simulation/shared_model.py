@@ -86,7 +86,7 @@ class _Model:
 
 def check_shared_model(world: World, partitions: Sequence[Partition]) -> list[str]:
     """Check a shared model's log, versions, decisions and replicas."""
-    task = world.schedule.task
+    log = _read_log(world, _Model(world))
     named = {(logged.partition, logged.entry.name) for logged in log if logged.entry.kind == NAMED}
     world.trace.fired[NAMED_TWICE] += len(named) - len({name for _, name in named})
     forced = [int(logged.entry.name) if logged.entry.kind == CHANGED else 0 for logged in log]
