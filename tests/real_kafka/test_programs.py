@@ -31,6 +31,9 @@ EVENTS = 2_000
 STREAM = {"data": "synsep", "events": EVENTS, "rate": 400, "delay": "exponential:200ms", "window": "3s", "seed": 3}
 """Five seconds of events, which is enough time to kill a program."""
 
+GRADED = STREAM | {"data": "ratings", "rewards": "graded", "reward_range": "1,5"}
+"""The same with graded rewards."""
+
 MakePipeline = Callable[..., Pipeline]
 
 
@@ -289,7 +292,7 @@ def test_programs_continue_after_a_kafka_restart(tmp_path: Path, client: str) ->
 
 
 def test_repeatedly_killed_programs_decide_and_settle_every_context_once(pipeline: MakePipeline, client: str) -> None:
-    ours = pipeline(**STREAM, client=client)
+    ours = pipeline(**GRADED, client=client)
     with ours.watch() as watch:
         for decided in (300, 900):
             learner, feedback = ours.start("learn"), ours.start("feedback")
@@ -312,6 +315,7 @@ def test_repeatedly_killed_programs_decide_and_settle_every_context_once(pipelin
         ours.assert_every_context_is_decided_and_settled_once(EVENTS)
         sent_again = "feedback that was sent but not committed before the kill is sent again"
         watch.wait_until(lambda ledger: ledger.feedback_duplicates > 0, sent_again)
+    assert 1.0 < ours.verify("--replay")["mean_reward"] < 5.0
 
 
 def test_resumed_learner_with_timed_out_session_is_fenced_and_writes_nothing(
