@@ -23,6 +23,7 @@ from producers.gateway.server import Limits, RateLimit, listen
 from stream.kafka.port import AccessError, BrokerError
 from stream.wire.codec import HEADERS, step_headers
 from stream.wire.records import Headers, Record
+from stream.wire.rewards import RewardRange
 from tests.serving.gateway import FACTS, HOST, WAIT_S, GatewayClient, a_pipeline, served
 
 
@@ -313,6 +314,19 @@ def test_feedback_is_accepted_and_applied() -> None:
         got = gateway.ask("POST", "/v1/feedback", bit)
         assert (got.status, got.json) == (202, bit)
         assert gateway.pipeline.example("visit-1")["reward"] == 1
+
+
+def test_graded_feedback_is_checked_against_the_range_of_the_pipeline() -> None:
+    facts = FACTS._replace(graded=RewardRange(-1.0, 5.0))
+    graded = a_pipeline(learner="late-ucb", param=["m=2"], rewards="graded", reward_range="-1,5")
+    with served(graded, facts=facts) as gateway:
+        gateway.decide("visit-1")
+        reward = gateway.ask("GET", "/openapi.json").json["components"]["schemas"]["Feedback"]["properties"]["reward"]
+        assert (reward["minimum"], reward["maximum"]) == (-1.0, 5.0)
+        for refused in (5.5, -1.5, True, "3", None):
+            assert gateway.ask("POST", "/v1/feedback", {"id": "visit-1", "reward": refused}).status == 422
+        assert gateway.ask("POST", "/v1/feedback", {"id": "visit-1", "reward": 3.5}).status == 202
+        assert gateway.pipeline.example("visit-1")["reward"] == 3.5
 
 
 @pytest.mark.parametrize("event_id", ["a/b c", "a\nb", "a\n"])
