@@ -211,7 +211,9 @@ class _Partition:
                     log.left_out[reason] += 1
                     continue
                 if contexts is None:
-                    contexts = read_partition(self._broker, self._contexts, start=self._first(fields.context_offset))
+                    contexts = read_partition(
+                        self._broker, self._contexts, start=self._first(self._contexts, fields.context_offset)
+                    )
                 while context is None or context.offset < fields.context_offset:
                     if (context := next(contexts, None)) is None:
                         break
@@ -299,11 +301,10 @@ class _Partition:
     def _start(self, tp: TopicPartition, margin_ms: int) -> int:
         """Return the first offset to read in an output topic."""
         since_ms = self._extent.since_ms
-        return self._first(0, tp) if since_ms is None else offset_at(self._broker, tp, since_ms - margin_ms)
+        return self._first(tp, 0) if since_ms is None else offset_at(self._broker, tp, since_ms - margin_ms)
 
-    def _first(self, offset: int, tp: TopicPartition | None = None) -> int:
+    def _first(self, tp: TopicPartition, offset: int) -> int:
         """Return an offset, or the first retained one if its record was deleted."""
-        tp = self._contexts if tp is None else tp
         return max(offset, self._broker.beginnings([tp])[tp])
 
 

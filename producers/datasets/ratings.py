@@ -8,8 +8,7 @@ feature and drawn once per seed. Row x rates class k with
 No class is right or wrong. A row's label is the class with the highest σ(2 θ_kᵀx).
 
 Row i is a function of (seed, i). Its random numbers are words of a SplitMix64 sequence that starts at a hash of the
-seed and the row: first the features, then the noise of each class. A row's ratings do not depend on
-the chosen class.
+seed and the row: first the features, then the noise of each class. A row's ratings do not depend on the chosen class.
 """
 
 from dataclasses import dataclass

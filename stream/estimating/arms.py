@@ -1,8 +1,8 @@
 """Comparison of the learner with the holdout, in which a fixed policy decides instead of the learner.
 
 Each event is assigned to an arm by a random draw based on its id, so the arms split the stream at random. An event is
-in the holdout with probability h. For a decision with reward r, as a share of
-the range of rewards, let c be the reward predicted from earlier decisions. Then
+in the holdout with probability h. For a decision with reward r, as a share of the range of rewards, let c be the reward
+predicted from earlier decisions. Then
 
     φ = (r − c) (1[learner]/(1 − h) − 1[holdout]/h)
 

@@ -122,7 +122,7 @@ class SettingsDifferError(OnebitError):
 
     @property
     def can_change(self) -> bool:
-        """Whether `onebit change` can change all of the settings, if each partition has its own model."""
+        """Whether `onebit change` can change all of the settings."""
         return all(name.startswith(PARAMETER) or STORED[name].change is not Change.REFUSED for name in self.differences)
 
     @property
