@@ -3,10 +3,11 @@
 import getpass
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import NamedTuple
 
 from consumers.live_estimates import TopicReader, challenger_estimator
@@ -19,16 +20,18 @@ from stream.programs.keep import check_keep
 from stream.programs.process import announce, every
 from stream.programs.task_settings import challengers_of, holdout_policy, named_features, parameter_of
 from stream.recovery.control import read_requests
+from stream.recovery.model_files import ModelError, read_model
 from stream.recovery.recover import pipeline_settings
 from stream.recovery.steps import JournalFollower, JournalStep, decode_step, last_steps
 from stream.reporting.live_results import challenger_lines
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.task_fields import JoinSettings
+from stream.task.carry import StartModel, known_models
 from stream.task.changes import Changed, ChangeRefusedError, changed
 from stream.task.settings import TaskSettings, learner_of
 from stream.task.stored_settings import differences, restored_settings
 from stream.wire.codec import HEADERS
-from stream.wire.control import REQUEST_BYTES_MAX, Request, encode_request
+from stream.wire.control import REQUEST_BYTES_MAX, Request, encode_model, encode_request, model_digest
 from stream.wire.named_features import from_plain
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -65,6 +68,70 @@ def settings_now(connection: Connected) -> Changed:
     return requests.after(restored_settings(stored), control)
 
 
+class StartFile(NamedTuple):
+    """A model file with which a challenger starts."""
+
+    path: Path
+    content: bytes
+    model: StartModel
+
+    @property
+    def digest(self) -> str:
+        """The digest by which requests name the file."""
+        return model_digest(self.content)
+
+
+MODEL_BYTES_MAX = 100_000_000
+"""Limit on the size of a model file. Each program that reads the control topic reads the file again."""
+
+
+def start_files(texts: Sequence[str], challengers: Collection[str]) -> dict[str, StartFile]:
+    """Read the model files with which new challengers start, by the challenger's name.
+
+    Args:
+        texts: the values of `--from`: `NAME=FILE`, or `FILE` if there is one challenger.
+        challengers: the names of the new challengers.
+
+    Raises:
+        SettingsError: a value names no new challenger, or a challenger twice.
+        ModelError: a file is not a model.
+    """
+    files: dict[str, StartFile] = {}
+    for text in texts:
+        named = max((name for name in challengers if text.startswith(f"{name}=")), key=len, default=None)
+        if named is None and len(challengers) != 1:
+            expected = " or ".join(f"{name}=FILE" for name in challengers) or "a new challenger; add --challenger"
+            raise SettingsError(f"--from {text}: expected {expected}")
+        name = next(iter(challengers)) if named is None else named
+        if name in files:
+            raise SettingsError(f"--from {text}: expected one file for the challenger {name}; got two")
+        files[name] = _start_file(Path(text if named is None else text[len(named) + 1 :]))
+    return files
+
+
+def _start_file(path: Path) -> StartFile:
+    model = read_model(path).start()
+    if (size := path.stat().st_size) > MODEL_BYTES_MAX:
+        raise ModelError(
+            f"{path}: expected at most {MODEL_BYTES_MAX:,} bytes, because the control topic keeps it; got {size:,}"
+        )
+    return StartFile(path, path.read_bytes(), model)
+
+
+def shown_uploads(broker: Broker, topics: Topics, files: Mapping[str, StartFile]) -> list[str]:
+    """Describe how many bytes the model files add to the control topic, each in one line."""
+    requests = read_requests(broker, topics)
+    return [
+        f"{name} starts with {file.path}: "
+        + (
+            f"{topics.control} already contains it"
+            if requests.has_model(file.digest)
+            else f"adds {len(file.content):,} bytes to {topics.control}, which keeps them"
+        )
+        for name, file in files.items()
+    ]
+
+
 class DesiredChange(NamedTuple):
     """Changes that a user asks for."""
 
@@ -77,6 +144,7 @@ class DesiredChange(NamedTuple):
     restored_classes: Sequence[str] = ()
     retired_features: Sequence[str] = ()
     restored_features: Sequence[str] = ()
+    starts: Mapping[str, StartFile] = {}  # model files with which new challengers start, by name
 
 
 def with_changes(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
@@ -158,7 +226,11 @@ def _with_learners(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
     parameters, learner = dict(kept.pop(first)), learner_of(first)
     if champion == first:
         champion = None if desired.champion is None else learner
-    return replace(now, learner=learner, parameters=parameters, challengers=kept, champion=champion)
+    started = {**now.started_from, **{name: file.digest for name, file in desired.starts.items()}}
+    return replace(
+        now, learner=learner, parameters=parameters, challengers=kept, champion=champion,
+        started_from={name: digest for name, digest in started.items() if name in kept},
+    )  # fmt: skip
 
 
 def check_retention(connection: Connected, join: JoinSettings) -> None:
@@ -175,7 +247,7 @@ def check_retention(connection: Connected, join: JoinSettings) -> None:
     check_keep(topics.keep_ms(found), join, Settings.model_fields["snapshot_interval_ms"].default)
 
 
-def request_for(now: Changed, after: TaskSettings) -> Request:
+def request_for(now: Changed, after: TaskSettings, files: Iterable[StartFile] = ()) -> Request:
     """Return the request that changes a pipeline's settings. It has no changes if the settings are the same.
 
     The id is a digest of the request and of the requests before it: a request that is sent twice is applied once.
@@ -183,6 +255,7 @@ def request_for(now: Changed, after: TaskSettings) -> Request:
     Args:
         now: the pipeline's settings.
         after: the new settings.
+        files: the model files with which new challengers start.
 
     Raises:
         ChangeRefusedError: the pipeline cannot make this change.
@@ -193,7 +266,7 @@ def request_for(now: Changed, after: TaskSettings) -> Request:
         raise ChangeRefusedError(str(error)) from error
     digest = sha256(encode_request(Request(str(now.control), "", changes))).hexdigest()
     request = Request(digest[:16], user(), changes)
-    changed(now.settings, request)
+    changed(now.settings, request, known_models({file.digest: file.model for file in files}))
     if (size := len(encode_request(request))) > REQUEST_BYTES_MAX:
         raise ChangeRefusedError(f"expected a request of at most {REQUEST_BYTES_MAX:,} bytes; got {size:,}")
     return request
@@ -207,9 +280,18 @@ def user() -> str:
         return socket.gethostname()
 
 
-def send(broker: Broker, topics: Topics, request: Request) -> int:
-    """Write a request. Return the offset of the first request with its id in the control topic."""
+def send(broker: Broker, topics: Topics, request: Request, files: Iterable[StartFile] = ()) -> int:
+    """Write a request, after the model files that it names, if the control topic does not contain them.
+
+    Return the offset of the first request with its id in the control topic.
+    """
+    before = read_requests(broker, topics)
     with closing(broker.producer()) as producer:
+        for file in files:
+            if not before.has_model(file.digest):
+                for key, value, headers in encode_model(file.content):
+                    producer.send(topics.control, 0, key, value, headers)
+                    producer.flush()
         producer.send(topics.control, 0, request.id.encode(), encode_request(request), HEADERS)
         producer.flush()
     requests = read_requests(broker, topics).all

@@ -16,6 +16,7 @@ from stream.recovery.schedule import Source
 from stream.recovery.state import take
 from stream.recovery.steps import JournalStep, LogStep
 from stream.shared.view import View, names_max
+from stream.task.carry import Models, no_models
 from stream.task.changes import Changed
 from stream.task.task import Effects, Task, merge
 from stream.wire.codec import encode_prediction, is_framed, is_tick
@@ -231,6 +232,7 @@ class Partition:
         reports: bool,
         adds: Sequence[str] = (),
         change: Changed | None = None,
+        models: Models = no_models,
         logs: int = 0,
     ) -> Commit:
         """Apply records and return the step's output.
@@ -243,6 +245,7 @@ class Partition:
             reports: whether to include the replica's digest in the journal record.
             adds: open classes to add to the shared model's log.
             change: the settings from this step on, and the requests that led to them; None if no request is due.
+            models: the models with which new challengers start.
             logs: the offset in the control topic before which all requests are in force after an entry that is added to
                 the shared model's log; 0 adds no entry.
         """
@@ -250,7 +253,7 @@ class Partition:
         number = before.number + 1
         changes = number == 1 or (change is not None and change.settings != task.settings)
         if change is not None and change.settings != task.settings:
-            task.change_settings(change.settings)
+            task.change_settings(change.settings, models)
         if change is not None and shared is not None and task.settings.open_classes:
             self._add_names(shared.replica.names)
         self.logged_control = max(self.logged_control, logs)

@@ -170,10 +170,10 @@ class LearnerProgram:
         self._control = ControlFollower(broker, topics)
         parked = parked or Parked()
         if parked.shared is not None:
-            parked.shared.reconnect(broker, self._settings_after)
+            parked.shared.reconnect(broker, self._settings_after, self._control.requests.model)
         make_shared = partial(
-            SharedModel, broker, topics, settings_after=self._settings_after, host_ms=host_ms,
-            announce=lambda message: self._announce(message), instance=options.instance,
+            SharedModel, broker, topics, settings_after=self._settings_after, models=self._control.requests.model,
+            host_ms=host_ms, announce=lambda message: self._announce(message), instance=options.instance,
             lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
         )  # fmt: skip
         self._recoveries = Recoveries(
@@ -443,8 +443,9 @@ class LearnerProgram:
             self._snapshots.spare = None  # memory for the state of the learner before the change
         began_ns = 0 if self._tracing is None else self._tracing.now_ns()
         result = running.step(
-            records, shared, self._consumer, ticks=ticks, reports=reports, adds=adds, change=change, logs=logs
-        )
+            records, shared, self._consumer, ticks=ticks, reports=reports, adds=adds, change=change,
+            models=self._control.requests.model, logs=logs,
+        )  # fmt: skip
         if self._tracing is not None:
             self._tracing.applied(running.partition, result.step.number, records, began_ns)
         stream_ms, sources = running.task.join.stream_ms, running.sources(shared)
@@ -532,7 +533,7 @@ class LearnerProgram:
         requests = self._control.requests
         if shared is None or running.partition != MODEL_PARTITION:
             return 0
-        if running.logged_control > shared.replica.control or requests.end <= shared.replica.control:
+        if running.logged_control > shared.replica.control or requests.due <= shared.replica.control:
             return 0
         settings, control = running.task.settings, running.newest_step.control
         due = requests.end_of_next(control)

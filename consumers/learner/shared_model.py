@@ -14,6 +14,7 @@ from stream.recovery.state import decode_model, is_of_log, restored_replica, sta
 from stream.recovery.steps import MissingRecordsError, ReplicaDigest, UnrecoverableError
 from stream.shared.replica import SettingsAfter
 from stream.shared.view import View
+from stream.task.carry import Models, no_models
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -56,6 +57,7 @@ class SharedModel:
         stored: Generation | None,
         *,
         settings_after: SettingsAfter,
+        models: Models = no_models,
         host_ms: Callable[[], int],
         announce: Callable[[str], None] = lambda message: None,
         instance: str = "",
@@ -70,6 +72,7 @@ class SharedModel:
             settings: the settings of one of the tasks.
             stored: the model's newest snapshot or, if there is none, the imported model; None if there is neither.
             settings_after: see `SettingsAfter`.
+            models: the models with which new challengers start.
             host_ms: this host's clock, used to measure intervals.
             announce: called with each log message.
             instance: the process's name, for its reports.
@@ -109,7 +112,7 @@ class SharedModel:
                 tp, self.replica.offset, is_deleted=True,
             )  # fmt: skip
         self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
-        self.reconnect(broker, settings_after)
+        self.reconnect(broker, settings_after, models)
 
     def write_snapshots(self, stored: Stored) -> None:
         """Start writing the model's snapshots. `stored` contains the earlier snapshots."""
@@ -124,10 +127,10 @@ class SharedModel:
         version, take = self.replica.version, partial(take_model, self.replica)
         return [Source(partition, self.snapshots, version, version, take)]
 
-    def reconnect(self, broker: Broker, settings_after: SettingsAfter) -> None:
+    def reconnect(self, broker: Broker, settings_after: SettingsAfter, models: Models) -> None:
         """Open new connections to replace the closed ones. Continue reading."""
         self._broker = broker
-        self.replica.settings_after = settings_after
+        self.replica.settings_after, self.replica.models = settings_after, models
         self._reader = broker.reader([self._tp], SHORT_FETCH_WAIT_MS)
         self._reader.seek(self._tp, self.replica.offset)
 

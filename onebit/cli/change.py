@@ -1,6 +1,7 @@
 """`onebit change`: change the settings of a running pipeline."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -14,6 +15,8 @@ from onebit.changes import (
     request_for,
     send,
     settings_now,
+    shown_uploads,
+    start_files,
     wait_until_applied,
     with_changes,
 )
@@ -25,6 +28,7 @@ from stream.programs.connection import Connected, connected
 from stream.programs.costs import cost_change
 from stream.programs.pipeline_settings import determined_by
 from stream.programs.process import quantity
+from stream.programs.task_settings import challengers_of
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.model import Program
 from stream.settings.sources import described
@@ -45,6 +49,7 @@ NAMES = tuple(
     epilog=examples(
         "onebit change --window 2m --on-expiry negative",
         "onebit change --challenger late-ucb:m=128 --floor 3%",
+        "onebit change --challenger late-ucb:m=128 --from start.npz",
         "onebit change --champion late-ucb:m=128 --remove-learner banditron --yes",
         "onebit change --retire-class summer-sale --restore-class winter-sale",
         "onebit change --champion-when-better",
@@ -66,6 +71,16 @@ def change(
             "let this challenger decide",
         ),
     ] = False,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="[NAME=]FILE",
+            help="Model file with which a new challenger starts, from onebit train or onebit model export; the name "
+            "is necessary if several challengers are added; repeatable",
+            show_default=False,
+        ),
+    ] = None,
     remove_learner: Annotated[
         list[str] | None, typer.Option(help="Learner to remove; repeatable", show_default=False)
     ] = None,
@@ -110,9 +125,10 @@ def change(
         if one.field in NAMES
         if (source := context.get_parameter_source(one.field)) is not None and source.name == "COMMANDLINE"
     )
+    files = start_files(start or (), challengers_of(settings) if "challenger" in given else ())
     desired = DesiredChange(
         settings, given, champion, remove_learner or (), add_class or (), retire_class or (), restore_class or (),
-        retire_feature or (), restore_feature or (),
+        retire_feature or (), restore_feature or (), files,
     )  # fmt: skip
     if desired == DesiredChange(settings, frozenset()) and not champion_when_better:
         raise fail("expected a setting to change, such as --window 2m", ExitCode.USAGE)
@@ -124,11 +140,15 @@ def change(
         now = settings_now(connection)
         after = with_changes(now.settings, desired)
         check_retention(connection, after.join)
-        request, cost = request_for(now, after), cost_change(now.settings, after)
+        request = request_for(now, after, files.values())
+        uploads = shown_uploads(connection.broker, connection.topics, files)
+        cost = [*filter(None, (cost_change(now.settings, after),)), *uploads]
         if request.changes and not champion_when_better and not yes:
             _confirm(request, cost, connection)
         stop = StopRequest()
-        offset = send(connection.broker, connection.topics, request) if request.changes else now.control - 1
+        offset = now.control - 1
+        if request.changes:
+            offset = send(connection.broker, connection.topics, request, files.values())
         if wait:
             wait_until_applied(connection, offset + 1, stop)
         outcome = outcome_of(connection.broker, latest_steps(connection), offset) if request.changes else None
@@ -141,14 +161,14 @@ def change(
     elif not request.changes:
         out.print("the pipeline already has these settings", highlight=False)
     else:
-        lines = (*shown_changes(request.changes), *filter(None, (cost,)), shown_steps(steps) or "requested")
+        lines = (*shown_changes(request.changes), *cost, shown_steps(steps) or "requested")
         out.print("\n".join(lines), highlight=False, markup=False)
 
 
-def _confirm(request: Request, cost: str, connection: Connected) -> None:
+def _confirm(request: Request, cost: Sequence[str], connection: Connected) -> None:
     if not sys.stdin.isatty():
         raise SettingsError("to change a pipeline without a terminal, add --yes")
-    err.print("\n".join((*shown_changes(request.changes), *filter(None, (cost,)))), highlight=False, markup=False)
+    err.print("\n".join((*shown_changes(request.changes), *cost)), highlight=False, markup=False)
     tasks = quantity(connection.partitions, "partition")
     if not typer.confirm(f"Change this in {tasks} of {connection.topics.contexts}?", err=True):
         raise typer.Exit(ExitCode.DIFFERS)

@@ -10,10 +10,10 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from stream.errors import OnebitError
 from stream.learners import Learner, State, registered
 from stream.recovery.state import state_digest
+from stream.task.carry import StartModel
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import MODEL_SETTINGS, NAMES
 
@@ -78,6 +79,20 @@ class Model(NamedTuple):
         except ValueError as error:
             raise error if isinstance(error, OnebitError) else ModelError(str(error)) from error
         return learner
+
+    def start(self) -> StartModel:
+        """Return the model as a challenger starts with it.
+
+        Raises:
+            ModelError: the settings in the file are invalid.
+        """
+        try:
+            settings = TaskSettings(**identity(self.meta), **self.names).resolved()
+            if settings.class_names is not None:
+                settings = replace(settings, class_names=tuple(settings.class_names))
+        except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+            raise ModelError(f"the model's meta is invalid: {type(error).__name__}: {error}") from error
+        return StartModel(settings, self.state)
 
     def _check_size(self, settings: TaskSettings) -> None:
         """Check the size of the learner's state before the learner allocates memory for it."""
@@ -158,10 +173,28 @@ def read_model(path: Path) -> Model:
         ModelError: the file is not a model, has a different format, or was changed.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("not a regular file")
-        with ZipFile(path) as archive:
-            _check_members(archive, path.stat().st_size)
+        if path.is_file() or not path.exists():
+            with path.open("rb") as file:
+                return decode_model_file(file, path.stat().st_size, str(path))
+    except OSError as error:
+        raise _not_a_model(str(path), repr(error)) from error
+    raise _not_a_model(str(path), "no regular file")
+
+
+def decode_model_file(file: BinaryIO, size: int, place: str) -> Model:
+    """Decode a model file.
+
+    Args:
+        file: the file.
+        size: its number of bytes.
+        place: its name, for messages.
+
+    Raises:
+        ModelError: see `read_model`.
+    """
+    try:
+        with ZipFile(file) as archive:
+            _check_members(archive, size)
             meta = orjson.loads(str(_array(archive, "meta.npy")))
             arrays = {
                 name.removeprefix(STATE_PREFIX).removesuffix(".npy"): _array(archive, name)
@@ -173,12 +206,16 @@ def read_model(path: Path) -> Model:
         written_format, digest = meta["format"], meta["digest"]
         identity(meta)
     except _DAMAGE as error:
-        raise ModelError(f"{path}: expected a file written by `onebit model export`; got {error!r}") from error
+        raise _not_a_model(place, repr(error)) from error
     if written_format != FILE_FORMAT:
-        raise ModelError(f"{path}: expected a model in format {FILE_FORMAT}; got {written_format!r}")
+        raise ModelError(f"{place}: expected a model in format {FILE_FORMAT}; got {written_format!r}")
     if state_digest([state]) != digest:
-        raise ModelError(f"{path}: the digest of its state differs from the digest in meta, so the file was changed")
+        raise ModelError(f"{place}: the digest of its state differs from the digest in meta, so the file was changed")
     return Model(meta, state)
+
+
+def _not_a_model(place: str, got: str) -> ModelError:
+    return ModelError(f"{place}: expected a file written by `onebit model export` or `onebit train`; got {got}")
 
 
 _DAMAGE = (

@@ -26,7 +26,7 @@ from stream.recovery.steps import (
     read_journal,
 )
 from stream.recovery.torn import REMEDY, check_whole
-from stream.task.carry import check_change
+from stream.task.carry import Models, check_change, no_models, start_members
 from stream.task.changes import Changed
 from stream.task.models import Recall, RecallError
 from stream.task.settings import TaskSettings
@@ -215,7 +215,7 @@ def _reapply(
             published = stack.enter_context(closing(Published(broker, topics, journal.partition, first)))
         progress(ReplayProgress(first - 1, first, final, 0))
         for step in _steps(broker, journal, first, final, last):
-            _prepare(task, step, journal)
+            _prepare(task, step, journal, broker, topics)
             if decides is not None:
                 decides(task, step)
             if published is not None and isinstance(task.model, Recall):
@@ -265,16 +265,22 @@ def _check_nothing_lost(broker: Broker, topics: Topics, partition: int, step: Jo
         )  # fmt: skip
 
 
-def _prepare(task: Task, step: JournalStep, journal: TopicPartition) -> None:
+def _prepare(task: Task, step: JournalStep, journal: TopicPartition, broker: Broker, topics: Topics) -> None:
     """Apply what a step's record says about the time before the step: changed settings, and other tasks' classes."""
     if step.settings is not None and step.settings != task.settings:
+        models = _models_for(step.settings, broker, topics)
         try:
-            check_change(task.settings, step.settings)
+            check_change(task.settings, step.settings, models)
         except ParameterError as error:
             raise JournalError(f"step {step.number}: {error}", str(journal)) from error
-        task.change_settings(step.settings)
+        task.change_settings(step.settings, models)
     if step.log is not None and step.log.names:
         task.classes.add(step.log.names)
+
+
+def _models_for(settings: TaskSettings, broker: Broker, topics: Topics) -> Models:
+    """Return the models with which challengers start."""
+    return read_requests(broker, topics).model if settings.started_from else no_models
 
 
 recover = at_once(recovery)
@@ -407,7 +413,10 @@ def _from_beginning(
     stored.taken_of = Ledger()
     step = JournalStep(0, (contexts, contexts), (feedback, feedback), 0, Ledger())
     if shared or imported is None or own is None or stored.imported is None:
-        return Recovered(Task(settings, topics.contexts), step, stored, imported)
+        task = Task(settings, topics.contexts)
+        if not shared:
+            start_members(task.learner, task.settings, _models_for(settings, broker, topics), settings.started_from)
+        return Recovered(task, step, stored, imported)
     resolve(of_model, settings, place=place)
     task = yield from restoring(own, settings, topics.contexts, stored.imported.place)
     return Recovered(task, step, stored, imported)

@@ -31,6 +31,7 @@ from stream.recovery.steps import JournalError, JournalStep, plain_step, step_of
 from stream.settings.model import Change
 from stream.shared.history import Earlier, History
 from stream.shared.replica import Place, Replica, SettingsAfter, unchanged
+from stream.task.carry import Models, no_models
 from stream.task.join import Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import (
@@ -181,7 +182,10 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
 
 
 def restored_replica(
-    settings: TaskSettings, snapshot: ModelSnapshot | None = None, settings_after: SettingsAfter = unchanged
+    settings: TaskSettings,
+    snapshot: ModelSnapshot | None = None,
+    settings_after: SettingsAfter = unchanged,
+    models: Models = no_models,
 ) -> Replica:
     """Return a new replica with an untrained model or, if given, the model from a snapshot or an import.
 
@@ -190,12 +194,13 @@ def restored_replica(
             settings at any version.
         snapshot: the snapshot or the import.
         settings_after: see `SettingsAfter`.
+        models: the models with which new challengers start.
 
     Raises:
         JournalError: the stored model belongs to a different pipeline or learner.
     """
     if snapshot is None:
-        return Replica(settings, settings_after)
+        return Replica(settings, settings_after, models=models)
     is_import = not is_of_log(snapshot)
     expected = model_settings(settings) if is_import else _fixed(stored_settings(settings))
     if not expected.items() <= snapshot.settings.items():
@@ -203,7 +208,7 @@ def restored_replica(
             f"the shared model's snapshot at version {snapshot.version}: expected {expected}; got "
             f"{snapshot.settings}. Another pipeline wrote it"
         )
-    replica = Replica(settings, settings_after, None if is_import else _history_of(snapshot))
+    replica = Replica(settings, settings_after, None if is_import else _history_of(snapshot), models)
     try:
         replica.learner.load(snapshot.learner)
     except (ValueError, KeyError, TypeError) as error:

@@ -53,9 +53,16 @@ def shown_value(field: str, value: object) -> str:
         return ", ".join(map(str, value))
     if field == "challengers" and isinstance(value, Mapping):
         return ", ".join(value)
+    if field == "started_from" and isinstance(value, Mapping):
+        return ", ".join(f"{name} from {shown_digest(digest)}" for name, digest in value.items())
     if field.endswith("_ms") and type(value) is int and value >= 0:
         return format_duration(value)
     return value if isinstance(value, str) and len(value) <= SHOWN_MAX else repr_of(value, SHOWN_MAX)
+
+
+def shown_digest(digest: object) -> str:
+    """Return the first characters of a digest, which identify a file in a message."""
+    return str(digest)[:12]
 
 
 SHOWN_MAX = 80

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stream.learners.base import KernelLearner
 from stream.learners.entries import compile_with
 from stream.shared.history import History
-from stream.task.carry import Carry, carries
+from stream.task.carry import Carry, Models, carries, no_models
 from stream.task.settings import TaskSettings, with_kernels
 from stream.wire.records import FloatArray, Foreign, Record, place_of
 from stream.wire.updates import (
@@ -58,11 +58,19 @@ class Replica:
     """A shared model and its position in the log."""
 
     def __init__(
-        self, settings: TaskSettings, settings_after: SettingsAfter = unchanged, history: History | None = None
+        self,
+        settings: TaskSettings,
+        settings_after: SettingsAfter = unchanged,
+        history: History | None = None,
+        models: Models = no_models,
     ) -> None:
-        """Start before the first entry in the log, or with the settings in `history`."""
+        """Start before the first entry in the log, or with the settings in `history`.
+
+        New challengers can start with `models`.
+        """
         self.history = History(settings) if history is None else history
         self.settings_after = settings_after
+        self.models = models
         self.learner = self.history.settings.make_shareable_learner()
         self.names: list[str] = []  # names of open classes, in index order
         self.version = 0  # number of entries applied
@@ -174,7 +182,7 @@ class Replica:
         """Change the settings."""
         before, settings = self.settings, settings.resolved()
         if carries(before, settings):
-            self.learner = with_kernels(Carry(before, settings, self.learner).learner, "model shared")
+            self.learner = with_kernels(Carry(before, settings, self.learner, self.models).learner, "model shared")
         if settings.champion != before.champion:
             self.learner.promote(settings.decides)
         self.history.change(settings, control)

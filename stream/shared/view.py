@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
-from stream.task.carry import Conversion, Stage
+from stream.task.carry import Conversion, Models, Stage, no_models
 from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Drift, Features, IndexArray
 from stream.wire.updates import (
@@ -146,9 +146,9 @@ class View:
         """Add a correction to the entries for the log."""
         self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
 
-    def change(self, before: TaskSettings, settings: TaskSettings) -> Conversion:
+    def change(self, before: TaskSettings, settings: TaskSettings, models: Models = no_models) -> Conversion:
         """See Model. The replica has changed its learner at an entry of the log."""
-        return Conversion(before, settings)
+        return Conversion(before, settings, models=models)
 
     def promote(self, number: int) -> None:
         """Do nothing, because the replica has done this at an entry of the log."""

@@ -6,6 +6,7 @@
 | `retired_classes`, `retired_features` | kept | kept, also those for a retired class | without eligible classes |
 | `floor`, `holdout`, `holdout_policy` | kept | keep their propensities | both to 0, if a learner is `UNSOUND` |
 | `challengers`, added | untrained | teach the new learner | |
+| `challengers`, added with `started_from` | of the file | teach the new learner | open classes; see below |
 | `challengers`, removed; `learner`; `champion` | kept by name | kept | the deciding learner; an untrained `learner` |
 | `parameters` | kept | kept | unless the parameter declares `can_change` |
 | `n_classes`, `class_names` | new classes untrained | new classes were not eligible | fewer; renamed; see below |
@@ -20,23 +21,28 @@ on the number of classes. Scores never depend on the number of features.
 A learner is known by its name, or by its parameters if its name changes. If a challenger is the `champion`, `learner`
 and `parameters` can become those of this challenger, and the first champion can be removed.
 
-A new learner receives the values that an untrained learner logs for a pending decision. It observes the decision when
+A new learner receives the values that it would have logged for a pending decision. It observes the decision when
 the bit arrives, and then learns from the bit. It has no part in the decision's estimates, because the published
 prediction does not name it. If the pipeline's only trained learner is removed while decisions from before the
 remaining learner are pending, these decisions teach nothing (`Decision.can_teach`).
+
+A challenger can start with the model in a file (`StartModel`). The settings on which a model depends must be those of
+the pipeline, and so must the names of classes and features, if the model has names. Parameters can differ if they
+declare `can_change`. Open classes have an order in each task, which no file knows, so they are refused.
 
 All functions depend only on their arguments. Replicas of a shared model that apply a change at the same entry of the
 log therefore have the same model, and a task that is recovered has the same pending decisions. `stream.shared.history`
 converts the entries that tasks with the earlier settings write to the log after this entry.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from stream.learners import FromLogs, Learner, ParameterError, registered
+from stream.learners import FromLogs, Learner, ParameterError, State, registered
 from stream.learners.base import KernelLearner
 from stream.learners.wrappers.challenge import (
     BEFORE,
@@ -51,8 +57,17 @@ from stream.learners.wrappers.mixture import Mixture
 from stream.parsing import shown
 from stream.settings.model import Change
 from stream.task.settings import TaskSettings, learner_of
-from stream.task.stored_settings import CHANGEABLE, MOVABLE, PARAMETER, STORED, differences, stored_settings
-from stream.wire.control import Replaced
+from stream.task.stored_settings import (
+    CHANGEABLE,
+    MODEL_SETTINGS,
+    MOVABLE,
+    NAMES,
+    PARAMETER,
+    STORED,
+    differences,
+    stored_settings,
+)
+from stream.wire.control import STARTED_FROM, Replaced
 from stream.wire.named_features import NamedFeaturesError, check_extends
 from stream.wire.records import NO_CLASS, NOT_ELIGIBLE, NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
 
@@ -86,6 +101,12 @@ class Reason(Enum):
         "{learner} learns only from its own decisions, and decisions of a fixed policy may be pending",
         "Use a small floor, such as 1e-9",
     )
+    HAS_LEARNED = "{learner} has learned in this pipeline", "Add a challenger with a different name"
+    OTHER_MODEL = "the model file must fit the pipeline", "{remedy}"
+    OPEN_CLASSES = (
+        "each task has its own order of open classes, and the model's order is different",
+        "Add the challenger without a model file",
+    )
 
 
 class ChangeError(ParameterError):
@@ -100,18 +121,101 @@ class ChangeError(ParameterError):
         self.reason = reason
 
 
-def check_change(before: TaskSettings, after: TaskSettings) -> None:
+class StartModel(NamedTuple):
+    """A model with which a challenger starts."""
+
+    settings: TaskSettings  # the settings on which the state depends, and the names of classes and features
+    state: State
+
+
+Models = Callable[[str], StartModel]
+"""Returns the model in a file, given the file's digest."""
+
+
+def no_models(digest: str) -> StartModel:
+    """Raise an error, because no model files are known.
+
+    Raises:
+        ParameterError: always.
+    """
+    raise ParameterError(f"{STARTED_FROM}: expected the digest of a model file in the control topic; got {digest}")
+
+
+def known_models(models: Mapping[str, StartModel]) -> Models:
+    """Return a function that returns these models, by digest, and raises the error of `no_models` for others."""
+    return lambda digest: models[digest] if digest in models else no_models(digest)
+
+
+def check_change(before: TaskSettings, after: TaskSettings, models: Models = no_models) -> None:
     """Check that a pipeline's settings can change while it runs.
 
     Args:
         before: the pipeline's settings, as they are stored.
         after: the new settings. Parameters that are not given have their defaults.
+        models: the models with which new challengers start.
 
     Raises:
         ChangeError: a setting cannot change in this way.
         ParameterError: the new settings are invalid.
     """
-    _checked(before, after)
+    learner = _checked(before, after)
+    start_members(learner, after.resolved(), models, _new_of(sources_of(before, after)))
+
+
+def start_members(learner: Learner, settings: TaskSettings, models: Models, names: Collection[str]) -> None:
+    """Load the models of the challengers with these names, as far as they start with the model in a file.
+
+    Args:
+        learner: the pipeline's learner.
+        settings: its settings.
+        models: the models.
+        names: the names of untrained challengers.
+
+    Raises:
+        ParameterError: a model is missing, or does not fit the challenger.
+    """
+    for name, member in zip(names_of(settings), members_of(learner), strict=True):
+        if name in names and name in settings.started_from:
+            _start(member, name, settings, models(settings.started_from[name]))
+
+
+def _start(member: Learner, name: str, settings: TaskSettings, model: StartModel) -> None:
+    """Load the model with which a challenger starts, if it fits the challenger."""
+    setting = f"{STARTED_FROM}, {name}"
+    if settings.open_classes:
+        raise ChangeError(setting, None, settings.started_from[name], Reason.OPEN_CLASSES)
+    own, given = settings.parameters_of(name), model.settings.parameters
+    fixed = {one.name for one in registered()[learner_of(name)].parameters if not one.can_change}
+    expected = {one: getattr(settings, one) for one in MODEL_SETTINGS} | {"learner": learner_of(name)}
+    got = {one: getattr(model.settings, one) for one in MODEL_SETTINGS}
+    if expected["learner"] == got["learner"]:
+        expected |= {one: value for one, value in own.items() if one in fixed}
+        got |= {one: given.get(one) for one in own if one in fixed}
+    for one in NAMES:
+        if getattr(model.settings, one) is not None:
+            expected[one], got[one] = getattr(settings, one), getattr(model.settings, one)
+    if unfit := [one for one in expected if expected[one] != got[one]]:
+        one = next(iter(unfit))
+        remedy = "Use a model that was trained with the pipeline's classes and features"
+        if one == "learner" or one in fixed:
+            remedy = f"Name the challenger as the file's learner: {_name_of(model.settings, fixed)}"
+        raise ChangeError(f"{setting}, {one}", expected[one], got[one], Reason.OTHER_MODEL, remedy=remedy)
+    try:
+        _unmixed(member).load(model.state)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ParameterError(f"{setting}: the model's state does not fit the learner: {error}") from error
+
+
+def _name_of(model: TaskSettings, fixed: Collection[str]) -> str:
+    """Return a challenger's name with the parameters on which a model depends, without those with default values."""
+    defaults = TaskSettings(model.learner, model.n_classes, model.n_features).resolved().parameters
+    own = [f"{name}={value}" for name, value in model.parameters.items() if name in fixed and value != defaults[name]]
+    return ":".join(filter(None, (model.learner, ",".join(own))))
+
+
+def _new_of(sources: Mapping[str, str | None]) -> list[str]:
+    """Return the names of new learners."""
+    return [name for name, source in sources.items() if source is None]
 
 
 def _checked(before: TaskSettings, after: TaskSettings) -> Learner:
@@ -189,6 +293,9 @@ def _check_members(before: TaskSettings, after: TaskSettings) -> None:
             if value != earlier[parameter] and parameter not in changeable:
                 setting = PARAMETER + parameter if name == after.learner else f"challenger {name}, {parameter}"
                 raise ChangeError(setting, earlier[parameter], value, Reason.SHAPES_MODEL, learner=learner_of(name))
+        if after.started_from.get(name) not in (None, before.started_from.get(source)):
+            stored, requested = before.started_from.get(source), after.started_from[name]
+            raise ChangeError(f"{STARTED_FROM}, {name}", stored, requested, Reason.HAS_LEARNED, learner=name)
     if sources[after.learner] is None:
         raise ChangeError("learner", before.learner, after.learner, Reason.UNTRAINED, learner=after.learner)
     after.check_champion()
@@ -253,7 +360,12 @@ class Conversion:
     """Converts decisions that were made before a change of the settings."""
 
     def __init__(
-        self, before: TaskSettings, after: TaskSettings, old: Learner | None = None, new: Learner | None = None
+        self,
+        before: TaskSettings,
+        after: TaskSettings,
+        old: Learner | None = None,
+        new: Learner | None = None,
+        models: Models = no_models,
     ) -> None:
         """Create a conversion.
 
@@ -262,10 +374,11 @@ class Conversion:
             after: the new settings. Parameters that are not given have their defaults.
             old: a learner with the earlier settings. Only its sizes are used. None means an untrained learner.
             new: a learner with the new settings; see `old`.
+            models: the models with which new challengers start. Only pending decisions need them.
         """
         old = before.make_learner() if old is None else old
         new = after.make_learner() if new is None else new
-        self._before, self._after = before, after
+        self._before, self._after, self._models = before, after, models
         self._sources = sources_of(before, after)
         earlier = dict(zip(names_of(before), members_of(old), strict=True))
         self._widths = [old.n_classes + _logged_size(one) for one in earlier.values()]
@@ -299,7 +412,7 @@ class Conversion:
         new: dict[str, Part] = {}
         for name, source in self._sources.items():
             if source is None:
-                new[name] = self._untrained_part(name, x, decision, eligible, stage)
+                new[name] = self._new_part(name, x, decision, eligible, stage)
                 continue
             part = earlier[source]
             row = self._with_new_classes(part.row)
@@ -321,9 +434,9 @@ class Conversion:
         K, added = self._before.n_classes, self._after.n_classes - self._before.n_classes
         return np.concatenate((row[:K], np.full(added, NOT_ELIGIBLE), row[K:])) if added else row
 
-    def _untrained_part(self, name: str, x: Features, decision: Decision, eligible: IndexArray, stage: Stage) -> Part:
-        """Return a new learner's part of a decision."""
-        learner = self._untrained[name]
+    def _new_part(self, name: str, x: Features, decision: Decision, eligible: IndexArray, stage: Stage) -> Part:
+        """Return a new learner's part of a decision. The part of a decision that does not teach it has no use."""
+        learner = (self._started if stage is Stage.PENDING else self._untrained)[name]
         own = learner.predict(x, ANY_U, eligible if eligible.size < learner.n_classes else None)
         played = learner.as_played(x, own, decision.action, decision.propensity)
         row = np.concatenate((played.scores, played.logged))
@@ -331,8 +444,19 @@ class Conversion:
 
     @cached_property
     def _untrained(self) -> dict[str, Learner]:
-        """The new learners, by name. They stay untrained, so that `decision` depends only on its arguments."""
-        return {name: self._after.make_member(name) for name, source in self._sources.items() if source is None}
+        """The new learners, by name. They never learn, so that `decision` depends only on its arguments."""
+        return {name: self._after.make_member(name) for name in _new_of(self._sources)}
+
+    @cached_property
+    def _started(self) -> dict[str, Learner]:
+        """The new learners with the models with which they start, by name. They never learn."""
+        return {name: self._start_member(name) for name in _new_of(self._sources)}
+
+    def _start_member(self, name: str) -> Learner:
+        member, digest = self._after.make_member(name), self._after.started_from.get(name)
+        if digest is not None:
+            _start(member, name, self._after.resolved(), self._models(digest))
+        return member
 
 
 class Carry(Conversion):
@@ -341,20 +465,22 @@ class Carry(Conversion):
     `learner` is the learner for the new settings, with the state that carries over.
     """
 
-    def __init__(self, before: TaskSettings, after: TaskSettings, learner: Learner) -> None:
+    def __init__(self, before: TaskSettings, after: TaskSettings, learner: Learner, models: Models = no_models) -> None:
         """Create the new learner.
 
         Args:
             before: the pipeline's settings, as they are stored.
             after: the new settings. Parameters that are not given have their defaults.
             learner: the pipeline's learner, which does not change.
+            models: the models with which new challengers start.
 
         Raises:
             ChangeError: a setting cannot change in this way.
             ParameterError: the new settings are invalid.
         """
         self.learner = _checked(before, after)
-        super().__init__(before, after, learner, self.learner)
+        super().__init__(before, after, learner, self.learner, models)
+        start_members(self.learner, after.resolved(), models, _new_of(self._sources))
         old = dict(zip(names_of(before), members_of(learner), strict=True))
         for name, new in zip(names_of(after), members_of(self.learner), strict=True):
             if (source := self._sources[name]) is not None:

@@ -11,13 +11,14 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from stream.errors import OnebitError
+from stream.learners import ParameterError
 from stream.parsing import shown
 from stream.settings.task_fields import JoinSettings
 from stream.settings.values import setting_name, shown_value
-from stream.task.carry import check_change
+from stream.task.carry import Models, StartModel, check_change, known_models, no_models
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import PARAMETER, STORED, restored_settings, stored_settings
-from stream.wire.control import Replaced, Request, Requested
+from stream.wire.control import Replaced, Request, Requested, models_of
 
 
 def _stored_type(hint: Any) -> TypeAdapter[Any]:
@@ -64,8 +65,13 @@ def shown_changes(changes: Mapping[str, Replaced]) -> list[str]:
     ]
 
 
-def changed(settings: TaskSettings, request: Request) -> TaskSettings:
+def changed(settings: TaskSettings, request: Request, models: Models = no_models) -> TaskSettings:
     """Return the settings after a request.
+
+    Args:
+        settings: the settings before the request.
+        request: the request.
+        models: the models with which challengers start.
 
     Raises:
         ChangeRefusedError: the request does not start from these settings, or the change is impossible.
@@ -88,15 +94,24 @@ def changed(settings: TaskSettings, request: Request) -> TaskSettings:
     gone = [name for name in after if name.startswith(PARAMETER) and after[name] is None]
     for name in gone:  # a parameter of another learner
         del after[name]
+    found = _read_models(request, models)
     try:
-        return _checked(settings, after)
+        return _checked(settings, after, known_models(found))
     except (OnebitError, ValueError, TypeError) as error:
         raise ChangeRefusedError(str(error)) from error
 
 
-def _checked(settings: TaskSettings, after: Mapping[str, Any]) -> TaskSettings:
+def _read_models(request: Request, models: Models) -> dict[str, StartModel]:
+    """Return the models that a request names. The errors of a broker do not refuse the request."""
+    try:
+        return {digest: models(digest) for digest in map(str, models_of(request))}
+    except ParameterError as error:
+        raise ChangeRefusedError(str(error)) from error
+
+
+def _checked(settings: TaskSettings, after: Mapping[str, Any], models: Models) -> TaskSettings:
     new = restored_settings(after).resolved()
-    check_change(settings, new)
+    check_change(settings, new, models)
     if (size := len(orjson.dumps(stored_settings(new)))) > SETTINGS_BYTES_MAX:
         raise ChangeRefusedError(
             f"settings: expected at most {SETTINGS_BYTES_MAX:,} bytes, to fit in a record of the journal; got "
@@ -114,7 +129,13 @@ def _check_value(name: str, value: object) -> None:
         raise ChangeRefusedError(f"{name}: {error.errors()[0]['msg']}; got {shown(value)}") from error
 
 
-def fold(settings: TaskSettings, control: int, requests: Iterable[Requested], until: int | None = None) -> Changed:
+def fold(
+    settings: TaskSettings,
+    control: int,
+    requests: Iterable[Requested],
+    until: int | None = None,
+    models: Models = no_models,
+) -> Changed:
     """Apply requests in the order of their offsets.
 
     Args:
@@ -122,6 +143,7 @@ def fold(settings: TaskSettings, control: int, requests: Iterable[Requested], un
         control: the offset in the control topic from which on requests are applied.
         requests: all requests, in order.
         until: the offset of the first request that is not applied; None for all.
+        models: the models with which challengers start.
     """
     refused = []
     for offset, _, request, refusal in requests:
@@ -132,7 +154,7 @@ def fold(settings: TaskSettings, control: int, requests: Iterable[Requested], un
             refused.append((offset, refusal))
             continue
         try:
-            settings = changed(settings, request)
+            settings = changed(settings, request, models)
         except ChangeRefusedError as error:
             refused.append((offset, str(error)))
     return Changed(settings, control, tuple(refused))

@@ -12,7 +12,7 @@ import numpy as np
 
 from stream.learners import Learner
 from stream.learners.base import KernelLearner
-from stream.task.carry import Carry, Conversion
+from stream.task.carry import Carry, Conversion, Models, no_models
 from stream.task.settings import TaskSettings
 from stream.wire.records import DRIFT_OF_ALL, Decision, Drift, Features, IndexArray
 from stream.wire.updates import FEATURE_BYTES, RECORD_BYTES_MAX, Entry, entry_bytes
@@ -42,8 +42,11 @@ class Model(Protocol):
     def correct(self, x: Features, decision: Decision, assumed: float, reward: float, v: float) -> None:
         """Replace a learned reward with a later reward."""
 
-    def change(self, before: TaskSettings, settings: TaskSettings) -> Conversion:
-        """Change the learner. Return the conversion for earlier decisions."""
+    def change(self, before: TaskSettings, settings: TaskSettings, models: Models = no_models) -> Conversion:
+        """Change the learner. Return the conversion for earlier decisions.
+
+        New challengers can start with `models`.
+        """
 
     def promote(self, number: int) -> None:
         """Make a different learner the champion, which decides from now on; see `Learner.promote`."""
@@ -89,9 +92,9 @@ class OwnModel:
         """See Model."""
         self.version += self.learner.retract(x, decision, assumed, reward, v)
 
-    def change(self, before: TaskSettings, settings: TaskSettings) -> Conversion:
+    def change(self, before: TaskSettings, settings: TaskSettings, models: Models = no_models) -> Conversion:
         """See Model."""
-        carry = Carry(before, settings, self.learner)
+        carry = Carry(before, settings, self.learner, models)
         self.learner = carry.learner
         return carry
 
@@ -156,10 +159,10 @@ class Recall:
 
     observe = settle = correct = promote = add_change = add_class = _ignore
 
-    def change(self, before: TaskSettings, settings: TaskSettings) -> Conversion:
+    def change(self, before: TaskSettings, settings: TaskSettings, models: Models = no_models) -> Conversion:
         """See Model."""
         earlier, self.learner = self.learner, settings.make_shareable_learner()
-        return Conversion(before, settings, earlier, self.learner)
+        return Conversion(before, settings, earlier, self.learner, models)
 
 
 class RecallError(Exception):

@@ -107,6 +107,9 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     champion: Annotated[  # the learner that decides; None means `learner`
         str | None, Stored(change=Change.MEMBERS)
     ] = None
+    started_from: Annotated[  # digests of the model files with which challengers started, by name
+        Mapping[str, str], Stored(change=Change.MEMBERS)
+    ] = field(default_factory=dict)
     retired_classes: Annotated[  # classes that are never eligible: names, or indices if the classes have no names
         tuple[str | int, ...], Stored(change=Change.FREE)
     ] = ()
@@ -257,6 +260,8 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         self.check_champion()
         if len(self.challengers) > CHALLENGERS_MAX:
             raise ParameterError(f"challenger: expected at most {CHALLENGERS_MAX}; got {len(self.challengers)}")
+        if unknown := self.started_from.keys() - self.challengers.keys():
+            raise ParameterError(f"started_from: expected names of challengers; got {min(unknown)}")
         if self.learner in self.challengers:
             raise ParameterError(
                 f"challenger: expected a name other than the champion's, such as {self.learner}:PARAM=VALUE; got "

@@ -14,7 +14,7 @@ from stream.errors import OnebitError
 from stream.settings.model import Change, Stored
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
-from stream.wire.control import Replaced
+from stream.wire.control import STARTED_FROM, Replaced
 
 PARAMETER = "parameters."
 """Prefix for learner parameters in the names of stored settings."""
@@ -22,7 +22,7 @@ PARAMETER = "parameters."
 _TUPLES = ("class_names", "retired_classes", "retired_features")
 """The settings that are stored as lists."""
 
-ONLY_REQUESTED = {"champion", "retired_classes", "retired_features"}
+ONLY_REQUESTED = {"champion", STARTED_FROM, "retired_classes", "retired_features"}
 """The settings that only requests name, and no user gives when a learner starts."""
 
 READING = ("envelope", "retired_classes", "retired_features")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
-from stream.task.carry import carries
+from stream.task.carry import Models, carries, no_models
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.models import Model, OwnModel, Recall, features_max
 from stream.task.placement import count_misplaced
@@ -153,17 +153,18 @@ class Task:
         """The number of drift alarms; 0 for a shared model."""
         return 0 if self.settings.model == "shared" else int(self.learner.alarms.sum())
 
-    def change_settings(self, settings: TaskSettings) -> None:
+    def change_settings(self, settings: TaskSettings, models: Models = no_models) -> None:
         """Change the settings. The next step first settles entries that are overdue or exceed the limits.
 
         Args:
             settings: the new settings, which `stream.task.carry.check_change` has checked. Pending decisions and the
                 model carry over; see `stream.task.carry`.
+            models: the models with which new challengers start.
         """
         before, settings = self.settings, settings.resolved()
         self.settings = settings
         if carries(before, settings):
-            self.join.convert(self.model.change(before, settings).decision)
+            self.join.convert(self.model.change(before, settings, models).decision)
         if carries(before, settings) or any(getattr(before, name) != getattr(settings, name) for name in READING):
             self._prepare_reading(self.classes.names or ())
         if settings.champion != before.champion:

@@ -189,7 +189,7 @@ class _Audit:
         self._start = start
         self._last = BEFORE_ALL if start is None else start.step
         self._end = 0  # the last audited step; the learner can commit further steps during the audit
-        self._requests = Requests(topics.control)
+        self._requests = Requests(broker, topics)
         self._published_by = 0  # the last step with published records
         self._settings_from = 1
         self._has_new_learners = False  # True in a step that adds, removes or replaces learners

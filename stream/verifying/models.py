@@ -140,7 +140,12 @@ def _model_of(
         name = settings.members[learner.decides]
         parameters = settings.challengers.get(name, settings.parameters)
         settings = replace(
-            settings, learner=learner_of(name), parameters=dict(parameters), challengers={}, champion=None
+            settings,
+            learner=learner_of(name),
+            parameters=dict(parameters),
+            challengers={},
+            champion=None,
+            started_from={},
         )
         learner = learner.deciding
     of_topics = {"topics": topics.contexts.removesuffix("contexts"), **position}
@@ -333,7 +338,8 @@ def replica_at(
         newest = read_snapshots(broker, topics, None, newest.number - 1).newest
     if snapshot is None or not is_of_log(snapshot):
         settings = log_settings(broker, topics, settings)
-    replica = restored_replica(settings, snapshot, read_requests(broker, topics).settings_after)
+    requests = read_requests(broker, topics)
+    replica = restored_replica(settings, snapshot, requests.settings_after, requests.model)
     tp = TopicPartition(topics.updates, 0)
     if (beginning := broker.beginnings([tp])[tp]) > replica.offset:
         raise MissingRecordsError(

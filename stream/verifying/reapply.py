@@ -193,7 +193,8 @@ class _LogAgain:
             model = decode_model(newest)
         if model is None or not is_of_log(model):
             settings = log_settings(broker, topics, settings)
-        self.replica = restored_replica(settings, model, read_requests(broker, topics).settings_after)
+        requests = read_requests(broker, topics)
+        self.replica = restored_replica(settings, model, requests.settings_after, requests.model)
         tp = TopicPartition(topics.updates, 0)
         if (beginning := broker.beginnings([tp])[tp]) > self.replica.offset:
             raise JournalError(

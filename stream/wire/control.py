@@ -11,8 +11,14 @@ the value in `from`, so that of two simultaneous requests for one setting, all t
 
     {"id": "9c01", "by": "ann@ops1", "changes": {}, "moved_to": {"bootstrap": "localhost:9092", "prefix": "shop2.",
      "partitions": 12, "balance": {"pending": 14, "deferred": 0, "orphans_waiting": 3}}}
+
+A request can add challengers that start with a trained model. The model file precedes the request in the topic, in
+parts of at most `PART_BYTES`. The key of a part is the file's SHA-256 digest, and its header `onebit-model` is
+`INDEX/COUNT`.
 """
 
+from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,8 +26,8 @@ from msgspec import DecodeError, Struct, ValidationError, to_builtins
 from msgspec.json import Decoder
 
 from stream.parsing import shown
-from stream.wire.codec import ID_BYTES_MAX, VERSION, VERSION_HEADER, MalformedError
-from stream.wire.records import Record
+from stream.wire.codec import HEADERS, ID_BYTES_MAX, VERSION, VERSION_HEADER, MalformedError
+from stream.wire.records import Headers, Record
 
 
 class Replaced(Struct, frozen=True, rename={"old": "from", "new": "to"}):
@@ -78,7 +84,58 @@ class Requested(NamedTuple):
 REQUEST_BYTES_MAX = 1_000_000
 """Limit on a request's size, so that it fits in a record."""
 
+STARTED_FROM = "started_from"
+"""The setting with the digests of the model files with which challengers started, by the challenger's name."""
+
+MODEL_HEADER = "onebit-model"
+PART_BYTES = 500_000
+"""Size of a part of a model file. It is much smaller than 1 MB, Kafka's default limit for a record."""
+
 _decoder = Decoder(Request)
+
+
+class Part(NamedTuple):
+    """The position of a record in a model file."""
+
+    digest: str
+    number: int  # from 0
+    parts: int  # number of parts of the file
+
+
+def model_digest(content: bytes) -> str:
+    """Return the digest by which requests name a model file."""
+    return sha256(content).hexdigest()
+
+
+def encode_model(content: bytes) -> Iterator[tuple[bytes, bytes, Headers]]:
+    """Yield the keys, values and headers of the records that contain a model file."""
+    key, count = model_digest(content).encode(), -(-len(content) // PART_BYTES)
+    for index in range(count):
+        headers = (*HEADERS, (MODEL_HEADER, f"{index}/{count}".encode()))
+        yield key, content[index * PART_BYTES : (index + 1) * PART_BYTES], headers
+
+
+def part_of(record: Record) -> Part | None:
+    """Return a record's position in a model file, or None if the record is a request.
+
+    Raises:
+        MalformedError: the position or the digest cannot be read.
+    """
+    header = dict(record.headers).get(MODEL_HEADER)
+    if header is None:
+        return None
+    index, _, count = header.partition(b"/")
+    if not (index.isdigit() and count.isdigit() and record.key):
+        raise MalformedError(f"{MODEL_HEADER}: expected INDEX/COUNT and a digest as key; got {shown(header)}")
+    return Part(record.key.decode(errors="replace"), int(index), int(count))
+
+
+def models_of(request: Request) -> list[object]:
+    """Return the digests of the model files with which a request adds challengers. The values can have any type."""
+    change = request.changes.get(STARTED_FROM)
+    old, new = (None, None) if change is None else (change.old, change.new)
+    earlier = old if isinstance(old, dict) else {}
+    return [one for name, one in new.items() if earlier.get(name) != one] if isinstance(new, dict) else []
 
 
 def encode_request(request: Request) -> bytes:

@@ -29,7 +29,7 @@ MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes",
 SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
-    "challengers", "champion", "retired_classes", "retired_features", "envelope",
+    "challengers", "champion", "started_from", "retired_classes", "retired_features", "envelope",
     "window_ms", "activation_window_ms", "orphan_window_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip

@@ -41,7 +41,7 @@ from tests.recovery.test_model_snapshot import SNAPSHOT as MODEL_SNAPSHOT
 from tests.recovery.test_model_snapshot import model_writer
 from tests.recovery.test_snapshot import chunks, golden_snapshot
 from tests.wire.test_codec import GOLDEN_VALUES
-from tests.wire.test_control import MOVED, REQUEST
+from tests.wire.test_control import MODEL_HEADERS, MOVED, REQUEST
 from tests.wire.test_dead_letters import GOLDEN_HEADERS, lines_of
 from tests.wire.test_updates import GOLDEN_STEPS
 
@@ -60,6 +60,7 @@ def write_golden_files() -> None:
     files |= {name: lines_of(headers).encode() for name, headers in GOLDEN_HEADERS.items()}
     files["control.json"] = encode_request(REQUEST) + b"\n"
     files["control.moved.json"] = encode_request(MOVED) + b"\n"
+    files["control.model.headers"] = lines_of(MODEL_HEADERS).encode()
     files["journal.format1"] = b"".join(encode_step(step) + b"\n" for step in STEPS)
     (files["snapshot.format1"],) = chunks(golden_snapshot())
     (message,) = model_writer(MODEL_SNAPSHOT, "b").portion(10**9)

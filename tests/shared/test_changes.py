@@ -19,7 +19,7 @@ from stream.recovery.state import decode_model, restored_replica, state_digest, 
 from stream.shared.history import CHANGES_MAX, History
 from stream.shared.replica import Replica
 from stream.shared.view import View
-from stream.task.carry import Carry, Stage, carries
+from stream.task.carry import Carry, Stage, StartModel, carries
 from stream.task.settings import TaskSettings
 from stream.wire.records import Decision, Features, IndexArray, Record
 from stream.wire.updates import (
@@ -48,6 +48,7 @@ LABELLED = TaskSettings("perceptron", K, D, model="shared")
 CHANGES = {
     "window": (ALONE, replace(ALONE, join=replace(ALONE.join, window_ms=5))),
     "challenger added": (ALONE, PAIR),
+    "challenger with a model": (ALONE, replace(PAIR, started_from={"late-ucb:m=2": "5f"})),
     "challenger removed": (PAIR, ALONE),
     "champion": (PAIR, PROMOTED),
     "learner replaced": (PROMOTED, replace(ALONE, learner="late-ucb", parameters=LATE)),
@@ -60,6 +61,16 @@ CHANGES = {
 }
 
 
+def trained() -> StartModel:
+    """Return a model for the challenger."""
+    task = TaskSettings("late-ucb", K, D, parameters=LATE).resolved()
+    learner = task.make_learner()
+    for x, u, label in contexts(50, seed=7):
+        decision = learner.predict(x, u)
+        learner.update(x, decision, int(decision.action == label), 0.3, None)
+    return StartModel(task, learner.state())
+
+
 class Pending(NamedTuple):
     x: Features
     decision: Decision
@@ -70,7 +81,7 @@ class Task:
     """A task with pending decisions. Each step settles the oldest ones and corrects an assumed bit."""
 
     def __init__(self, log: list[Record], settings: TaskSettings, partition: int, after: TaskSettings) -> None:
-        self.replica = Replica(settings, lambda *_: after)
+        self.replica = Replica(settings, lambda *_: after, models=MODELS.__getitem__)
         self.view = View(self.replica, partition)
         self.settings = settings
         self.log, self.partition = log, partition
@@ -85,7 +96,7 @@ class Task:
         if self.replica.control > self.control:
             before, self.settings, self.control = self.settings, self.replica.settings, self.replica.control
             if carries(before, self.settings):
-                convert = self.view.change(before, self.settings).decision
+                convert = self.view.change(before, self.settings, MODELS.__getitem__).decision
                 self.pending = [one._replace(decision=convert(one.x, one.decision)) for one in self.pending]
                 self.settled = [
                     one._replace(decision=convert(one.x, one.decision, Stage.SETTLED)) for one in self.settled
@@ -125,6 +136,9 @@ def contexts(size: int, seed: int) -> Iterator[tuple[Features, float, int]]:
         yield Features(indices, x[indices]), float(rng.random()), int(rng.integers(K))
 
 
+MODELS = {"5f": trained()}
+
+
 def log_of(name: str, *, is_late: bool = True) -> list[Record]:
     """Return the log of two tasks. Without `is_late`, task 1 also reads the change at once."""
     before, after = CHANGES[name]
@@ -148,7 +162,7 @@ def log_of(name: str, *, is_late: bool = True) -> list[Record]:
 
 def replica_of(name: str) -> Replica:
     before, after = CHANGES[name]
-    return Replica(before, lambda *_: after)
+    return Replica(before, lambda *_: after, models=MODELS.__getitem__)
 
 
 def digest(replica: Replica) -> tuple[int, int, str, TaskSettings]:
@@ -166,7 +180,7 @@ def test_replicas_are_equal_with_any_number_of_records_per_read_and_from_any_sna
         single.read([record])
         newest = read_back(model_writer(take_model(single), "a")).newest
         assert newest is not None
-        restored = restored_replica(before, decode_model(newest), lambda *_: after)
+        restored = restored_replica(before, decode_model(newest), lambda *_: after, models=MODELS.__getitem__)
         restored.read(log)
         assert digest(restored) == digest(whole)
     assert digest(single) == digest(whole)
@@ -198,7 +212,7 @@ def applied(learner: Learner, record: Record, before: TaskSettings, after: TaskS
             learner.retract(x, decision, assumed, reward, v)
         elif kind == CHANGED:
             if carries(before, after):
-                learner = Carry(before.resolved(), after.resolved(), learner).learner
+                learner = Carry(before.resolved(), after.resolved(), learner, MODELS.__getitem__).learner
             if before.resolved().champion != after.resolved().champion:
                 learner.promote(after.decides)
     return learner
