@@ -256,6 +256,7 @@ POLICY_HINTS = {
     "NOT_RETRACTABLE": "use --late ignore, or late-ucb with --param drift=off",
     "NOT_FROM_LOGS": "use another --learner, or --play match",
     "NO_ELIGIBLE": "use another --learner",
+    "NO_OWN_DECISIONS": "use another --learner, or a smaller --holdout",
     "NO_CHALLENGE": "use another --challenger or --learner",
     "ONE_RIGHT_CLASS": "use another --learner",
     "NO_VALUES": "use another --learner, such as late-ucb or stack-igw, or --rewards bit",
