@@ -19,6 +19,7 @@ from stream.task.carry import Models, StartModel, check_change, known_models, no
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import PARAMETER, STORED, restored_settings, stored_settings
 from stream.wire.control import Replaced, Request, Requested, models_of
+from stream.wire.named_features import NamedFeaturesError, from_plain
 
 
 def _stored_type(hint: Any) -> TypeAdapter[Any]:
@@ -57,11 +58,38 @@ def shown_changes(changes: Mapping[str, Replaced]) -> list[str]:
 
     >>> shown_changes({"learner": Replaced("soba", "perceptron"), "parameters.gamma": Replaced(0.1, None)})
     ['learner: soba -> perceptron']
+    >>> shown_changes({"class_names": Replaced(["hats", "bags"], ["hats", "bags", "shoes"])})
+    ['class_names: shoes added']
     """
     return [
-        f"{setting_name(name)}: {shown_value(name, one.old)} -> {shown_value(name, one.new)}"
+        f"{setting_name(name)}: {_shown_change(name, one)}"
         for name, one in changes.items()
         if not (name.startswith(PARAMETER) and None in (one.old, one.new))
+    ]
+
+
+def _shown_change(name: str, change: Replaced) -> str:
+    """Describe the names that a change adds to a list of names, or the old and new values."""
+    old, new = _names(name, change.old), _names(name, change.new)
+    if old and (added := [one for one in new if one not in set(old)]) and set(old) <= set(new):
+        return f"{shown_value(name, ', '.join(added))} added"
+    return f"{shown_value(name, change.old)} -> {shown_value(name, change.new)}"
+
+
+def _names(name: str, value: Any) -> list[str]:
+    """Return the names of classes, or of features and their values. Other settings and invalid values have none."""
+    if name == "class_names" and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return value
+    if name != "features" or not isinstance(value, dict):
+        return []
+    try:
+        features = from_plain(value).names
+    except NamedFeaturesError:
+        return []
+    return [
+        f"{feature}={one}" if one else feature
+        for feature, vocabulary in features.items()
+        for one in (vocabulary.indices or [""])
     ]
 
 

@@ -102,7 +102,8 @@ def replay_journal(
             log.read_to_end(number)
     except (JournalError, UpdatesError) as error:
         return Replay(partition, fault=str(error))
-    state = state_digest([alone.learner.state()])
+    learner = alone.learner if log is None else log.replica.learner  # a task that replays no step has no replica
+    state = state_digest([learner.state()])
     snapshot = 0 if newest is None else newest.number
     version = None if log is None else log.replica.version
     foreign = published.foreign.describe("its predictions and examples") if published.foreign.records else ""

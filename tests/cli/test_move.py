@@ -131,6 +131,16 @@ def test_feedback_for_old_decisions_counts_in_the_moved_pipeline(
     assert (origin["ok"], origin["moved_from"]["ok"], target["ok"], target["moved_to"]["ok"]) == (True,) * 4
 
 
+def test_replay_of_a_moved_shared_model_without_further_steps_reports_this_model(
+    on_broker: Callable[[Broker], None], onebit: Onebit
+) -> None:
+    old = old_pipeline(2, "late-ucb", parameters={"m": 2}, model="shared")
+    on_broker(old.broker)
+    assert onebit("move", "--to-prefix", NEW.contexts.removesuffix("contexts"), "--yes").code == ExitCode.OK
+    models = {replay_journal(old.broker, topics, partition).state for topics in (TOPICS, NEW) for partition in range(2)}
+    assert len(models) == 1
+
+
 def test_move_is_listed_in_both_pipelines_and_ends_the_old_one(
     on_broker: Callable[[Broker], None], onebit: Onebit, learn_on: Callable[..., CommandResult]
 ) -> None:
