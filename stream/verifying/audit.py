@@ -614,12 +614,12 @@ class _Audit:
                     self._fault(f"{place_of(record)} cannot be read: {error}")
 
     def _records(self, topic: str, open_ms: int = 0) -> Generator[Record, None, None]:
-        self._progress(topic)
         tp = TopicPartition(topic, self._partition)
+        self._progress(f"reading {tp}")
         for number, record in enumerate(read_partition(self._broker, tp, self._needed[tp], open_ms), start=1):
             yield record
             if number % PROGRESS_RECORDS == 0:
-                self._progress(f"{topic}: {number:,} records")
+                self._progress(f"reading {tp}: {number:,} records")
 
     def _published(self, topic: str) -> Iterator[Record]:
         """Yield the audited steps' records in an output topic, and earlier steps' records that follow them."""

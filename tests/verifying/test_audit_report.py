@@ -7,6 +7,7 @@ from stream.telemetry.sketch import Sketch
 from stream.verifying import audit
 from stream.verifying.audit import Finding, audit_partition, latencies_of
 from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
@@ -34,9 +35,9 @@ def test_progress_is_reported_after_a_fixed_number_of_records(good: Pipeline, mo
     monkeypatch.setattr(audit, "PROGRESS_RECORDS", 3)
     reported: list[str] = []
     audit_partition(good.broker, TOPICS, 0, reported.append)
-    assert [message for message in reported if message.startswith(TOPICS.feedback)] == [
-        TOPICS.feedback, *(f"{TOPICS.feedback}: {number} records" for number in (3, 6, 9))
-    ]  # fmt: skip
+    assert (
+        sum(str(TopicPartition(TOPICS.feedback, 0)) in message for message in reported) == 1 + 3
+    )  # at the start and every three records
 
 
 def test_decision_latency_is_measured_from_context_to_prediction() -> None:
