@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -148,6 +147,8 @@ def pod_of(manifest: Manifest) -> Manifest | None:
 
 def check(name: str, manifest: Manifest) -> None:
     """Check an object against Kubernetes' schema, and its pod against the restricted Pod Security Standard."""
+    import kubernetes_validate  # deferred: pytest imports this module, and only `make test-chart` installs the package
+
     what = f"{name}: {manifest['kind']} {manifest['metadata']['name']}"
     if manifest["kind"] != "ServiceMonitor":  # defined by the Prometheus operator
         try:
