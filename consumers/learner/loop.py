@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from threading import Thread
@@ -186,8 +186,13 @@ class LearnerLoop:
                 lambda: chain(self._counts.samples(program), result_samples(estimating.now(), range_of(program))),
             )
             show()
-        with suppress(BrokerError):  # a restart needs neither the report nor the snapshots
+        try:
             program.finish(FINISH_MS)
+        except BrokerError as error:  # a restart needs neither the report nor the snapshots
+            announce(
+                "the last snapshots are incomplete. A restart replays the journal after the newest snapshots; start a "
+                f"learner before the topics' retention deletes these records: {error}"
+            )
         status.show()
 
 
