@@ -45,6 +45,7 @@ from stream.task.play import is_matched
 from stream.task.settings import Sharing, TaskSettings
 from stream.task.task import Task
 from stream.wire import codec
+from stream.wire.classes import Classes
 from stream.wire.codec import tick_headers
 from stream.wire.records import Decision, DecisionTime, Feedback, Logged, Record, TopicPartition
 from stream.wire.updates import CORRECTED, DECIDED, SETTLED, Entry, decode_update, joined
@@ -349,19 +350,19 @@ def changes_a_step_late(self: Partition, *rest: Any, change: Any, original: Any 
     settings = None if change is None else change.settings.resolved()
     if settings in (None, self.task.settings):
         return original(self, *rest, change=change, **named)
-    with patch.object(Task, "change_settings", lambda self, settings: None):
+    with patch.object(Task, "change_settings", lambda self, settings, models: None):
         commit = original(self, *rest, change=change, **named)
     self.uncommitted = commit._replace(step=commit.step._replace(settings=settings))
-    self.task.change_settings(settings)
+    self.task.change_settings(settings, named["models"])
     return self.uncommitted
 
 
-def changes_twice(self: Task, settings: Any, original: Any = Task.change_settings) -> None:
+def changes_twice(self: Task, settings: Any, models: Any, original: Any = Task.change_settings) -> None:
     """Apply a change again to the model and the pending decisions to which it was applied."""
     before = self.settings
-    original(self, settings)
+    original(self, settings, models)
     self.settings = before
-    original(self, settings)
+    original(self, settings, models)
 
 
 def keeps_decisions(self: Carry, x: Any, decision: Decision, *, is_settled: bool = False) -> Decision:
@@ -373,6 +374,11 @@ def ignores_the_log(self: LearnerProgram, running: Partition, shared: Any) -> An
     """Apply requests although the shared model's log does not contain them yet."""
     control, requests = running.newest_step.control, self._control.requests
     return requests.after(running.task.settings, control) if control < requests.end else None
+
+
+def forgets_retired(self: Classes, given: Any, *rest: Any, original: Any = Classes.eligible, **named: Any) -> Any:
+    self._retired = frozenset()
+    return original(self, given, *rest, **named)
 
 
 TEACHES_ALL = {DECIDED: Stage.PENDING, SETTLED: Stage.PENDING, CORRECTED: Stage.PENDING}
@@ -470,6 +476,8 @@ MUTATIONS = [
     Mutation("fences dropped", no_fences),
     replaced("epoch kept after a repeated commit", TransactionProducer, "_renew", lambda self: None),
     replaced("new champion does not decide", OwnModel, "promote", lambda self, number: None),
+    replaced("retired classes eligible", Classes, "eligible", forgets_retired),
+    replaced("contexts read with the earlier settings", task_module, "READING", ()),
     replaced("applied requests not journaled", partition_module, "JournalStep", journal_without_requests),
     replaced("changed settings not journaled", partition_module, "JournalStep", journal_without_settings),
     replaced("change applied a step late", Partition, "step", changes_a_step_late),
@@ -545,7 +553,6 @@ FIRST_SEEDS = {
     "pending decisions not converted": 17,
     "requests applied before the log has them": 8,
     "change applied by one replica only": 15,
-    "change applied one step late": 15,
     "change applied twice to an entry": 895,
     "change not applied to an entry": 895,
     "new learner learns from an earlier step": 12368,
