@@ -45,6 +45,10 @@ class OnebitError(Exception):
     hint: str = ""
 
 
+NEW_PIPELINE = "Start a new pipeline with a different prefix and move the model to it (onebit model export, import)"
+"""The remedy if a pipeline cannot continue with its topics."""
+
+
 class StoppedError(OnebitError):
     """The program was stopped before its work began. There are no results to report."""
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 from consumers.learner.partition import Input, Partition
 from consumers.learner.shared_model import SharedModel
+from stream.errors import NEW_PIPELINE
 from stream.kafka.port import Broker
 from stream.recovery.chunks import MODEL_PARTITION, Generation, read_snapshots, reading_snapshots
-from stream.recovery.inputs import check_unchanged
+from stream.recovery.inputs import LOST_RECORDS, check_unchanged
 from stream.recovery.recover import Recovered, Recovery, ReplayProgress, recovery
 from stream.recovery.slices import Parts
 from stream.recovery.steps import UnrecoverableError, last_steps
@@ -204,7 +205,8 @@ class Recoveries:
         if settings is not None and settings != recovered.task.settings:
             raise UnrecoverableError(
                 f"expected the settings {stored_settings(settings)}, with which the model's log continues; got "
-                f"{stored_settings(recovered.task.settings)}",
+                f"{stored_settings(recovered.task.settings)}. Another program changed one of the topics. "
+                f"{LOST_RECORDS}",
                 f"{self.topics.journal}/{partition}",
             )
         check_log(self.broker, self.topics, partition, recovered.step, shared.replica.place_of(partition).step)
@@ -212,7 +214,7 @@ class Recoveries:
         if recovered.task.settings.open_classes and names[: len(known)] != known:
             raise UnrecoverableError(
                 f"expected the classes {known}; {self.topics.updates} and the model's snapshot contain {names}. "
-                "Another program changed one of these topics",
+                f"Another program changed one of these topics. {LOST_RECORDS}",
                 f"{self.topics.journal}/{partition}",
             )
         recovered.task.use_model(View(shared.replica, partition))
@@ -228,8 +230,7 @@ class Recoveries:
         if step.number > 0 and step.partitions != partitions:
             raise UnrecoverableError(
                 f"expected topics with {step.partitions} partitions, as in the task's last step; got {partitions}. "
-                "Feedback would go to a different task than its context. Start a new pipeline with a different topic "
-                "prefix",
+                f"Feedback would go to a different task than its context. {NEW_PIPELINE}",
                 f"{topics.journal}/{partition}",
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:

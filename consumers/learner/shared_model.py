@@ -7,7 +7,7 @@ from typing import NamedTuple
 from stream.kafka.port import SHORT_FETCH_WAIT_MS, Broker, Ends
 from stream.kafka.reading import read_towards
 from stream.recovery.chunks import MODEL_PARTITION, Generation, Stored
-from stream.recovery.inputs import NEW_PIPELINE
+from stream.recovery.inputs import LOST_RECORDS
 from stream.recovery.recover import log_settings
 from stream.recovery.schedule import Source
 from stream.recovery.state import decode_model, is_of_log, restored_replica, state_digest, take_model
@@ -108,7 +108,7 @@ class SharedModel:
             raise MissingRecordsError(
                 f"expected the log to begin at or before offset {self.replica.offset}, where the model's newest "
                 f"snapshot ends; the first record is at offset {beginning}. Records between were deleted before a "
-                f"learner of partition {MODEL_PARTITION} had read them. {NEW_PIPELINE}",
+                f"learner of partition {MODEL_PARTITION} had read them. {LOST_RECORDS}",
                 tp, self.replica.offset, is_deleted=True,
             )  # fmt: skip
         self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
@@ -151,7 +151,7 @@ class SharedModel:
         if self._is_gone(None, is_missed=self._is_short):
             raise MissingRecordsError(
                 f"expected records up to offset {self.replica.offset}, which have been read before; the log ends at "
-                f"offset {self.ends.high_watermark}. The topic was truncated or recreated",
+                f"offset {self.ends.high_watermark}. The topic was truncated or recreated. {LOST_RECORDS}",
                 self._tp, self.replica.offset, is_deleted=False,
             )  # fmt: skip
         end = self.ends.stable
@@ -220,7 +220,7 @@ class SharedModel:
             raise UnrecoverableError(
                 f"expected step {wrote} of partition {partition} and model version {version}, which the partition's "
                 f"last decision used; the log ends with step {self.replica.place_of(partition).step} and version "
-                f"{self.replica.version}. The topic was truncated or recreated",
+                f"{self.replica.version}. The topic was truncated or recreated. {LOST_RECORDS}",
                 str(self._tp),
             )
         return is_there and not self._is_short

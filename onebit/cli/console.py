@@ -277,11 +277,8 @@ def hint_of(error: OnebitError) -> str:
     # Do not import the module here, because this would load the compiler. A module that is not loaded cannot have
     # raised the error.
     if "stream.task.settings" in sys.modules:
-        from stream.recovery.steps import UnrecoverableError
         from stream.task.settings import PolicyError
 
         if isinstance(error, PolicyError):
             return POLICY_HINTS[error.reason.name]
-        if isinstance(error, UnrecoverableError):
-            return "start a new pipeline with a different --topic-prefix"
     return error.hint

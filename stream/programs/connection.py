@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 import stream
 from stream.devkafka import local_kafka
-from stream.errors import StoppedError, check_host
+from stream.errors import NEW_PIPELINE, StoppedError, check_host
 from stream.kafka.connection import ConnectionSettings, chosen
 from stream.kafka.connection import connect as connect_to_kafka
 from stream.kafka.port import (
@@ -31,8 +31,6 @@ from stream.settings.model import Program
 from stream.settings.sources import FIELDS, client_config_of
 from stream.settings.values import flag_of
 from stream.wire.topics import BATCH_BYTES_MAX, TopicDescription, Topics
-
-NEW_PIPELINE = "start a new pipeline with a different prefix and copy the model (onebit model export, import)"
 
 WATCH_INTERVAL_MS = 30_000
 """Interval between checks of a running program's topics."""
@@ -140,7 +138,7 @@ def required_topics(broker: Broker, settings: Settings, *, shares_model: bool) -
     counts = {name: descriptions[name].partitions for name in topics}
     if len(set(counts.values())) != 1:
         raise SettingsError(
-            f"expected the same number of partitions in all topics; got {counts}. Kafka cannot remove partitions; "
+            f"expected the same number of partitions in all topics; got {counts}. Kafka cannot remove partitions. "
             f"{NEW_PIPELINE}"
         )
     if divided := [name for name in names if name not in topics and descriptions[name].partitions != 1]:
@@ -217,10 +215,10 @@ def _require_unchanged(
     if found_partitions != partitions:
         raise _altered(
             f"expected {quantity(partitions, 'partition')}; got {found_partitions}. Keys now map to different "
-            f"partitions; {NEW_PIPELINE}"
+            f"partitions. {NEW_PIPELINE}"
         )
     if anew := [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]:
-        raise _altered(f"deleted and recreated: {', '.join(anew)}. Their records are lost. To continue, {NEW_PIPELINE}")
+        raise _altered(f"deleted and recreated: {', '.join(anew)}. Their records are lost. {NEW_PIPELINE}")
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from itertools import chain
 
+from stream.errors import NEW_PIPELINE
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partitions
 from stream.recovery.steps import JournalStep, MissingRecordsError, UnrecoverableError
@@ -19,10 +20,8 @@ from stream.wire.topics import Topics
 
 _DIGEST_BYTES = 8
 
-NEW_PIPELINE = (
-    "Start a new pipeline with a different prefix and move the model to it (onebit model export, import). To repeat "
-    "lost records, send them again"
-)
+LOST_RECORDS = f"{NEW_PIPELINE}. To repeat lost records, send them again"
+"""The remedy for deleted or changed records."""
 
 
 def record_digest(record: Record) -> str:
@@ -47,15 +46,15 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
     beginning = broker.beginnings([tp])[tp]
     if beginning > offset:
         raise MissingRecordsError(
-            f"recovery needs the records from offset {offset} on; the partition begins at {beginning}. Increase the "
-            "topic's retention.ms",
+            f"recovery needs the records from offset {offset} on; the partition begins at {beginning}. Earlier records "
+            f"were deleted. {LOST_RECORDS}",
             tp, offset, is_deleted=True,
         )  # fmt: skip
     kept_to = broker.ends([tp])[tp].stable
     if kept_to < end:
         raise MissingRecordsError(
             f"recovery needs the records up to offset {end}; the partition ends at offset {kept_to}. The topic was "
-            "recreated or truncated",
+            f"recreated or truncated. {LOST_RECORDS}",
             tp, end, is_deleted=False,
         )  # fmt: skip
 
@@ -87,7 +86,7 @@ def check_unchanged(broker: Broker, topics: Topics, steps: Mapping[int, JournalS
         if ends[tp].stable <= offset:
             raise MissingRecordsError(
                 f"expected the record at offset {offset}, which was applied before; the partition ends at offset "
-                f"{ends[tp].stable}. The topic was truncated or recreated. {NEW_PIPELINE}",
+                f"{ends[tp].stable}. The topic was truncated or recreated. {LOST_RECORDS}",
                 tp, offset + 1, is_deleted=False,
             )  # fmt: skip
     starts = {tp: offset for tp, (offset, _) in expected.items() if beginnings[tp] <= offset}
@@ -101,6 +100,6 @@ def check_unchanged(broker: Broker, topics: Topics, steps: Mapping[int, JournalS
             got = "no record" if record is None else f"another record, appended at {record.append_ms} ms"
             raise UnrecoverableError(
                 f"expected the record at offset {offset} that was applied before; got {got}. The topic was truncated "
-                f"or recreated, and written again. {NEW_PIPELINE}",
+                f"or recreated, and written again. {LOST_RECORDS}",
                 str(tp),
             )

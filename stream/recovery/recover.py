@@ -13,7 +13,7 @@ from stream.learners import ParameterError
 from stream.recovery.chunks import MODEL_PARTITION, Stored, reading_snapshots
 from stream.recovery.commit import predictions_digest
 from stream.recovery.control import read_requests
-from stream.recovery.inputs import NEW_PIPELINE, check_kept, check_unchanged
+from stream.recovery.inputs import LOST_RECORDS, check_kept, check_unchanged
 from stream.recovery.slices import Parts, at_once
 from stream.recovery.state import decode_model, decoding, restoring
 from stream.recovery.steps import (
@@ -260,7 +260,7 @@ def _check_nothing_lost(broker: Broker, topics: Topics, partition: int, step: Jo
         )
         raise MissingRecordsError(
             f"retention has deleted all steps, and the newest snapshot is of step {step.number}. Later steps applied "
-            f"records, or may have: {named}. {NEW_PIPELINE}",
+            f"records, or may have: {named}. {LOST_RECORDS}",
             journal, step.number + 1, is_deleted=True,
         )  # fmt: skip
 
@@ -405,7 +405,7 @@ def _from_beginning(
             raise UnrecoverableError(
                 f"the task was started with {_named(first.imported)}; {topics.snapshots}/"
                 f"{MODEL_PARTITION if shared else partition} contains {_named(imported)}. The snapshots topic has "
-                "changed",
+                f"changed. {LOST_RECORDS}",
                 str(journal),
             )
         imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
@@ -432,12 +432,12 @@ def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalSt
     if beginning > 0:
         return MissingRecordsError(
             f"recovery needs the journal from step {number} on; the journal begins at offset {beginning}. Earlier "
-            f"steps were deleted. {NEW_PIPELINE}",
+            f"steps were deleted. {LOST_RECORDS}",
             journal, number, is_deleted=True,
         )  # fmt: skip
     return MissingRecordsError(
         f"expected step {number}; got {'no step' if found is None else found.number}. Another program wrote to the "
-        "journal, or the topic was recreated",
+        f"journal, or the topic was recreated. {LOST_RECORDS}",
         journal, number, is_deleted=False,
     )  # fmt: skip
 
@@ -467,7 +467,7 @@ def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
 
 def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str) -> UnrecoverableError:
     return UnrecoverableError(
-        f"{difference}. The inputs have changed since this step", f"step {step.number} of {journal}"
+        f"{difference}. The inputs have changed since this step. {LOST_RECORDS}", f"step {step.number} of {journal}"
     )
 
 

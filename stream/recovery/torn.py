@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from stream.errors import NEW_PIPELINE
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partitions
 from stream.recovery.steps import JournalStep, UnrecoverableError, last_step, read_from_step
@@ -24,10 +25,7 @@ SETTLED_COUNTS = ("matched", "expired", "unmatched", "unshown")
 LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
 """Ledger fields that count the examples and dead letters from a step."""
 
-REMEDY = (
-    "Kafka cannot restore the rest. Start a new pipeline with a different prefix and move the model to it "
-    "(onebit model export, import)"
-)
+REMEDY = f"Kafka cannot restore the rest. {NEW_PIPELINE}"
 IN_PART = f"The step's transaction was committed in part. {REMEDY}"
 """The cause and the remedy, for messages."""
 

@@ -8,7 +8,6 @@ from onebit.cli.console import hint_of
 from producers.datasets.base import DatasetError
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import AccessError, Acl, BrokerUnavailableError, FencedError
-from stream.recovery.steps import UnrecoverableError
 from tests.cli.conftest import Onebit
 
 
@@ -50,7 +49,6 @@ def test_each_error_class_has_an_exit_code(error: type[OnebitError], code: ExitC
     assert error.exit_code == code
 
 
-def test_error_hints_contain_a_flag_or_a_command() -> None:
+def test_error_hints_contain_a_command() -> None:
     denied = AccessError("denied", (Acl("topic", "onebit.contexts", "Read"),), "ann")
-    assert "--topic-prefix" in hint_of(UnrecoverableError("gone"))
     assert "kafka-acls --add --allow-principal User:ann --operation Read --topic onebit.contexts" in hint_of(denied)

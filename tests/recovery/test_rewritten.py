@@ -2,7 +2,7 @@
 
 import pytest
 
-from stream.recovery.inputs import NEW_PIPELINE, record_digest
+from stream.recovery.inputs import LOST_RECORDS, record_digest
 from stream.recovery.steps import UnrecoverableError
 from stream.task.settings import Sharing
 from stream.wire.records import Record, TopicPartition
@@ -48,7 +48,7 @@ def assert_rejected(pipeline: Pipeline, topic: str) -> None:
     with pytest.raises(UnrecoverableError) as raised:
         run_until_idle(pipeline.learner())
     assert raised.value.place == f"{topic}/0"
-    assert NEW_PIPELINE in str(raised.value)
+    assert LOST_RECORDS in str(raised.value)
     assert pipeline.ends() == before
 
 
