@@ -6,16 +6,11 @@ from io import BytesIO
 
 from stream.errors import OnebitError
 from stream.kafka.port import Broker
-<<<<<<< HEAD
 from stream.kafka.reading import RecordsAt, read_partition
 from stream.learners import ParameterError
 from stream.parsing import shown
-from stream.recovery.inputs import NEW_PIPELINE
-from stream.recovery.model_files import ModelError, decode_model_file
-=======
-from stream.kafka.reading import read_partition
 from stream.recovery.inputs import LOST_RECORDS
->>>>>>> 614df7c7 (One remedy for a pipeline that cannot continue with its topics, at every such error)
+from stream.recovery.model_files import ModelError, decode_model_file
 from stream.recovery.steps import UnrecoverableError
 from stream.task.carry import StartModel, no_models
 from stream.task.changes import Changed, fold
@@ -198,13 +193,8 @@ class Requests:
         if control > self.end:
             raise UnrecoverableError(
                 f"expected requests up to offset {control}, which were applied; the topic ends at offset {self.end}. "
-<<<<<<< HEAD
-                f"It was truncated or recreated. {NEW_PIPELINE}",
-                str(self._tp),
-=======
                 f"It was truncated or recreated. {LOST_RECORDS}",
-                self._topic,
->>>>>>> 614df7c7 (One remedy for a pipeline that cannot continue with its topics, at every such error)
+                str(self._tp),
             )
 
 
