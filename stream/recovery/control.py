@@ -124,7 +124,7 @@ class Requests:
         if model_digest(content) != digest:
             raise UnrecoverableError(
                 f"expected the model file {digest} at offsets {offsets[0]} to {offsets[-1]}, with which a challenger "
-                f"started; the records were deleted. The topic was truncated or recreated. {NEW_PIPELINE}",
+                f"started; the records were deleted. The topic was truncated or recreated. {LOST_RECORDS}",
                 str(self._tp),
             )
         try:

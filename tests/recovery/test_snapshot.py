@@ -251,7 +251,8 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
     assert set(vars(task)) == {
         "settings", "model", "join", "undated", "classes",
         "_contexts_topic", "_draw_action", "_draw_update",
-        "_draw_log", "_log", "_graded", "_propensity_min", "_decode_context", "_members",  # derived from the settings
+        "_draw_log", "_log", "_graded", "_is_randomised", "_propensity_min", "_decode_context",
+        "_members",  # derived from the settings
         "_time", "_is_broken", "_decoded",  # state of the current step
     }, "add new task state to the snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
