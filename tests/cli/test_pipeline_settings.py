@@ -93,7 +93,7 @@ def test_given_parameters_override_those_of_auto() -> None:
 def test_users_determine_every_stored_setting() -> None:
     names = {name for name in stored_settings(INITIAL) if not name.startswith("parameters.")}
     determined = {name for one in described() for name in determined_by(one)}
-    by_requests = {"champion", "retired_classes", "retired_features"}
+    by_requests = {"champion", "started_from", "retired_classes", "retired_features"}
     assert determined == names - by_requests - {"dated_by"}  # set by virtual time
 
 

@@ -62,6 +62,7 @@ OWN = {
         Program.VERIFY: ("--timeout",),
         Program.SHOW: ("--map", "--n-features", "--seed"),
         Program.ESTIMATE: ("--data", "--delay", "--propensity-min", "--reward", "--seed", "--report"),
+        Program.CHANGE: ("--from",),
         Program.LEARNERS: ("--data", "--n-classes", "--n-features"),
     }.items()
     for flag in flags
