@@ -10,13 +10,14 @@ from producers.datasets.logs.mapping import mapping_for, read_mapping
 from producers.datasets.logs.reading import open_log, source_of_table
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import Source
-from stream.estimating.estimate import Estimates, ReadProgress
+from stream.estimating.estimate import Estimates
 from stream.estimating.estimate import estimate as estimate_log
 from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.live_results import estimate_fields
 from stream.estimating.named_policies import MODEL, Decisions, policy_of
 from stream.estimating.policies import Training
-from stream.programs.process import announce, every, monotonic_ms, warn
+from stream.programs.pass_progress import announced_passes
+from stream.programs.process import warn
 from stream.randomness.delays import parse_delay
 from stream.reporting.estimate_page import estimate_page
 from stream.reporting.notebook_tables import html_table, text_table
@@ -25,8 +26,6 @@ from stream.settings.definitions import SettingsError
 from stream.settings.task_fields import Reward, Rewards
 from stream.settings.values import OnBadRow
 from stream.wire.rewards import BITS, format_range, parse_range
-
-PROGRESS_INTERVAL_MS = 5_000
 
 COLUMNS = ("policy", "estimator", "value", "low", "high")
 
@@ -180,7 +179,10 @@ def estimate(
         training.delay.check_classes(len(log.class_names))
     decisions = Decisions(log.name, log.class_names, log.n_features, log.encoder)
     found = estimate_log(
-        log, [policy_of(spec, decisions, training) for spec in policies], options, announced_progress()
+        log,
+        [policy_of(spec, decisions, training) for spec in policies],
+        options,
+        announced_passes("first pass", "evaluating", "events"),
     )
     for line in remarks_of(log):
         warn(line)
@@ -207,28 +209,3 @@ def _check_ranges(options: Options) -> None:
     ):
         if not ok:
             raise SettingsError(f"{flag}: expected {accepted}; got {value}")
-
-
-def announced_progress() -> ReadProgress:
-    """Return a function that logs the progress of the two passes at intervals."""
-    started_ms = monotonic_ms()
-    latest = (0, 0)
-
-    def report() -> None:
-        read, events = latest
-        rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
-        what = f"evaluating: {read:,} of {events:,}" if events else f"first pass: {read:,}"
-        announce(f"{what} events, {rate:,.0f} events/s")
-
-    shown = every(PROGRESS_INTERVAL_MS, report)
-
-    def update(read: int, events: int) -> None:
-        nonlocal latest, started_ms
-        is_second_begun = events > 0 and latest[1] == 0
-        latest = (read, events)
-        if is_second_begun:
-            started_ms = monotonic_ms()  # the passes run at different speeds, so their rates are measured separately
-        else:
-            shown()
-
-    return update

@@ -1,7 +1,7 @@
 """`onebit.export_log`: export a pipeline's decisions as a log that `run`, `estimate` and `train` read."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
@@ -13,15 +13,13 @@ from onebit.changes import settings_now
 from producers.datasets.logs.seen_ids import SeenIds
 from producers.datasets.logs.writing import ColumnType, NewLog, WrittenFiles, check_log_path
 from stream.programs.connection import Connected, connected
-from stream.programs.process import announce, every, monotonic_ms
+from stream.programs.pass_progress import announced_passes
 from stream.programs.since import parse_since
 from stream.settings.definitions import Settings
 from stream.settings.sources import given_settings
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import Kind, from_plain, number_of, text_of
 from stream.wire.records import HOLDOUT
-
-PROGRESS_INTERVAL_MS = 5_000
 
 FEATURES_MAX = 1_000
 """Limit on features without names, each of which is a column."""
@@ -100,7 +98,7 @@ def write_log(connection: Connected, out: Path, extent: Range) -> ExportReport:
         SettingsError: the pipeline has not made a decision.
     """
     task = settings_now(connection).settings
-    progress = _announced_progress()
+    progress = announced_passes("first pass", "writing", "decisions")
     ids, left_out = _Ids(), Counter[LeftOut]()
     rows, first_ms, last_ms = 0, 0, 0
     with DecisionLog(*connection, extent, is_open=task.open_classes, envelope=task.envelope, progress=progress) as log:
@@ -153,29 +151,6 @@ class _Ids:
             name = f"{event_id}~{self._counts[event_id] + 1}"
             if not self._seen.repeated([name])[0]:
                 return name
-
-
-def _announced_progress() -> Callable[[int, int], None]:
-    """Return a function that logs the progress of the two passes at intervals."""
-    latest = (0, 0)
-    started_ms = monotonic_ms()
-
-    def report() -> None:
-        read, total = latest
-        rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
-        what = f"writing: {read:,} of {total:,}" if total else f"first pass: {read:,}"
-        announce(f"{what} decisions, {rate:,.0f} decisions/s")
-
-    show = every(PROGRESS_INTERVAL_MS, report)
-
-    def update(read: int, total: int) -> None:
-        nonlocal latest, started_ms
-        if total and not latest[1]:
-            started_ms = monotonic_ms()  # the passes run at different speeds
-        latest = (read, total)
-        show()
-
-    return update
 
 
 _COLUMNS: dict[str, tuple[str, ColumnType]] = {

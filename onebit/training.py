@@ -17,15 +17,14 @@ from producers.datasets.logs.streams import Source
 from stream.estimating.rows import LogBatch
 from stream.estimating.training import Skipped, Trainer
 from stream.learners import Learner, registered
-from stream.programs.process import announce, every, monotonic_ms, warn
+from stream.programs.pass_progress import announced_passes
+from stream.programs.process import announce, warn
 from stream.programs.task_settings import parameters_of, with_chosen
 from stream.recovery.model_files import Model, model_of, write_model
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import FeatureEncoder, Kind, to_plain
-
-PROGRESS_INTERVAL_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +113,7 @@ def trained(settings: Settings, *, labels: bool = False, memory: InMemory | None
     from_labels = labels or not rows.has_decisions or (name in registered() and registered()[name].needs_label)
     task = _task_of(settings, name, rows)
     learner = replace(task, play="own" if from_labels else "logged").make_learner()
+    progress = announced_passes("training", "training", "rows")
     trainer = Trainer(
         learner,
         settings.seed,
@@ -121,7 +121,7 @@ def trained(settings: Settings, *, labels: bool = False, memory: InMemory | None
         propensity_min=settings.propensity_min,
         classes=np.arange(len(rows.class_names), dtype=np.int32) if task.open_classes else None,
         graded=task.graded,
-        progress=_announced_progress(),
+        progress=lambda rows: progress(rows, 0),
     )
     epochs = settings.epochs or 1
     for epoch in range(epochs):
@@ -244,21 +244,3 @@ def _task_of(settings: Settings, learner: str, rows: _Rows) -> TaskSettings:
         reward_range=settings.reward_range,
         seed=settings.seed,
     ).resolved()
-
-
-def _announced_progress() -> Callable[[int], None]:
-    """Return a function that logs the number of rows at intervals."""
-    started_ms, latest = monotonic_ms(), 0
-
-    def report() -> None:
-        rate = 1_000 * latest / max(monotonic_ms() - started_ms, 1)
-        announce(f"training: {latest:,} rows, {rate:,.0f} rows/s")
-
-    shown = every(PROGRESS_INTERVAL_MS, report)
-
-    def update(rows: int) -> None:
-        nonlocal latest
-        latest = rows
-        shown()
-
-    return update

@@ -26,7 +26,8 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[1]
+from tests.distribution import ROOT, expect, run
+
 CHART = ROOT / "docker/chart"
 KUBERNETES = "1.31"
 USER_ID = 10001
@@ -94,23 +95,6 @@ def main(arguments: Sequence[str]) -> int:
         run_containers(helm, given.image)
     print(f"passed in {time.monotonic() - started:.0f} s")
     return 0
-
-
-def run(*command: str, **variables: str) -> str:
-    """Run a command and return its output; end the program if the command fails."""
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | variables, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{done.stdout}\n{' '.join(command)}: exit code {done.returncode}; expected 0")
-    return done.stdout
-
-
-def expect(found: object, expected: object, what: str) -> None:
-    """End the program if two values differ."""
-    if found != expected:
-        raise SystemExit(f"{what}: {found}; expected {expected}")
 
 
 def template(helm: str, values: Values) -> subprocess.CompletedProcess[str]:

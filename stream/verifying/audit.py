@@ -624,10 +624,10 @@ class _Audit:
     def _published(self, topic: str) -> Iterator[Record]:
         """Yield the audited steps' records in an output topic, and earlier steps' records that follow them."""
         start = self._start
-        has_begun = False
+        has_begun = start is None or start.step.opens  # no step precedes a moved task's opening
         for record in self._records(topic, OPEN_MS):
             step = codec.step_of(record)
-            has_begun = has_begun or start is None or (step or 0) > start.step.number
+            has_begun = has_begun or (start is not None and (step or 0) > start.step.number)
             if not has_begun:
                 continue
             if step is None:

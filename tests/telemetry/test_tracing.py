@@ -92,17 +92,17 @@ def test_decision_and_feedback_are_two_linked_traces() -> None:
         gateway.ask("POST", "/v1/feedback", {"id": "visit-1", "reward": 1})
         gateway.pipeline.example("visit-1")
         (prediction,) = gateway.pipeline.records(gateway.pipeline.topics.predictions)
-    asked, decided = sorted(spans.of("onebit.decide"), key=lambda span: span.kind.name, reverse=True)
-    told, learned = sorted(spans.of("onebit.feedback"), key=lambda span: span.kind.name, reverse=True)
+    requested, decided = sorted(spans.of("onebit.decide"), key=lambda span: span.kind.name, reverse=True)
+    reported, learned = sorted(spans.of("onebit.feedback"), key=lambda span: span.kind.name, reverse=True)
     appends = {parent_of(span) for span in spans.of("onebit.append")}
     steps = {trace_id(span): span for span in spans.of("onebit.step")}
-    assert (asked.parent, told.parent, appends) == (None, None, {place_of(asked), place_of(told)})
-    assert (parent_of(decided), parent_of(learned)) == (place_of(asked), place_of(told))
-    assert (links_of(asked), links_of(told)) == (set(), {place_of(asked)})
-    assert links_of(decided) == {place_of(steps[trace_id(asked)])}
-    assert links_of(learned) == {place_of(steps[trace_id(told)]), place_of(asked)}
+    assert (requested.parent, reported.parent, appends) == (None, None, {place_of(requested), place_of(reported)})
+    assert (parent_of(decided), parent_of(learned)) == (place_of(requested), place_of(reported))
+    assert (links_of(requested), links_of(reported)) == (set(), {place_of(requested)})
+    assert links_of(decided) == {place_of(steps[trace_id(requested)])}
+    assert links_of(learned) == {place_of(steps[trace_id(reported)]), place_of(requested)}
     assert {parent_of(span) for span in spans.of("onebit.commit")} == {place_of(step) for step in steps.values()}
-    assert sampled_trace(prediction.headers) == b"00-%032x-%016x-01" % place_of(asked)
+    assert sampled_trace(prediction.headers) == b"00-%032x-%016x-01" % place_of(requested)
 
 
 def test_trace_of_the_client_is_continued() -> None:
@@ -110,11 +110,11 @@ def test_trace_of_the_client_is_continued() -> None:
     with traced_gateway(spans) as gateway:
         gateway.decide("visit-1", traceparent=SAMPLED, tracestate="vendor=a")
         (context,) = gateway.pipeline.records(gateway.pipeline.topics.contexts)
-    asked = next(span for span in spans.of("onebit.decide") if span.kind.name == "SERVER")
-    assert parent_of(asked) == (TRACE, SPAN)
+    requested = next(span for span in spans.of("onebit.decide") if span.kind.name == "SERVER")
+    assert parent_of(requested) == (TRACE, SPAN)
     headers = dict(context.headers)
     assert headers["tracestate"] == b"vendor=a"
-    assert headers["traceparent"] == b"00-%032x-%016x-01" % place_of(asked)
+    assert headers["traceparent"] == b"00-%032x-%016x-01" % place_of(requested)
 
 
 @pytest.mark.parametrize("traceparent", [None, UNSAMPLED])
@@ -133,8 +133,8 @@ def test_each_context_of_a_batch_has_its_own_trace() -> None:
     spans = Spans()
     with traced_gateway(spans) as gateway:
         gateway.ask("POST", "/v1/decide", [{"id": f"visit-{number}", "x": [1.0, 0.5]} for number in range(3)])
-    asked = [span for span in spans.of("onebit.decide") if span.kind.name == "SERVER"]
-    assert len({trace_id(span) for span in asked}) == 3
+    requested = [span for span in spans.of("onebit.decide") if span.kind.name == "SERVER"]
+    assert len({trace_id(span) for span in requested}) == 3
 
 
 @pytest.mark.parametrize(("x", "status", "code"), [([1.0, 0.5], 504, StatusCode.ERROR), ([1.0], 422, StatusCode.UNSET)])
@@ -142,8 +142,11 @@ def test_span_of_a_failed_request_has_its_status(x: list[float], status: int, co
     spans = Spans()
     with traced_gateway(spans, timeout_s=0.1, learns=False) as gateway:
         assert gateway.decide("visit-1", x).status == status
-    asked = spans.one("onebit.decide")
-    assert (dict(asked.attributes or {}), asked.status.status_code) == ({"http.response.status_code": status}, code)
+    requested = spans.one("onebit.decide")
+    assert (dict(requested.attributes or {}), requested.status.status_code) == (
+        {"http.response.status_code": status},
+        code,
+    )
 
 
 def send(pipeline: Pipeline, topic: str, value: bytes, headers: Headers) -> None:
