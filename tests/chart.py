@@ -256,14 +256,14 @@ def post(address: str, body: Values) -> Values:
 def kafka() -> Iterator[str]:
     """Start the broker of docker/compose.yaml; yields the name of its network."""
     compose = ("docker", "compose", "--project-name", PROJECT, "--file", "docker/compose.yaml")
-    port = {"ONEBIT_KAFKA_PORT": os.environ.get("ONEBIT_KAFKA_PORT", "19292")}
+    port = os.environ.get("ONEBIT_KAFKA_PORT", "19292")
     try:
         remove()
-        run(*compose, "up", "--detach", "--wait", "kafka", **port)
+        run(*compose, "up", "--detach", "--wait", "kafka", ONEBIT_KAFKA_PORT=port)
         yield f"{PROJECT}_default"
     finally:
         remove()
-        run(*compose, "down", "--volumes", "--timeout", "5", **port)
+        run(*compose, "down", "--volumes", "--timeout", "5", ONEBIT_KAFKA_PORT=port)
 
 
 def remove() -> None:
