@@ -40,7 +40,8 @@ class ExportError(OnebitError):
 class LeftOut(StrEnum):
     """Reasons why a decision is not in the log. The values are names in messages."""
 
-    PENDING = "pending"  # made at the time of the oldest pending decision, or later
+    PENDING = "pending"
+    AFTER_PENDING = "made-after-oldest-pending"  # settled, but the log ends before the oldest pending decision
     UNSHOWN = "unshown"  # deferred, and not shown in time
     UNMATCHED = "unmatched"  # the replayed log has no bit for this action
     NO_CONTEXT = "context-deleted"
@@ -234,7 +235,7 @@ class _Partition:
 
     def _left_out(self, record: Record, fields: PredictionFields, outcome: int, ends_at_ms: float) -> LeftOut | None:
         if record.append_ms >= ends_at_ms:
-            return LeftOut.PENDING
+            return LeftOut.PENDING if outcome == _UNKNOWN else LeftOut.AFTER_PENDING
         if outcome == _UNKNOWN:
             return LeftOut.NO_EXAMPLE
         if _OUTCOMES[outcome] is Outcome.UNSHOWN:

@@ -133,11 +133,7 @@ class _Ids:
 
     def __init__(self) -> None:
         self._seen, self._counts = SeenIds(), Counter[str]()
-
-    @property
-    def repeated(self) -> int:
-        """The number of ids with a suffix."""
-        return self._counts.total()
+        self.repeated = 0  # number of ids with a suffix
 
     def unique(self, decisions: Sequence[LoggedDecision]) -> Iterator[LoggedDecision]:
         """Yield the decisions with unique ids."""
@@ -146,6 +142,7 @@ class _Ids:
             yield decision._replace(id=self._renamed(decision.id)) if is_repeated else decision
 
     def _renamed(self, event_id: str) -> str:
+        self.repeated += 1
         while True:
             self._counts[event_id] += 1
             name = f"{event_id}~{self._counts[event_id] + 1}"
