@@ -39,14 +39,14 @@ def cost_change(before: TaskSettings, after: TaskSettings) -> str:
     The time per event is that of contexts whose features are all different from 0.
 
     >>> cost_change(TaskSettings("banditron", 10, 64), TaskSettings("banditron", 10, 64, challengers={"late-ucb": {}}))
-    'model: 0.00512 MB -> 2.75 MB in memory and in each snapshot; computing per event: at most 1 µs -> 149 µs'
+    'model: 5 kB -> 2,755 kB in memory and in each snapshot; computing per event: at most 1 µs -> 149 µs'
     """
     costs = [_costs(settings) for settings in (before, after)]
     if costs[0] == costs[1]:
         return ""
     (bytes_before, s_before), (bytes_after, s_after) = costs
     return (
-        f"model: {bytes_before / 1e6:.3g} MB -> {bytes_after / 1e6:.3g} MB in memory and in each snapshot; computing "
+        f"model: {bytes_before / 1e3:,.0f} kB -> {bytes_after / 1e3:,.0f} kB in memory and in each snapshot; computing "
         f"per event: at most {s_before * 1e6:,.0f} µs -> {s_after * 1e6:,.0f} µs"
     )
 
