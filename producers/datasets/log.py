@@ -21,8 +21,7 @@ from producers.datasets.base import (
     Rows,
     UnknownEventError,
 )
-from stream.wire.codec import ID_BYTES_MAX
-from stream.wire.records import IndexArray, Logged
+from stream.wire.records import ID_BYTES_MAX, IndexArray, Logged
 
 MISSING = -1
 

@@ -39,7 +39,6 @@ from stream.telemetry.exposition import exposition
 from stream.telemetry.heartbeat import Verdict
 from stream.wire.codec import (
     HEADERS,
-    ID_BYTES_MAX,
     MalformedError,
     decode_context,
     decode_feedback,
@@ -47,7 +46,7 @@ from stream.wire.codec import (
     trace_of,
 )
 from stream.wire.named_features import HASH_BITS_MAX, build
-from stream.wire.records import Headers, IndexArray, Record, Shown
+from stream.wire.records import ID_BYTES_MAX, Headers, IndexArray, Record, Shown
 from stream.wire.rewards import RewardRange
 from stream.wire.topics import Topics
 

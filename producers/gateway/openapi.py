@@ -5,7 +5,7 @@ from typing import Any
 
 from producers.gateway.decisions import PipelineFacts
 from producers.gateway.server import BATCH_MAX, DECIDE, DECISIONS, FEEDBACK, SHOWN
-from stream.wire.schemas import schema_of
+from stream.wire.schemas import payload_of
 
 _JSON = "application/json"
 _ERRORS = {
@@ -26,8 +26,9 @@ _BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 
 def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document. It includes the numbers of classes and features once they are known."""
-    context, feedback = schema_of("contexts")["properties"], schema_of("feedback")["properties"]
-    context["eligible"] |= {"minItems": 1, "uniqueItems": True}  # checked even if the learner ignores the list
+    context, feedback = payload_of("contexts")["properties"], payload_of("feedback")["properties"]
+    eligible, _ = context["eligible"]["anyOf"]  # or null
+    eligible |= {"minItems": 1, "uniqueItems": True}  # checked even if the learner ignores the list
     if facts is not None:
         _add_sizes(context, feedback, facts)
     event_id = context["id"]
@@ -116,9 +117,11 @@ def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: Pipelin
     dense |= {"minItems": facts.n_features, "maxItems": facts.n_features}
     sparse["properties"]["i"]["items"]["maximum"] = facts.n_features - 1
     context["x"]["anyOf"] = [dense, sparse] if facts.encoder is None else [dense, sparse, named]
-    feedback["action"]["maximum"] = facts.n_classes - 1
+    action, _ = feedback["action"]["anyOf"]  # or null
+    action["maximum"] = facts.n_classes - 1
+    del feedback["reward"]["anyOf"]  # a number or a boolean
     if facts.graded is None:
-        feedback["reward"] = {"description": feedback["reward"]["description"], "enum": [0, 1, False, True]}
+        feedback["reward"]["enum"] = [0, 1, False, True]
     else:
         low, high = facts.graded
         feedback["reward"] |= {"type": "number", "minimum": low, "maximum": high}
@@ -128,7 +131,7 @@ def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: Pipelin
         classes = {"type": "integer", "minimum": 0, "maximum": facts.n_classes - 1}
     else:
         classes = {"enum": facts.class_names}
-    context["eligible"]["items"] = classes
+    context["eligible"]["anyOf"][0]["items"] = classes
     if facts.unsupported is not None:
         context["eligible"] = False  # no list is valid
 

@@ -1,15 +1,12 @@
 """The AsyncAPI 3 document of a pipeline's event topics, for tools that generate clients, pages and checks.
 
-The document is built from the JSON Schemas of the values, the struct that decodes requests, and the constants of the
-codec. The topics for recovery (journal, snapshots and updates) are not in the document; see docs/formats.md.
+The document is built from the JSON Schemas of the values and the constants of the codec. The topics for recovery
+(journal, snapshots and updates) are not in the document; see docs/formats.md.
 """
 
 from typing import Any, NamedTuple
 
-from msgspec.json import schema_components
-
 from stream.wire.codec import (
-    ID_BYTES_MAX,
     TICK_HEADER,
     TRACE_HEADERS,
     VERSION,
@@ -18,7 +15,8 @@ from stream.wire.codec import (
 )
 from stream.wire.control import Request
 from stream.wire.dead_letters import dead_letter_headers
-from stream.wire.schemas import schema_of
+from stream.wire.records import EventId
+from stream.wire.schemas import json_schema, payload_of
 from stream.wire.topics import BATCH_BYTES_MAX, Topics
 
 _BINDING = "0.5.0"
@@ -26,10 +24,7 @@ _DIGITS = {"type": "string", "pattern": "^[0-9]+$"}
 _VERSION = {VERSION_HEADER[0]: {"const": str(VERSION), "description": "The version of the format."}}
 _STEP = {step_headers(0)[1][0]: {**_DIGITS, "description": "The number of the step that wrote the record."}}
 _TRACE = {name: {"type": "string", "description": "W3C Trace Context."} for name in TRACE_HEADERS}
-_KEY = {"type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX, "description": "The event's id."}
-
-
-(_REQUEST,), _REQUEST_SCHEMAS = schema_components((Request,), ref_template="#/components/schemas/{name}")
+_KEY = json_schema(EventId)
 
 
 class _Message(NamedTuple):
@@ -88,10 +83,7 @@ def document(topics: Topics, version: str) -> dict[str, Any]:
             }
             for message, one in messages.items()
         },
-        "components": {
-            "messages": {message: _content(one) for message, one in messages.items()},
-            "schemas": _REQUEST_SCHEMAS,
-        },
+        "components": {"messages": {message: _content(one) for message, one in messages.items()}},
     }
 
 
@@ -100,22 +92,22 @@ def _messages() -> dict[str, _Message]:
     letter = {name: {"type": "string"} for name, _ in dead_letter_headers("", 0, 0, "", "")} | _VERSION
     return {
         "context": _Message(
-            "contexts", "receive", "A request for a decision.", _event("contexts"), {**_VERSION, **_TRACE}
+            "contexts", "receive", "A request for a decision.", payload_of("contexts"), {**_VERSION, **_TRACE}
         ),
         "prediction": _Message(
-            "predictions", "send", "A decision.", _event("predictions"), {**_VERSION, **_STEP, **_TRACE},
+            "predictions", "send", "A decision.", payload_of("predictions"), {**_VERSION, **_STEP, **_TRACE},
             (*_VERSION, *_STEP),
         ),
         "feedback": _Message(
             "feedback", "receive", "The bit for a decision, or a notice that the decision was shown.",
-            _event("feedback"), {**_VERSION, **_TRACE},
+            payload_of("feedback"), {**_VERSION, **_TRACE},
         ),
         "tick": _Message(
             "feedback", "send", "A record without a key or value that advances stream time. Skip it.",
             {"type": "null"}, {**_VERSION, TICK_HEADER: _DIGITS}, (TICK_HEADER,), None,
         ),
         "example": _Message(
-            "examples", "send", "A settled decision.", _event("examples"), {**_VERSION, **_STEP, **_TRACE},
+            "examples", "send", "A settled decision.", payload_of("examples"), {**_VERSION, **_STEP, **_TRACE},
             (*_VERSION, *_STEP),
         ),
         "dead-letter": _Message(
@@ -124,14 +116,9 @@ def _messages() -> dict[str, _Message]:
         ),
         "request": _Message(
             "control", "receive", "A request to change the pipeline's settings, from `onebit change`.",
-            _REQUEST, _VERSION, tuple(_VERSION), {**_KEY, "description": "The request's id."},
+            json_schema(Request), _VERSION, tuple(_VERSION), {**_KEY, "description": "The request's id."},
         ),
     }  # fmt: skip
-
-
-def _event(topic: str) -> dict[str, Any]:
-    """Return a topic's JSON Schema as an AsyncAPI schema, which has no `$schema`."""
-    return {name: value for name, value in schema_of(topic).items() if name not in ("$schema", "$id")}
 
 
 def _content(message: _Message) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from stream.parsing import shown
 from stream.wire.classes import BaselineError, Classes, ClassesError
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import (
+    ID_BYTES_MAX,
     Context,
     Decision,
     Envelope,
@@ -54,9 +55,6 @@ from stream.wire.typed_fields import (
 VERSION = 1
 VERSION_HEADER = ("onebit-version", b"%d" % VERSION)
 HEADERS: Headers = (VERSION_HEADER,)
-
-ID_BYTES_MAX = 256
-"""Maximum size of an id. Ids are record keys, and a task stores the ids of all pending and retained events."""
 
 VALUE_BYTES_MAX = 1_000_000
 """Maximum size of a value, close to Kafka's default limit for a record. Larger values are not parsed."""

@@ -26,8 +26,8 @@ from msgspec import DecodeError, Struct, ValidationError, to_builtins
 from msgspec.json import Decoder
 
 from stream.parsing import shown
-from stream.wire.codec import HEADERS, ID_BYTES_MAX, VERSION, VERSION_HEADER, MalformedError
-from stream.wire.records import Headers, Record
+from stream.wire.codec import HEADERS, VERSION, VERSION_HEADER, MalformedError
+from stream.wire.records import ID_BYTES_MAX, Headers, Record
 
 
 class Replaced(Struct, frozen=True, rename={"old": "from", "new": "to"}):

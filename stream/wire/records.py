@@ -82,6 +82,16 @@ class Features(NamedTuple):
     values: FloatArray  # float64[nnz], finite
 
 
+ID_BYTES_MAX = 256
+"""Maximum size of an id. Ids are record keys, and a task stores the ids of all pending and retained events."""
+
+EventId = Annotated[
+    str,
+    Meta(
+        description="The event's id, which its context, prediction, feedback and example share.",
+        extra_json_schema={"minLength": 1, "maxLength": ID_BYTES_MAX},  # the codec checks the size in bytes
+    ),
+]
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Bit = Annotated[int, Meta(ge=0, le=1)]
 Probability = Annotated[float, Meta(gt=0, le=1)]
@@ -90,10 +100,11 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 class Logged(Struct, frozen=True, gc=False):
     """The logged decision for a context replayed from a log."""
 
-    action: Whole  # the class that was played
-    propensity: Probability | None = (
-        None  # the probability with which it was played; None if the log does not contain it
-    )
+    action: Annotated[Whole, Meta(description="The class that was played.")]
+    propensity: Annotated[
+        Probability | None,
+        Meta(description="The probability with which it was played. Null if the log does not contain it."),
+    ] = None
 
 
 Envelope = Literal["none", "cloudevents"]
@@ -180,12 +191,17 @@ Arm = Literal["holdout"]
 
 HOLDOUT: Arm = "holdout"
 
+DecidedBy = Annotated[Arm | None, Meta(description='"holdout" if the holdout policy decided, otherwise absent.')]
+
 
 class Challenged(Struct, frozen=True, gc=False):
     """The learner that made a decision, and the class that each of the other learners chose."""
 
-    champion: str  # the learner that decided
-    choices: dict[str, Whole]  # by learner name
+    champion: Annotated[str, Meta(description="The name of the learner that decided.")]
+    choices: Annotated[
+        dict[str, Whole],
+        Meta(description="The class that each of the other learners chose, by the learner's name."),
+    ]
 
 
 class Prediction(NamedTuple):
@@ -234,18 +250,48 @@ DRIFT_OF_ALL: Drift = "global"
 
 
 class Example(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A settled decision. Its fields are the members of the record's JSON value, in the same order."""
+    """A settled decision."""
 
-    id: str
-    outcome: Outcome
-    action: Whole
-    propensity: float | None  # None if the log has no propensities
-    reward: Bit | float | None  # None if unmatched, unshown, or expired without an assumed reward
-    delay_ms: Whole | None  # time from decision to feedback; 0 if the feedback arrived first, None without feedback
-    settled_at_ms: Whole  # stream time when the decision was settled
-    feedback_offset: Whole | None  # in the partition with the same number; None without feedback
-    drift: Drift | None = None  # the drift detector triggered by this reward, or None
-    arm: Arm | None = None  # as in the prediction
+    id: EventId
+    outcome: Annotated[
+        Outcome,
+        Meta(
+            description="matched: feedback arrived in time; expired: no feedback arrived in time; unmatched: the "
+            "replayed log has no reward for this action; unshown: the deferred decision was not shown in time."
+        ),
+    ]
+    action: Annotated[Whole, Meta(description="The prediction's action.")]
+    propensity: Annotated[float | None, Meta(description="The prediction's propensity.")]
+    reward: Annotated[
+        Bit | float | None,
+        Meta(
+            description="The bit, 0 or 1, or the graded reward, in the same units as in the feedback. For an expired "
+            "decision, the lowest reward if the learner assumes it, otherwise null. For an unmatched or unshown "
+            "decision, null."
+        ),
+    ]
+    delay_ms: Annotated[
+        Whole | None,
+        Meta(
+            description="Time from the decision, or from its shown record, to the append time of its feedback, in ms; "
+            "0 if the feedback arrived first, null if no feedback arrived."
+        ),
+    ]
+    settled_at_ms: Annotated[
+        Whole, Meta(description="The task's stream time at which the decision was settled, in ms since 1970.")
+    ]
+    feedback_offset: Annotated[
+        Whole | None,
+        Meta(description="The offset of the feedback, in the same partition; null if no feedback arrived."),
+    ]
+    drift: Annotated[
+        Drift | None,
+        Meta(
+            description="Present only if this reward raised a drift alarm: global if all classes were reset, otherwise "
+            "the class that was reset."
+        ),
+    ] = None
+    arm: DecidedBy = None
 
     def __str__(self) -> str:
         return f"{self.outcome} {self.id!r}"

@@ -1,4 +1,8 @@
-"""The JSON fields in events as msgspec types, and their decoders. msgspec checks types and ranges during parsing."""
+"""The JSON fields in events as msgspec types, and their decoders. msgspec checks types and ranges during parsing.
+
+The JSON Schemas are generated from these types; see `stream.wire.schemas`. Limits in `extra_json_schema` are only in
+the schemas: the codec checks them, with a message of its own.
+"""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Generic, TypeVar
@@ -6,7 +10,17 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from stream.wire.records import Arm, Challenged, Example, Logged, Probability, Target, Whole
+from stream.wire.records import (
+    NOT_ELIGIBLE,
+    Challenged,
+    DecidedBy,
+    EventId,
+    Example,
+    Logged,
+    Probability,
+    Target,
+    Whole,
+)
 
 X = TypeVar("X")
 
@@ -16,23 +30,41 @@ Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 class EventFields(Struct, gc=False):
     """The field that all events have. Unknown fields are ignored."""
 
-    id: str
+    id: EventId
 
 
 class SparseFields(Struct, gc=False):
-    """Features x as indices and values. If the values are omitted, all of them are 1."""
+    """The non-zero features."""
 
-    i: list[Index]
-    v: list[float] | UnsetType = UNSET  # always finite: JSON has no NaN, and numbers too large for float64 are rejected
+    i: Annotated[
+        list[Index],
+        Meta(description="Indices of the features, starting at 0.", extra_json_schema={"uniqueItems": True}),
+    ]
+    # The values are finite: JSON has no NaN, and numbers too large for float64 are rejected.
+    v: Annotated[list[float] | UnsetType, Meta(description="Values of the features. If omitted, all are 1.")] = UNSET
 
 
 class ContextFields(EventFields, Generic[X], gc=False):
-    """The fields of a context, without a logged decision."""
+    """The data on which the learner bases its decision about an event, without a logged decision."""
 
-    x: X
-    eligible: list[str | Index] | None = None
-    deferred: bool = False
-    baseline: str | Index | None = None
+    x: Annotated[X, Meta(description="The features.")]
+    eligible: Annotated[
+        list[str | Index] | None,
+        Meta(
+            description="The classes to decide among, by name, or by index if the classes have no names. By default, "
+            "all classes."
+        ),
+    ] = None
+    deferred: Annotated[
+        bool, Meta(description="Whether the decision's window begins only when the decision is shown.")
+    ] = False
+    baseline: Annotated[
+        str | Index | None,
+        Meta(
+            description="The class that the service's own rule plays, by name, or by index if the classes have no "
+            "names. It must be eligible. Required if the holdout plays it."
+        ),
+    ] = None
 
 
 class LoggedContextFields(ContextFields[X], Generic[X], gc=False, kw_only=True):
@@ -42,29 +74,75 @@ class LoggedContextFields(ContextFields[X], Generic[X], gc=False, kw_only=True):
 
 
 class FeedbackFields(EventFields, gc=False):
-    """The fields of a feedback record or, without a reward, of a shown record."""
+    """A decision's reward. A record without a reward reports that a deferred decision was shown."""
 
-    reward: float | bool | UnsetType = UNSET
-    shown: bool | UnsetType = UNSET
-    label: Whole | UnsetType = UNSET
-    action: Whole | None = None
+    reward: Annotated[
+        float | bool | UnsetType,
+        Meta(
+            description="A bit, 1 or true if the action was right, 0 or false if it was wrong; or a number in the "
+            "range of graded rewards."
+        ),
+    ] = UNSET
+    shown: Annotated[
+        bool | UnsetType,
+        Meta(description="true: the deferred decision was shown.", extra_json_schema={"const": True}),
+    ] = UNSET
+    label: Annotated[Whole | UnsetType, Meta(description="The true class, for learners that need it.")] = UNSET
+    action: Annotated[
+        Whole | None,
+        Meta(
+            description="The action to which the reward applies. Feedback for an action other than the prediction's "
+            "does not settle the decision."
+        ),
+    ] = None
 
 
 class PredictionFields(EventFields, gc=False):
-    """The fields of a prediction."""
+    """The learner's decision."""
 
-    action: Whole
-    greedy: Whole
-    propensity: Probability | None
-    scores: Annotated[list[float], Meta(min_length=2)]
-    model_version: Whole
-    context_offset: Whole
-    target: Target | None = None
-    class_name: str | None = field(name="class", default=None)
-    logged: list[float] | None = None
-    arm: Arm | None = None
-    challenged: Challenged | None = None
-    baseline: Whole | None = None
+    action: Annotated[Whole, Meta(description="The class that was played.")]
+    greedy: Annotated[Whole, Meta(description="The class with the highest score.")]
+    propensity: Annotated[
+        Probability | None,
+        Meta(
+            description="The probability with which the action was played. Null only if the action is from a log that "
+            "does not contain its propensity; target is then present."
+        ),
+    ]
+    scores: Annotated[
+        list[float],
+        Meta(
+            min_length=2,
+            description=f"One score for each class; {NOT_ELIGIBLE:g} for a class that was not eligible.",
+        ),
+    ]
+    model_version: Annotated[
+        Whole,
+        Meta(
+            description="The version of the model: the number of updates applied to it or, if the model is shared, the "
+            "number of log entries."
+        ),
+    ]
+    context_offset: Annotated[Whole, Meta(description="The offset of the context, in the same partition.")]
+    target: Annotated[
+        Target | None, Meta(description="The learner's own decision, if the played action is from a log.")
+    ] = None
+    class_name: Annotated[str | None, Meta(description="The name of the action, if the classes have names.")] = field(
+        name="class", default=None
+    )
+    logged: Annotated[
+        list[float] | None,
+        Meta(description="Numbers that the learner stores to restore the decision, if the model is shared."),
+    ] = None
+    arm: DecidedBy = None
+    challenged: Annotated[
+        Challenged | None,
+        Meta(description="Which learner decided and what the others chose, if the pipeline has challengers."),
+    ] = None
+    baseline: Annotated[
+        Whole | None,
+        Meta(description="The index of the class that the service's own rule plays, if the context names it."),
+    ] = None
 
 
 class CloudEvent(Struct, gc=False):

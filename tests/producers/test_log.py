@@ -15,8 +15,8 @@ from producers.replay.program import ReplayProgram, Slip, resume_position
 from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
-from stream.wire.codec import HEADERS, ID_BYTES_MAX
-from stream.wire.records import Logged, Record, TopicPartition
+from stream.wire.codec import HEADERS
+from stream.wire.records import ID_BYTES_MAX, Logged, Record, TopicPartition
 from tests.pipeline import TOPICS
 from tests.producers.memory_log import clicks, log_of
 

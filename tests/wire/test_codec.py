@@ -15,7 +15,6 @@ from stream.wire import codec
 from stream.wire.classes import NAME_BYTES_MAX, Classes
 from stream.wire.codec import (
     HEADERS,
-    ID_BYTES_MAX,
     NUMBERS_MAX,
     VALUE_BYTES_MAX,
     VERSION_HEADER,
@@ -25,6 +24,7 @@ from stream.wire.codec import (
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import (
     HOLDOUT,
+    ID_BYTES_MAX,
     NOT_ELIGIBLE,
     Challenged,
     Context,

@@ -10,9 +10,8 @@ from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import Column, Int64Array, delays_ms, lists, numbers, texts, times_ms
 from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.parsed import FeatureEntries, Lists, ParsedBatch, Problem, Texts, problem
-from stream.wire.codec import ID_BYTES_MAX
 from stream.wire.named_features import Kind
-from stream.wire.records import FloatArray
+from stream.wire.records import ID_BYTES_MAX, FloatArray
 
 
 class Table(NamedTuple):
