@@ -13,7 +13,7 @@ from stream.wire.codec import (
     VERSION_HEADER,
     step_headers,
 )
-from stream.wire.control import Request
+from stream.wire.control import Request, RequestId
 from stream.wire.dead_letters import dead_letter_headers
 from stream.wire.records import EventId
 from stream.wire.schemas import json_schema, payload_of
@@ -24,7 +24,6 @@ _DIGITS = {"type": "string", "pattern": "^[0-9]+$"}
 _VERSION = {VERSION_HEADER[0]: {"const": str(VERSION), "description": "The version of the format."}}
 _STEP = {step_headers(0)[1][0]: {**_DIGITS, "description": "The number of the step that wrote the record."}}
 _TRACE = {name: {"type": "string", "description": "W3C Trace Context."} for name in TRACE_HEADERS}
-_KEY = json_schema(EventId)
 
 
 class _Message(NamedTuple):
@@ -34,7 +33,7 @@ class _Message(NamedTuple):
     payload: dict[str, Any]
     headers: dict[str, Any]
     required: tuple[str, ...] = ()  # names of required headers
-    key: dict[str, Any] | None = _KEY
+    key: dict[str, Any] | None = json_schema(EventId)
 
 
 def document(topics: Topics, version: str) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def _messages() -> dict[str, _Message]:
         ),
         "request": _Message(
             "control", "receive", "A request to change the pipeline's settings, from `onebit change`.",
-            json_schema(Request), _VERSION, tuple(_VERSION), {**_KEY, "description": "The request's id."},
+            json_schema(Request), _VERSION, tuple(_VERSION), json_schema(RequestId),
         ),
     }  # fmt: skip
 

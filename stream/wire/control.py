@@ -19,15 +19,15 @@ parts of at most `PART_BYTES`. The key of a part is the file's SHA-256 digest, a
 
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import orjson
-from msgspec import DecodeError, Struct, ValidationError, to_builtins
+from msgspec import DecodeError, Meta, Struct, ValidationError, to_builtins
 from msgspec.json import Decoder
 
 from stream.parsing import shown
 from stream.wire.codec import HEADERS, VERSION, VERSION_HEADER, MalformedError
-from stream.wire.records import ID_BYTES_MAX, Headers, Record
+from stream.wire.records import ID_BYTES_MAX, ID_LIMITS, Headers, Record
 
 
 class Replaced(Struct, frozen=True, rename={"old": "from", "new": "to"}):
@@ -51,20 +51,25 @@ class Moved(Struct, frozen=True):
     bootstrap: str
     prefix: str
     partitions: int
-    balance: Balance  # what the move carries over
+    balance: Annotated[Balance, Meta(description="What the move carries over.")]
 
     def __str__(self) -> str:
         return f"{self.prefix}* on {self.bootstrap}"
 
 
+RequestId = Annotated[str, Meta(description="The request's id.", extra_json_schema=ID_LIMITS)]
+
+
 class Request(Struct, frozen=True):
     """A request to change settings, or the record of a move."""
 
-    id: str
-    by: str  # the user who sent it
-    changes: dict[str, Replaced]  # by name; empty in the record of a move
-    moved_to: Moved | None = None  # in the old pipeline: the new one
-    moved_from: Moved | None = None  # in the new pipeline: the old one
+    id: RequestId
+    by: Annotated[str, Meta(description="The user who sent the request.")]
+    changes: Annotated[
+        dict[str, Replaced], Meta(description="Changes by the setting's name; empty in the record of a move.")
+    ]
+    moved_to: Annotated[Moved | None, Meta(description="In the old pipeline: the new one.")] = None
+    moved_from: Annotated[Moved | None, Meta(description="In the new pipeline: the old one.")] = None
 
     @property
     def moves(self) -> bool:

@@ -85,11 +85,12 @@ class Features(NamedTuple):
 ID_BYTES_MAX = 256
 """Maximum size of an id. Ids are record keys, and a task stores the ids of all pending and retained events."""
 
+ID_LIMITS = {"minLength": 1, "maxLength": ID_BYTES_MAX}  # JSON Schema counts characters, and the codec counts bytes
 EventId = Annotated[
     str,
     Meta(
         description="The event's id, which its context, prediction, feedback and example share.",
-        extra_json_schema={"minLength": 1, "maxLength": ID_BYTES_MAX},  # the codec checks the size in bytes
+        extra_json_schema=ID_LIMITS,
     ),
 ]
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
