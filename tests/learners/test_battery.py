@@ -42,6 +42,9 @@ class Case(NamedTuple):
 # tested with their defaults.
 SPECIAL = {
     "newtron": Case("newtron", n_classes=3, n_features=4),
+    # One feature of the context, and an id and one feature for each place.
+    "joint-ucb": Case("joint-ucb", {"context": 1, "ids": 50}, long_run_events=20_000),
+    "igw-log": Case("igw-log", {"context": 1, "bits": 10}),
 }
 VARIANTS = {
     "soba-adaptive full": Case("soba-adaptive", {"covariance": "full"}),
@@ -69,6 +72,7 @@ VARIANTS = {
     "banditron, floor": Case("banditron", floor=0.2),
     "igw-logistic, running scale, floor": Case("igw-logistic", is_scaled=True, floor=0.2),
     "late-ucb projected, running scale": Case("late-ucb", {"project": 5, "drift": "off"}, is_scaled=True),
+    "joint-ucb reduced": Case("joint-ucb", {"context": 5, "p": 2, "m": 4, "ids": 9}, n_features=17, long_run_events=5_000),
     "selectron logistic": Case("selectron", {"loss": "logistic", "support_max": 50}),
 }
 CASES = {name: SPECIAL.get(name, Case(name)) for name in registered()} | VARIANTS
