@@ -72,7 +72,9 @@ VARIANTS = {
     "banditron, floor": Case("banditron", floor=0.2),
     "igw-logistic, running scale, floor": Case("igw-logistic", is_scaled=True, floor=0.2),
     "late-ucb projected, running scale": Case("late-ucb", {"project": 5, "drift": "off"}, is_scaled=True),
-    "joint-ucb reduced": Case("joint-ucb", {"context": 5, "p": 2, "m": 4, "ids": 9}, n_features=17, long_run_events=5_000),
+    "joint-ucb reduced": Case(
+        "joint-ucb", {"context": 5, "p": 2, "m": 4, "ids": 9}, n_features=17, long_run_events=5_000
+    ),
     "selectron logistic": Case("selectron", {"loss": "logistic", "support_max": 50}),
 }
 CASES = {name: SPECIAL.get(name, Case(name)) for name in registered()} | VARIANTS

@@ -1,6 +1,5 @@
 """The joint-ucb and igw-log learners in plain numpy."""
 
-
 from typing import NamedTuple
 
 import numpy as np

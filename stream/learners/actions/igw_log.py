@@ -198,9 +198,9 @@ class IgwLog(KernelLearner):
     >>> x = np.array([0.5, 1.0, 17.0, 1.0, 18.0, -1.0])  # two features, and ids 17 and 18 with one feature each
     >>> decision = learner.predict(x, u=0.2)
     >>> decision.action, decision.propensity
-    (1, 0.5)
+    (0, 0.5)
     >>> learner.observe(x, decision)
-    >>> learner.update(x, decision, reward=1)
+    >>> learner.update(x, decision, reward=0)
     True
     >>> learner.predict(x, u=0.2).greedy
     1
@@ -213,7 +213,9 @@ class IgwLog(KernelLearner):
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("context", 1, "number of the context's features", low=1),
-        Parameter("scale", 100.0, "rate at which exploration decreases: γ = scale √t", low=0.0, high=1e9, can_change=True),
+        Parameter(
+            "scale", 100.0, "rate at which exploration decreases: γ = scale √t", low=0.0, high=1e9, can_change=True
+        ),
         Parameter("step", 1.0, "AdaGrad step size", low=0.0, high=1e6, can_change=True),
         Parameter("bias", 0.3, "constant entry appended to contexts and actions", low=0.0, high=1e3),
         Parameter("id", 0.5, "entry for an action's id", low=0.0, high=1e3),
@@ -226,7 +228,15 @@ class IgwLog(KernelLearner):
     kernels = Kernels(predict, update, observe)
 
     def __init__(
-        self, n_classes: int, n_features: int, context: int, scale: float, step: float, bias: float, id: float, bits: int
+        self,
+        n_classes: int,
+        n_features: int,
+        context: int,
+        scale: float,
+        step: float,
+        bias: float,
+        id: float,
+        bits: int,
     ) -> None:
         M, rounds = np.zeros((1 << bits, 2)), np.zeros(1)
         M[:, 1] = A_START
