@@ -85,15 +85,15 @@ class NaiveJointUcb:
         """Return the inverse of the ridge regression's matrix, and its solution, for z and these ids."""
         A = np.diag([self.lam] * D + [self.lam_id] * len(ids))
         b = np.zeros(D + len(ids))
-        for id, z, y in self.copies[copy].values():
-            row = self.row(z, id, ids)
+        for key, z, y in self.copies[copy].values():
+            row = self.row(z, key, ids)
             A += np.outer(row, row)
             b += y * row
         inverse = np.linalg.inv(A)
         return inverse, inverse @ b
 
-    def row(self, z: FloatArray, id: float, ids: list[float]) -> FloatArray:
-        return np.array([*z, *(float(id == other) for other in ids)])
+    def row(self, z: FloatArray, key: float, ids: list[float]) -> FloatArray:
+        return np.array([*z, *(float(key == other) for other in ids)])
 
     def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         offer = offer_of(x, self.K, self.c)
@@ -101,13 +101,15 @@ class NaiveJointUcb:
         Z = [self.z(offer.context, action) for action in offer.actions]
         D = Z[0].size
         (inverse, believed), (_, settled) = self.solve(0, ids, D), self.solve(1, ids, D)
-        rows = [self.row(z, id, ids) for z, id in zip(Z, offer.ids, strict=True)]
+        rows = [self.row(z, key, ids) for z, key in zip(Z, offer.ids, strict=True)]
         own = np.array([row @ believed for row in rows])
         scores = among((own + [row @ settled for row in rows]) / 2, eligible)
         # In P and e, the intercepts are eliminated: e = z − G, and 1/A is the variance of the id's intercept alone.
-        of_id = np.array([1 / (self.lam_id + sum(one.id == id for one in self.copies[0].values())) for id in offer.ids])
-        G = [per * sum((one.z for one in self.copies[0].values() if one.id == id), np.zeros(D))
-             for per, id in zip(of_id, offer.ids, strict=True)]  # fmt: skip
+        of_id = np.array(
+            [1 / (self.lam_id + sum(one.id == key for one in self.copies[0].values())) for key in offer.ids]
+        )
+        G = [per * sum((one.z for one in self.copies[0].values() if one.id == key), np.zeros(D))
+             for per, key in zip(of_id, offer.ids, strict=True)]  # fmt: skip
         P = inverse[:D, :D]
         E = np.array(Z) - G
         rough = scores + np.sqrt(self.eta * (E**2 @ np.diag(P) + of_id))
@@ -119,11 +121,11 @@ class NaiveJointUcb:
         action = first_of(among(bounds, listed))
         logged = Logged(action, best_of(scores), 1.0, scores)
         self.decisions.append(logged)
-        self.kept[id_of(logged)] = Observation(float(offer.ids[action]), Z[action], float(own[action]))
+        self.kept[id(logged)] = Observation(float(offer.ids[action]), Z[action], float(own[action]))
         return logged
 
     def observe(self, x: FloatArray, logged: Logged) -> None:
-        self.copies[0][id_of(logged)] = self.kept[id_of(logged)]
+        self.copies[0][id(logged)] = self.kept[id(logged)]
         if len(self.contexts) == 64:
             return
         offer = offer_of(x, self.K, self.c)
@@ -138,14 +140,11 @@ class NaiveJointUcb:
             self.Ga = np.linalg.svd(np.array([unit(a) for a in A]))[2][: self.p].T
 
     def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
-        one = self.kept[id_of(logged)]._replace(y=reward)
-        self.copies[0][id_of(logged)] = self.copies[1][id_of(logged)] = one
+        one = self.kept[id(logged)]._replace(y=reward)
+        self.copies[0][id(logged)] = self.copies[1][id(logged)] = one
 
     def weights(self) -> FloatArray:
         raise NotImplementedError
-
-
-id_of = id
 
 
 class NaiveIgwLog:

@@ -12,7 +12,7 @@ def action_features(n_classes: int, n_features: int, context: int) -> int:
     a, rest = divmod(n_features - context - n_classes, n_classes)
     if rest or a < 1:
         raise ParameterError(
-            f"context: expected c such that d = c + K (1 + a), with a whole number a ≥ 1; got {context} for {n_classes} "
-            f"classes and {n_features} features"
+            f"context: expected c such that d = c + K (1 + a), with a whole number a ≥ 1; got c = {context}, "
+            f"K = {n_classes}, d = {n_features}"
         )
     return a

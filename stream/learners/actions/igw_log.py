@@ -49,7 +49,7 @@ class Model(NamedTuple):
     scale: float
     step: float
     bias: float
-    id_weight: float
+    own: float
 
 
 @subroutine
@@ -100,9 +100,9 @@ def action_of(x: Features, place: int, model: Model) -> Side:
     indices, values = x
     start = model.context + place * model.width
     first, stop = first_of(indices, start), first_of(indices, start + model.width)
-    id = 0.0
+    key = 0.0
     if first < stop and indices[first] == start:
-        id = values[first]
+        key = values[first]
         first += 1
     n = stop - first
     keys, entries = np.empty(n + 2, np.uint64), np.empty(n + 2)
@@ -110,14 +110,14 @@ def action_of(x: Features, place: int, model: Model) -> Side:
     for j in range(n):
         keys[j], entries[j] = mixed(indices[first + j] - start + FIRST), u[j]
     keys[n], entries[n] = mixed(CONSTANT), model.bias
-    keys[n + 1], entries[n + 1] = mixed(mixed(ID) + np.uint64(number_of(id))), model.id_weight
+    keys[n + 1], entries[n + 1] = mixed(mixed(ID) + np.uint64(number_of(key))), model.own
     return Side(keys, entries)
 
 
 @subroutine
-def number_of(id: float) -> int:
+def number_of(key: float) -> int:
     """Return an id as a whole number; 0 for a value that is not one, such as NaN."""
-    return np.int64(id) if abs(id) <= ID_MAX else 0
+    return np.int64(key) if abs(key) <= ID_MAX else 0
 
 
 @subroutine
@@ -178,7 +178,7 @@ class IgwLog(KernelLearner):
     After Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual bandits with regression oracles", ICML 2020
     (SquareCB), and Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 
-        φ(x, a)   (x/‖x‖, bias) ⊗ (a/‖a‖, bias, `id` at the action's id), each product at a hashed index
+        φ(x, a)   (x/‖x‖, bias) ⊗ (a/‖a‖, bias, `own` at the action's id), each product at a hashed index
         decide    p_k = σ(w·φ_k);  b = argmax p;  γ_t = scale √t
                   π_k = 1/(n + γ_t (p_b − p_k)) for k ≠ b, π_b the remainder, for n actions
         reward    p from the current w;  A += ((p − r) φ)²;  w −= step (p − r) φ/√A
@@ -218,7 +218,7 @@ class IgwLog(KernelLearner):
         ),
         Parameter("step", 1.0, "AdaGrad step size", low=0.0, high=1e6, can_change=True),
         Parameter("bias", 0.3, "constant entry appended to contexts and actions", low=0.0, high=1e3),
-        Parameter("id", 0.5, "entry for an action's id", low=0.0, high=1e3),
+        Parameter("own", 0.5, "entry for an action's id", low=0.0, high=1e3),
         Parameter("bits", 20, "the regression has 2^bits weights", low=8, high=28),
     )
     from_logs: FromLogs = FromLogs.NOTHING
@@ -235,13 +235,13 @@ class IgwLog(KernelLearner):
         scale: float,
         step: float,
         bias: float,
-        id: float,
+        own: float,
         bits: int,
     ) -> None:
         M, rounds = np.zeros((1 << bits, 2)), np.zeros(1)
         M[:, 1] = A_START
         width = 1 + action_features(n_classes, n_features, context)
-        model = Model(M, rounds, context, width, scale, step, bias, id)
+        model = Model(M, rounds, context, width, scale, step, bias, own)
         super().__init__(n_classes, n_features, {"M": M, "rounds": rounds}, model)
 
     @classmethod

@@ -42,6 +42,12 @@ TIE = 1e-12
 """Bounds whose relative difference is smaller differ only by rounding. All bounds of a new model are equal."""
 
 
+CHANGING = (
+    "P", "pending", "beta", "counts", "ids", "used", "A", "th", "G", "contexts", "actions", "bandwidths", "Gx", "Ga",
+)  # fmt: skip
+"""The parts of the state that a decision can change."""
+
+
 class Model(NamedTuple):
     """The regression's two copies, the ids, and the sample of the first contexts and actions; see `JointUcb`."""
 
@@ -145,18 +151,18 @@ def block_start(place: int, model: Model) -> int:
 
 
 @subroutine
-def row_of(id: float, model: Model) -> int:
+def row_of(key: float, model: Model) -> int:
     """Return an id's row, or NOWHERE."""
     for row in range(int(model.counts[0])):
-        if model.ids[row] == id:
+        if model.ids[row] == key:
             return row
     return NOWHERE
 
 
 @subroutine
-def inserted(id: float, model: Model) -> int:
+def inserted(key: float, model: Model) -> int:
     """Return an id's row. A new id replaces the least recently used one if there is no free row."""
-    row = row_of(id, model)
+    row = row_of(key, model)
     if row == NOWHERE:
         row = int(model.counts[0])
         if row < model.ids.size:
@@ -166,7 +172,7 @@ def inserted(id: float, model: Model) -> int:
             for other in range(1, model.ids.size):
                 if model.used[other] < model.used[row]:
                     row = other
-        model.ids[row] = id
+        model.ids[row] = key
         model.A[row] = model.lam_id
         model.th[row] = 0.0
         model.G[row] = 0.0
@@ -275,8 +281,8 @@ def log_of(event: Decided, model: Model) -> None:
     K = event.scores.size - 2
     check_event(event.x, block_start(K, model))
     event.scores[K] = 1.0 if model.bandwidths[0] > 0.0 else 0.0
-    id, z = features_of(event, model)
-    event.scores[K + 1] = bounded(score_of(z, row_of(id, model), BELIEVED, model, np.empty(z.size)))
+    key, z = features_of(event, model)
+    event.scores[K + 1] = bounded(score_of(z, row_of(key, model), BELIEVED, model, np.empty(z.size)))
 
 
 @subroutine
@@ -363,9 +369,9 @@ def check(event: Decided, model: Model) -> None:
 def observe(event: Decided, model: Model) -> None:
     """Add the played action to the believed copy, with the decision's own score as the target."""
     check(event, model)
-    id, z = features_of(event, model)
+    key, z = features_of(event, model)
     model.counts[1] += 1.0
-    add(z, inserted(id, model), BELIEVED, event.scores[event.scores.size - 1], model)
+    add(z, inserted(key, model), BELIEVED, event.scores[event.scores.size - 1], model)
     if model.counts[2] < SAMPLE:
         add_to_sample(event, model)
 
@@ -374,8 +380,8 @@ def observe(event: Decided, model: Model) -> None:
 def update(event: Decided, model: Model) -> bool:
     """Replace the believed target by the reward, and add the reward to the settled copy."""
     check(event, model)
-    id, z = features_of(event, model)
-    row = inserted(id, model)
+    key, z = features_of(event, model)
+    row = inserted(key, model)
     shift(z, row, BELIEVED, event.reward - event.scores[event.scores.size - 1], model)
     add(z, row, SETTLED, event.reward, model)
     return True
@@ -385,8 +391,8 @@ def update(event: Decided, model: Model) -> bool:
 def retract(event: Decided, assumed_reward: float, model: Model) -> bool:
     """Replace the reward in both copies."""
     check(event, model)
-    id, z = features_of(event, model)
-    row = row_of(id, model)
+    key, z = features_of(event, model)
+    row = row_of(key, model)
     for copy in range(2):
         shift(z, row, copy, event.reward - assumed_reward, model)
     return True
@@ -464,13 +470,7 @@ class JointUcb(KernelLearner):
     one_right_class: bool = False
     is_linear: bool = False
     logged_size: int = 2
-    observed: Mapping[str, Extent] = {
-        name: Extent.WHOLE
-        for name in (
-            "P", "pending", "beta", "counts", "ids", "used", "A", "th", "G", "contexts", "actions", "bandwidths", "Gx",
-            "Ga",
-        )
-    }  # fmt: skip
+    observed: Mapping[str, Extent] = dict.fromkeys(CHANGING, Extent.WHOLE)
     instead: ClassVar[str] = "igw-log, or a smaller p"
     kernels = Kernels(predict, update, observe, log_of, retract)
 
