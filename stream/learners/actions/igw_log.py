@@ -223,6 +223,7 @@ class IgwLog(KernelLearner):
     )
     from_logs: FromLogs = FromLogs.NOTHING
     one_right_class: bool = False
+    learns_values: bool = True
     is_linear: bool = False
     observed: Mapping[str, Extent] = {"rounds": Extent.WHOLE}
     kernels = Kernels(predict, update, observe)

@@ -468,6 +468,7 @@ class JointUcb(KernelLearner):
     from_logs: FromLogs = FromLogs.NOTHING
     retractable: bool = True
     one_right_class: bool = False
+    learns_values: bool = True
     is_linear: bool = False
     logged_size: int = 2
     observed: Mapping[str, Extent] = dict.fromkeys(CHANGING, Extent.WHOLE)
