@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+import numpy as np
 import platformdirs
 from numpy.typing import ArrayLike
 
@@ -175,9 +176,18 @@ ROWS_SAMPLED = 1_000
 
 
 def mean_nnz_of(dataset: Dataset) -> float:
-    """Return the mean number of non-zeros per row, computed from the first rows."""
+    """Return the mean number of non-zeros per row, computed from the first rows.
+
+    With actions, it is an estimate for rows in which every place has an action.
+    """
     rows = min(dataset.rows, ROWS_SAMPLED)
-    return int(dataset.block(0, rows).offsets[-1]) / rows
+    block, blocks = dataset.block(0, rows), dataset.blocks
+    if blocks is None:
+        return int(block.offsets[-1]) / rows
+    after = block.indices - blocks.context
+    of_actions = int(np.count_nonzero(after >= 0))
+    offered = int(np.count_nonzero((after >= 0) & (after % blocks.width == 0)))  # each block begins with a key
+    return (block.indices.size - of_actions + of_actions / max(1, offered) * blocks.places * rows) / rows
 
 
 def nnz_of(dataset: Dataset) -> int:
@@ -188,4 +198,6 @@ def nnz_of(dataset: Dataset) -> int:
 def data_sizes(source: SourceSettings) -> DataSizes:
     """Return the sizes of the data set that the settings select."""
     dataset = dataset_of(source)
-    return DataSizes(dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), dataset.named_classes())
+    return DataSizes(
+        dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), dataset.named_classes(), dataset.blocks
+    )

@@ -23,7 +23,7 @@ from stream.programs.costs import compile_kernels, exploration_notice, records_m
 from stream.programs.keep import check_keep
 from stream.programs.pipeline_settings import Chosen, settings_for, with_hint
 from stream.programs.process import announce, boot_ms, every, freeze_gc, tune_gc, warn
-from stream.programs.task_settings import check_estimate, n_features_of, parameters_of
+from stream.programs.task_settings import blocks_of, check_estimate, n_features_of, parameters_of
 from stream.programs.tracing import traced
 from stream.programs.watching import Watched
 from stream.recovery.commit import Commit
@@ -282,8 +282,8 @@ def check_given(settings: Settings) -> None:
     """Check the user's settings before connecting.
 
     Raises:
-        SettingsError: there are several learners, --n-classes is combined with --classes-max, the number of features is
-            missing, or a parameter is invalid.
+        SettingsError: there are several learners, several of --n-classes, --classes-max and --actions-max are given,
+            a number of features is missing, or a parameter is invalid.
         ParameterError: a parameter does not belong to the learner.
     """
     if len(settings.learner) != 1:
@@ -291,9 +291,12 @@ def check_given(settings: Settings) -> None:
             f"--learner: `onebit learn` runs one learner; got {', '.join(settings.learner)}. Start each with its own "
             "--topic-prefix, or compare them with `onebit run`"
         )
+    blocks = blocks_of(settings)
     if settings.learner != [AUTO]:
-        parameters_of(settings, settings.learner[0])
-    sizes = {"--n-classes": settings.n_classes, "--classes-max": settings.classes_max}
+        parameters_of(settings, settings.learner[0], blocks)
+    sizes = {
+        "--n-classes": settings.n_classes, "--classes-max": settings.classes_max, "--actions-max": settings.actions_max,
+    }  # fmt: skip
     flags = [f"{flag} {n}" for flag, n in sizes.items() if n is not None]
     if len(flags) > 1:
         raise SettingsError(f"{' and '.join(flags)}: expected only one of them")

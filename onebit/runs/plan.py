@@ -83,7 +83,7 @@ def plan_runs(settings: Settings, command: str = "", seeds: int = 1, memory: InM
     check_estimate(settings.play, is_asked=settings.estimate)
     check_play(settings.play, dataset)
     check_rewards(settings, dataset)
-    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))
+    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), dataset.blocks)
     if why:
         announce(why)
     runs = []
@@ -117,7 +117,9 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
         dataset=dataset,
         nnz=nnz_of(dataset),
         events=events_of(settings, dataset),
-        task=task_settings(settings, learner, dataset.n_classes, dataset.n_features, dataset.named_classes()),
+        task=task_settings(
+            settings, learner, dataset.n_classes, dataset.n_features, dataset.named_classes(), dataset.blocks
+        ),
         replay=replay_options(settings, dataset, settings.partitions),
         plan=feedback_plan(settings, dataset),
         feedback=FeedbackOptions(

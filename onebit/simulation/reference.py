@@ -139,7 +139,7 @@ class Reference:
         task, context, prediction = self.task, decided.context, decided.prediction
         if task.model == "shared":
             return prediction.decision, True
-        event_id, x, logged, _, eligible, _, baseline = context
+        event_id, x, logged, _, eligible, _, baseline, _ = context
         if baseline is not None:
             self.learner.set_baseline(baseline)
         own = mine = learned = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)

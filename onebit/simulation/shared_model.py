@@ -226,7 +226,7 @@ def _decides_otherwise(
         if (entry := model.converted(logged)) is not None:
             learner.observe_early(entry.x, entry.decision)
     wrong: list[str] = []
-    for (event_id, x, *_, eligible, _, baseline), _, prediction, _ in decided:
+    for (event_id, x, _, _, eligible, _, baseline, _), _, prediction, _ in decided:
         if baseline is not None:
             learner.set_baseline(baseline)
         again = learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)

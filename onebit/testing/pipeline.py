@@ -30,16 +30,17 @@ EventFields = dict[str, Any]
 
 
 class NotSendableError(OnebitError, TypeError):
-    """An event id is not a string, a reward is not a number, or an action or label is not a whole number."""
+    """An event id is not a string, a reward is not a number, or or an action or label has the wrong type."""
 
 
-def feedback_of(event_id: str, reward: float, action: int | None = None, label: int | None = None) -> Feedback:
+def feedback_of(event_id: str, reward: float, action: int | str | None = None, label: int | None = None) -> Feedback:
     """Create feedback from values that may be numpy scalars, or floats such as 1.0.
 
     Raises:
         NotSendableError: a value has the wrong type.
     """
-    return Feedback(checked_id(event_id), _reward(reward), _optional("label", label), _optional("action", action))
+    played = action if isinstance(action, str) else _optional("action", action)
+    return Feedback(checked_id(event_id), _reward(reward), _optional("label", label), played)
 
 
 def checked_id(event_id: str) -> str:
@@ -112,7 +113,9 @@ class PipelineUnderTest(ABC):
         """Send a context, as a service would, with optional fields such as `eligible`."""
         self.send(self.topics.contexts, event_id, {"id": event_id, "x": x, **fields})
 
-    def feedback(self, event_id: str, reward: float, *, action: int | None = None, label: int | None = None) -> None:
+    def feedback(
+        self, event_id: str, reward: float, *, action: int | str | None = None, label: int | None = None
+    ) -> None:
         """Send feedback, as a service would."""
         self.send(self.topics.feedback, event_id, encode_feedback(feedback_of(event_id, reward, action, label)))
 

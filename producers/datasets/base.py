@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from stream.errors import OnebitError
 from stream.parsing import parse_exact
 from stream.randomness.draws import Draws, Purpose, words
+from stream.wire.actions import ActionBlocks
 from stream.wire.named_features import text_of
 from stream.wire.records import Features, FloatArray, IndexArray, Logged, make
 from stream.wire.rewards import RewardRange
@@ -138,6 +139,7 @@ class Dataset:
     terms: str  # the terms of use for the data
     source: Rows
     uneven: str = field(default="", kw_only=True)  # warning about a column in a log; see `uneven_of`
+    blocks: ActionBlocks | None = field(default=None, kw_only=True)  # the layout of x; None without actions
 
     def row(self, row: int) -> Row:
         """Return a row's features and label."""
@@ -179,8 +181,12 @@ class Dataset:
         """Return an event's known outcome."""
         return Known(self.label_of(event_id))
 
+    def actions(self, row: int) -> Sequence[str] | None:
+        """Return the ids of a row's actions by place, or None if the data set has classes. x contains their blocks."""
+        return None
+
     def eligible(self, row: int) -> Sequence[str | int] | None:
-        """Return a row's eligible classes, in the format used in context records. None means all classes."""
+        """Return a row's eligible classes, in the format used in context records. None means all classes or actions."""
         return None
 
     def baseline(self, row: int) -> str | int | None:

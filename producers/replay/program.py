@@ -13,7 +13,8 @@ from producers.replay.options import ReplayOptions
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.wire import codec
-from stream.wire.records import TopicPartition
+from stream.wire.actions import Action
+from stream.wire.records import Features, TopicPartition
 from stream.wire.topics import Topics, partition_for
 
 SLIP_MS = 100
@@ -116,8 +117,9 @@ class ReplayProgram:
         last = min(options.events, first + options.batch_max)
         while self.position < last and self._due <= now_ms:
             event_id, row = next(self._schedule)
+            x, actions = offer_of(dataset, row)
             value = codec.encode_context(
-                event_id, dataset.row(row).x, dataset.logged(row), dataset.eligible(row), baseline=dataset.baseline(row)
+                event_id, x, dataset.logged(row), dataset.eligible(row), baseline=dataset.baseline(row), actions=actions
             )
             key = event_id.encode()
             send(topic, partition_for(key, options.partitions), key, value, codec.HEADERS)
@@ -132,6 +134,15 @@ class ReplayProgram:
     def close(self) -> None:
         """Flush and close the producer."""
         self._producer.close()
+
+
+def offer_of(dataset: Dataset, row: int) -> tuple[Features, list[Action] | None]:
+    """Return the features of a row's context, and its actions; None if the data set has classes."""
+    x, ids, blocks = dataset.row(row).x, dataset.actions(row), dataset.blocks
+    if ids is None or blocks is None:
+        return x, None
+    x, actions = blocks.split(x)
+    return x, [Action(name, own) for name, own in zip(ids, actions, strict=True)]
 
 
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:

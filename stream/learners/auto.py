@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from stream.learners.actions.igw_log import IgwLog
+from stream.learners.actions.joint_ucb import JointUcb
 from stream.learners.base import ParameterError
 from stream.learners.late_bits.late_ucb import SIZE_MAX, LateUcb
 from stream.learners.late_bits.stack_igw import StackIgw
 from stream.learners.registry import check_parameters, is_dense
+from stream.wire.actions import ActionBlocks
 
 STATE_BYTES_MAX = 64 * 2**20
 """Limit on the state size of a default learner. The limit keeps snapshots and recovery fast."""
@@ -17,6 +20,9 @@ PROJECTED_DIMENSIONS = 256
 
 RANDOM_FEATURES = 64
 """The number of random features that late-ucb adds by default."""
+
+ACTION_FEATURES_MAX = 256
+"""Contexts or actions with more features are sparse in most applications, such as words or one-hot ids."""
 
 Parameters = Mapping[str, float | int | str]
 
@@ -70,6 +76,34 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
         why = f"late-ucb's projection and matrices for {n_classes:,} classes would exceed 64 MB"
         return Choice(StackIgw.name, {}, why)
     return Choice(StackIgw.name, {}, f"{size}: sparse" if known else f"{size}: many")
+
+
+def choose_for_actions(
+    blocks: ActionBlocks, mean_nnz: float | None, *, is_hashed: bool = False, correctable: bool = False
+) -> Choice:
+    """Choose a learner for contexts with actions.
+
+    Args:
+        blocks: The sizes of contexts and actions.
+        mean_nnz: Mean number of non-zeros in x if every place has an action, or None if the data are not known in
+            advance.
+        is_hashed: Whether features are hashed or text.
+        correctable: Whether updates must be retractable, for the late policy `correct`.
+
+    >>> blocks = ActionBlocks(places=10, context=20, features=8)
+    >>> choose_for_actions(blocks, mean_nnz=90.0).learner, choose_for_actions(blocks, None, is_hashed=True).learner
+    ('joint-ucb', 'igw-log')
+    """
+    size = f"{blocks.context:,} features of the context and {blocks.features:,} of each action"
+    if correctable:
+        return Choice(JointUcb.name, {}, f"{size}: updates are retractable")
+    if is_hashed:
+        return Choice(IgwLog.name, {}, f"{size}: hashed or text")
+    if max(blocks.context, blocks.features) > ACTION_FEATURES_MAX:
+        return Choice(IgwLog.name, {}, f"{size}: many")
+    if mean_nnz is not None and not is_dense(blocks.n_features, mean_nnz):
+        return Choice(IgwLog.name, {}, f"{size}: sparse")
+    return Choice(JointUcb.name, {}, f"{size}: few" if mean_nnz is None else f"{size}: few and dense")
 
 
 def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:

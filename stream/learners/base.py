@@ -147,6 +147,7 @@ class Learner(ABC):
     learns_values: bool = False  # `update` also accepts a share from 0 to 1, and `retract` reverses any share
     from_logs: FromLogs = FromLogs.UNSOUND  # requirements for learning from logged decisions
     supports_eligible: ClassVar[bool] = False  # can decide among a subset of the classes
+    for_actions: ClassVar[bool] = False  # decides among actions with features; see `stream.learners.actions`
     one_right_class: bool = True  # assumes that all other classes are wrong if the action is right
     members: int = 1  # number of learners that choose a class, including challengers
     instead: ClassVar[str] = ""  # alternative that an error message suggests if the state would be too large
@@ -228,6 +229,10 @@ class Learner(ABC):
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:  # noqa: B027 (most have nothing to do)
         """Record that `decision` was made for x."""
+
+    def needs_offer(self, decision: Decision) -> bool:
+        """Return whether `observe` and updates for a decision need the features of actions that were not played."""
+        return False
 
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
         """Record a decision that the shared model's log does not contain yet.

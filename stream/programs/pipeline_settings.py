@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from stream.programs.task_settings import n_features_of, task_settings, with_chosen
+from stream.programs.task_settings import blocks_of, n_features_of, task_settings, with_chosen
 from stream.settings.data_sizes import DataSizes, SizesOf
 from stream.settings.definitions import AUTO, Settings, SettingsError
 from stream.settings.model import Program
@@ -12,6 +12,7 @@ from stream.settings.sources import Described, described
 from stream.settings.values import flag_of, shown_value
 from stream.task.settings import Sharing, TaskSettings
 from stream.task.stored_settings import MOVABLE, PARAMETER, STORED, SettingsDifferError, resolve
+from stream.wire.actions import ActionBlocks
 
 
 class Chosen(NamedTuple):
@@ -72,14 +73,14 @@ def settings_for(
     given = given_names(settings, stored)
     if settings.model == AUTO:
         settings = settings.model_copy(update={"model": model})
-    n_classes, n_features, mean_nnz, class_names = _sizes(settings, stored, sizes_of)
+    n_classes, n_features, mean_nnz, class_names, blocks = _sizes(settings, stored, sizes_of)
     if stored and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [stored["learner"]]}), stored["learner"]
     else:
         is_known = _n_classes_of(settings) is None  # otherwise, the sparsity is unknown
-        own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
+        own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None, blocks)
         learner = own.learner[0]
-    task = task_settings(own, learner, n_classes, n_features, class_names)
+    task = task_settings(own, learner, n_classes, n_features, class_names, blocks)
     if _is_without_data(settings, stored):
         task = replace(task, scale=settings.scale)
         _check_scaled_once(task, settings)
@@ -97,7 +98,7 @@ def _is_without_data(settings: Settings, stored: Mapping[str, Any]) -> bool:
 
 
 def _n_classes_of(settings: Settings) -> int | None:
-    return settings.classes_max if settings.n_classes is None else settings.n_classes
+    return settings.n_classes or settings.classes_max or settings.actions_max
 
 
 def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
@@ -111,7 +112,18 @@ def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
 
 
 def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> DataSizes:
-    """Return the sizes that the user set. Other sizes come from the pipeline or the data set."""
+    """Return the sizes that the user set. Other sizes come from the pipeline or the data set.
+
+    Raises:
+        SettingsError: the sizes of contexts with actions are incomplete.
+    """
+    blocks = blocks_of(settings)
+    if blocks is not None:
+        return DataSizes(blocks.places, blocks.n_features, blocks.n_features, blocks=blocks)
+    if stored.get("actions") is not None and "data" not in settings.given:
+        places, n_features, context = stored["n_classes"], stored["n_features"], stored["actions"]["context"]
+        blocks = ActionBlocks(places, context, (n_features - context) // places - 1)
+        return DataSizes(places, n_features, n_features, blocks=blocks)
     n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
     if stored and "data" not in settings.given:
         n_classes, n_features = n_classes or stored["n_classes"], n_features or stored["n_features"]

@@ -1,21 +1,26 @@
 """Resolves the user's settings into a task's settings."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from stream.learners import check_parameters, registered, sparse_defaults
-from stream.learners.auto import choose
+from stream.learners.auto import choose, choose_for_actions
+from stream.parsing import shown
 from stream.settings.definitions import AUTO, LearnerSettings, Settings, SettingsError
 from stream.settings.task_fields import Play, allows_any_right, shared_values
 from stream.task.frozen import MODEL, Frozen
-from stream.task.settings import TaskSettings
+from stream.task.settings import CONTEXT, TaskSettings
 from stream.text import read_bytes
-from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
+from stream.wire.actions import ActionBlocks
+from stream.wire.named_features import Kind, NamedFeaturesError, from_plain, to_plain
 
 
-def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
+def with_chosen(
+    settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None, blocks: ActionBlocks | None = None
+) -> tuple[Settings, str]:
     """Replace the learner `auto`. Return the settings and the reason for the choice (empty if `auto` was not used).
 
     If the data are known to be sparse, late-ucb does not use random features, even if the user selected late-ucb.
@@ -25,10 +30,16 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
         n_classes: Number of classes.
         n_features: Number of features.
         mean_nnz: Mean number of non-zeros per context; None if unknown.
+        blocks: The layout of x if contexts have actions.
     """
     learners, chosen, why = settings.learner, [], ""
     if AUTO in learners:
-        choice = choose(n_classes, n_features, mean_nnz, correctable=settings.late == "correct")
+        is_correctable = settings.late == "correct"
+        if blocks is None:
+            choice = choose(n_classes, n_features, mean_nnz, correctable=is_correctable)
+        else:
+            is_hashed = any(map(_has_words, (named_features(settings), named_action_features(settings))))
+            choice = choose_for_actions(blocks, mean_nnz, is_hashed=is_hashed, correctable=is_correctable)
         learners = [choice.learner if name == AUTO else name for name in learners]
         chosen = [f"{choice.learner}.{name}={value}" for name, value in choice.parameters.items()]
         why = f"learner {choice.learner}: {choice.why}"
@@ -44,13 +55,23 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
     return settings.model_copy(update={"learner": learners, "param": named + chosen + given}), why
 
 
-def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
+def _has_words(features: Mapping[str, Any] | None) -> bool:
+    """Return whether any named features are hashed or are text."""
+    if features is None:
+        return False
+    encoder = from_plain(features)
+    return encoder.hash_bits is not None or any(one.kind is Kind.TEXT for one in encoder.names.values())
+
+
+def parameters_of(settings: Settings, learner: str, blocks: ActionBlocks | None = None) -> dict[str, Any]:
     """Check and return a learner's parameters. Some defaults depend on the settings `late`, `reward` and `rewards`.
 
     Raises:
         SettingsError: a parameter does not have the form NAME=VALUE, or is for a learner that is not selected.
     """
     given: dict[str, str] = {}
+    if blocks is not None and learner in registered() and registered()[learner].for_actions:
+        given[CONTEXT] = str(blocks.context)
     for text in settings.param:
         scope, scoped_name, value = parameter_of(text)
         if scope and scope not in settings.learner:
@@ -84,14 +105,19 @@ def _has(learner: str, parameter: str) -> bool:
 
 
 def task_settings(
-    settings: Settings, learner: str, n_classes: int, n_features: int, class_names: tuple[str, ...] | None = None
+    settings: Settings,
+    learner: str,
+    n_classes: int,
+    n_features: int,
+    class_names: tuple[str, ...] | None = None,
+    blocks: ActionBlocks | None = None,
 ) -> TaskSettings:
     """Return a task's settings. Together with the inputs, they determine the learner's state."""
     return TaskSettings(
         learner,
         n_classes,
         n_features,
-        parameters_of(settings, learner),
+        parameters_of(settings, learner, blocks),
         join=settings.join,
         features=named_features(settings),
         class_names=class_names,
@@ -99,6 +125,7 @@ def task_settings(
         holdout_policy=holdout_policy(settings),
         challengers=challengers_of(settings),
         open_classes=settings.classes_max is not None,
+        actions=None if blocks is None else {"context": blocks.context, "features": named_action_features(settings)},
         **{**shared_values(settings), "scale": "none"},  # a data set is scaled when it is read
     )
 
@@ -127,14 +154,44 @@ def named_features(settings: LearnerSettings) -> dict[str, Any] | None:
     Raises:
         SettingsError: the file is invalid.
     """
+    content = _features_file(settings)
+    return None if content is None else _encoder_in(content, settings)
+
+
+def named_action_features(settings: LearnerSettings) -> dict[str, Any] | None:
+    """Return the stored mapping of actions' feature names to indices, or None if they have no names.
+
+    It is the member `actions` in the file of named features.
+
+    Raises:
+        SettingsError: the file is invalid.
+    """
+    content = (_features_file(settings) or {}).get("actions")
+    return None if content is None else _encoder_in(content, settings)
+
+
+def _features_file(settings: LearnerSettings) -> dict[str, Any] | None:
     if settings.features is None:
         return None
     try:
-        return to_plain(from_plain(orjson.loads(read_bytes(settings.features))))
-    except (OSError, orjson.JSONDecodeError, NamedFeaturesError) as error:
-        raise SettingsError(
-            f"--features {settings.features}: expected a file from `onebit data show --save-features`; {error}"
-        ) from error
+        content = orjson.loads(read_bytes(settings.features))
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise _not_features(settings, error) from error
+    if not isinstance(content, dict):
+        raise _not_features(settings, f"got {shown(content)}")
+    return content
+
+
+def _encoder_in(content: Mapping[str, Any], settings: LearnerSettings) -> dict[str, Any]:
+    try:
+        return to_plain(from_plain(content))
+    except NamedFeaturesError as error:
+        raise _not_features(settings, error) from error
+
+
+def _not_features(settings: LearnerSettings, reason: object) -> SettingsError:
+    expected = "a file from `onebit data show --save-features`"
+    return SettingsError(f"--features {settings.features}: expected {expected}; {reason}")
 
 
 def holdout_policy(settings: LearnerSettings) -> str:
@@ -154,8 +211,43 @@ def holdout_policy(settings: LearnerSettings) -> str:
         raise SettingsError(f"--holdout-policy {settings.holdout_policy}: {error}") from error
 
 
+def blocks_of(settings: Settings) -> ActionBlocks | None:
+    """Return the layout of contexts with actions, or None if the user did not set the number of actions.
+
+    Raises:
+        SettingsError: a number of features is missing or contradicts the file of named features, or x would have too
+            many features.
+    """
+    named = named_action_features(settings)
+    if settings.actions_max is None:
+        for flag, given in (("--action-features", settings.action_features), ("--features", named)):
+            if given is not None:
+                raise SettingsError(f"{flag}: features of actions also require --actions-max")
+        return None
+    given = settings.action_features
+    size = given if named is None else from_plain(named).n_features
+    if size is None:
+        raise SettingsError(
+            f"--actions-max {settings.actions_max}: expected --action-features N, or --features FILE with a member "
+            "`actions`; got none"
+        )
+    if given not in (None, size):
+        raise SettingsError(
+            f"--action-features {given}: expected {size}, as in {settings.features}. Omit --action-features"
+        )
+    context = n_features_of(settings)
+    if context is None:
+        raise SettingsError(f"--actions-max {settings.actions_max}: contexts also require --n-features or --features")
+    blocks = ActionBlocks(settings.actions_max, context, size)
+    try:
+        blocks.check()
+    except ValueError as error:
+        raise SettingsError(f"--actions-max {settings.actions_max}: {error}") from error
+    return blocks
+
+
 def n_features_of(settings: Settings) -> int | None:
-    """Return the number of features that the user set, or the number of named features."""
+    """Return the number of features that the user set, or the number of named features of a context."""
     features = named_features(settings) if settings.n_features is None else None
     return settings.n_features if features is None else from_plain(features).n_features
 

@@ -358,7 +358,21 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
 
     if name == "orphans":
         rows = [(event_id, *_without_headers(orphan)) for event_id, orphan in rows]
+    elif name == "retained":
+        rows = [(event_id, _short(entry), settled_ms) for event_id, entry, settled_ms in rows]
+    else:
+        rows = [(event_id, _short_pending(entry)) for event_id, entry in rows]
     return msgpack.encode(rows, enc_hook=encode_object)
+
+
+def _short_pending(pending: Pending) -> tuple[Any, ...]:
+    """Return a pending decision without the action's id if it has none, as in a pipeline with classes."""
+    return pending if pending.class_name is not None else pending[:-1]
+
+
+def _short(retained: Retained) -> tuple[Any, ...]:
+    """Return a settled decision with `_short_pending`."""
+    return retained if retained.pending is None else (*retained[:-1], _short_pending(retained.pending))
 
 
 def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]:

@@ -66,6 +66,7 @@ from stream.settings.values import (
     variables_of_settings,
 )
 from stream.text import read_text
+from stream.wire.actions import ACTIONS_MAX
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 AUTO: Final = "auto"
@@ -232,6 +233,28 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
             "K",
             unset="a fixed number of classes",
             determines=("n_classes", "open_classes"),
+        ),
+    ] = None
+    actions_max: Annotated[
+        int | None,
+        Field(ge=2, le=ACTIONS_MAX),
+        Setting(
+            frozenset((Program.LEARN,)),
+            "Maximum number of actions per context, for contexts that list actions with features; replaces --n-classes",
+            "K",
+            unset="contexts have no actions",
+            determines=("n_classes", "n_features", "actions"),
+        ),
+    ] = None
+    action_features: Annotated[
+        int | None,
+        Field(ge=1),
+        Setting(
+            frozenset((Program.LEARN,)),
+            "Number of features of an action, unless the file of --features describes them; requires --actions-max",
+            "N",
+            unset="from --features",
+            determines=("n_features", "actions"),
         ),
     ] = None
     features: Annotated[

@@ -10,7 +10,7 @@
 | `challengers`, removed; `learner`; `champion` | kept by name | kept | the deciding learner; an untrained `learner` |
 | `parameters` | kept | kept | unless the parameter declares `can_change` |
 | `n_classes`, `class_names` | new classes untrained | new classes were not eligible | fewer; renamed; see below |
-| `n_features`, `features` | new features untrained | kept | fewer; a different index |
+| `n_features`, `features` | new features untrained | kept | fewer; a different index; with `actions` |
 | all others | | | always, for the reason in `Stored` |
 
 `Stored` in `stream.settings.model` assigns each setting to a row. A learner's `grows` states whether its classes and
@@ -36,6 +36,7 @@ converts the entries that tasks with the earlier settings write to the log after
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from functools import cached_property
 from typing import NamedTuple
@@ -208,7 +209,7 @@ def _start(member: Learner, name: str, settings: TaskSettings, model: StartModel
 
 def _name_of(model: TaskSettings, fixed: Collection[str]) -> str:
     """Return a challenger's name with the parameters on which a model depends, without those with default values."""
-    defaults = TaskSettings(model.learner, model.n_classes, model.n_features).resolved().parameters
+    defaults = replace(model, parameters={}).resolved().parameters
     own = [f"{name}={value}" for name, value in model.parameters.items() if name in fixed and value != defaults[name]]
     return ":".join(filter(None, (model.learner, ",".join(own))))
 
@@ -241,6 +242,9 @@ def _checked(before: TaskSettings, after: TaskSettings) -> Learner:
 
 def _check_grown(name: str, change: Replaced, before: TaskSettings, after: TaskSettings) -> None:
     stored, requested = change.old, change.new
+    if before.actions is not None:
+        why = "x contains the features of the context, followed by those of each action"
+        raise ChangeError(name, stored, requested, Reason.FIXED, why=why)
     if name == "class_names":
         if stored is None or requested is None:
             raise ChangeError(name, stored, requested, Reason.FIXED, why="clients name the classes in the earlier form")

@@ -32,11 +32,12 @@ class Pending(NamedTuple):
     time: DecisionTime  # start of the window: time of the decision or, if deferred, of the shown record
     trace: Headers = ()  # the context's trace headers
     arm: Arm | None = None  # None if the learner made the decision
+    class_name: str | None = None  # the action's id; None without actions with features
 
     @property
-    def action(self) -> int:
-        """The decision's action."""
-        return self.decision.action
+    def action(self) -> int | str:
+        """The decision's action as feedback names it: a class, or an action's id."""
+        return self.decision.action if self.class_name is None else self.class_name
 
     @property
     def since_ms(self) -> int | None:
@@ -62,7 +63,7 @@ class Retained(NamedTuple):
 
     outcome: Outcome
     reward: int | float | None  # the first one; None if unmatched, unshown, or expired without an assumed reward
-    action: int  # the decision's action
+    action: int | str  # the decision's action, as feedback names it
     pending: Pending | None = None  # stored only if a later reward can correct the decision's reward
 
     @property
@@ -96,7 +97,7 @@ class Mismatched(NamedTuple):
 
     feedback: Feedback
     record: Record
-    action: int  # the decision's action
+    action: int | str  # the decision's action, as feedback names it
 
 
 class DroppedOrphan(NamedTuple):
@@ -183,6 +184,7 @@ class SettledIds:
             # A dict does not reuse the space that removed ids occupied. Without a copy, the dict would grow to twice
             # its size.
             self.entries = dict(self.entries)
+            self._equal.clear()  # later entries share new objects, so that values that no id has any more are freed
 
     def times_ms(self) -> "array[int]":
         """Return a copy of the times, oldest first."""
@@ -509,6 +511,6 @@ class Join:
         return DroppedOrphan(event_id, orphan)
 
 
-def _input_of(feedback: Feedback, action: int) -> Input:
+def _input_of(feedback: Feedback, action: int | str) -> Input:
     """Return the input that feedback represents for an id with a decision for this action."""
     return Input.FEEDBACK if feedback.action is None or feedback.action == action else Input.MISMATCH

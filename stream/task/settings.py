@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from stream.settings.model import Change, Stored
 from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields, allows_any_right
 from stream.task.frozen import MODEL, Frozen
 from stream.task.placement import count_misplaced
+from stream.wire.actions import ActionBlocks
 from stream.wire.classes import LOGGED_NAMES_MAX, Classes
-from stream.wire.codec import NUMBERS_MAX, LogReading
+from stream.wire.codec import NUMBERS_MAX, ActionReading, LogReading
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
 from stream.wire.records import HOLDOUT, Arm, Features, IndexArray
 from stream.wire.rewards import BITS, format_range, parse_range
@@ -27,6 +28,17 @@ Sharing = Literal["own", "shared"]
 DatedBy = Literal["tick", "context"]
 
 UNIFORM = "uniform"
+
+CONTEXT = "context"
+"""The parameter of learners for actions that contains the number of features of a context."""
+
+
+class ActionSettings(TypedDict):
+    """The parts of the layout of x that the numbers of classes and features do not determine."""
+
+    context: int  # the number of features of a context
+    features: Mapping[str, Any] | None  # the encoder for named features of actions, as written by `to_plain`
+
 
 CHALLENGERS_MAX = 4
 """Limit on the number of challengers. Each challenger uses about as much CPU time and memory as a separate learner."""
@@ -55,6 +67,10 @@ class Unsuitable(Enum):
     )
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, but reward=any is set; use one of {suitable}"
+    )
+    NOT_FOR_ACTIONS = "{learner} decides among classes, but contexts list actions with features; use one of {suitable}"
+    FOR_ACTIONS = (
+        "{learner} decides among actions with features, which --actions-max is necessary for; use one of {suitable}"
     )
     NO_VALUES = (
         "{learner} with these parameters learns whether a class is right, not from numbers, but rewards=graded is set; "
@@ -116,6 +132,10 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     retired_features: Annotated[  # features that are ignored: names, or indices if the features have no names
         tuple[str | int, ...], Stored(change=Change.FREE)
     ] = ()
+    actions: Annotated[  # the layout of x; None if the pipeline decides among classes
+        ActionSettings | None,
+        Stored(shapes_model=True, reason="the model and the pending decisions have actions with the earlier features"),
+    ] = None
 
     def resolved(self) -> "TaskSettings":
         """Return these settings with all of the learners' parameters and, with challengers, with a champion.
@@ -127,6 +147,8 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         """
 
         def whole(learner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+            if self.actions is not None and learner in registered() and registered()[learner].for_actions:
+                given = {CONTEXT: self.context_features, **given}
             any_right = allows_any_right(self.reward, self.rewards)
             return check_parameters(learner, given, correctable=self.late == "correct", any_right=any_right)
 
@@ -163,6 +185,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             ParameterError: the learner or a parameter is unknown.
         """
         self._check_challengers()
+        self._check_actions()
         if self.graded is None and parse_range(self.reward_range) != BITS:
             raise ParameterError(
                 f"reward_range: expected {format_range(BITS)} for bits; got {self.reward_range}. Set rewards=graded"
@@ -204,12 +227,14 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         The names of open classes can be retired before a context contains them.
         """
         classes: Collection[str | int] = range(self.n_classes) if self.class_names is None else self.class_names
+        if self.actions is not None and self.retired_classes:
+            raise ParameterError("retired_classes: contexts list the actions that can be played. Omit the action there")
         if self.open_classes:
             classes = [name for name in self.retired_classes if isinstance(name, str)]
         elif len(self.retired_classes) >= self.n_classes:
             raise ParameterError("retired_classes: expected at least one class that is not retired; got none")
         encoder = self.feature_encoder()
-        features: Collection[str | int] = range(self.n_features)
+        features: Collection[str | int] = range(self.context_features)
         if encoder is not None:
             features = encoder.names or [name for name in self.retired_features if isinstance(name, str)]
         for setting, known, retired in (
@@ -233,6 +258,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     def _make_wrapped(self, name: str, fixed: int | KernelLearner | Literal["baseline"] | None) -> Learner:
         """Create a learner with the scale, floor and holdout settings, and check that it supports the policies."""
         parameters = self.resolved().parameters_of(name)
+        self._check_kind(learner_of(name))
         learner = create(learner_of(name), self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
         if self.holdout == 1.0 and learner.from_logs is FromLogs.UNSOUND:
@@ -244,6 +270,92 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             mixed = with_kernels(learner, "floor and holdout")
             learner = Mixture(mixed, self.floor, self.holdout, fixed)
         return learner
+
+    @property
+    def blocks(self) -> ActionBlocks | None:
+        """The layout of x, or None if the pipeline decides among classes.
+
+        Raises:
+            ParameterError: the number of features does not match the layout.
+        """
+        if self.actions is None:
+            return None
+        context = self.context_features
+        size, rest = divmod(self.n_features - context, self.n_classes)
+        blocks = ActionBlocks(self.n_classes, context, size - 1)
+        try:
+            blocks.check()
+        except ValueError as error:
+            raise ParameterError(f"actions: {error}") from error
+        if rest:
+            raise ParameterError(
+                f"n_features: expected {blocks.n_features:,}, for {context:,} features of the context and "
+                f"{self.n_classes} actions with {size - 1:,} features; got {self.n_features:,}"
+            )
+        return blocks
+
+    @property
+    def context_features(self) -> int:
+        """The number of features of a context without its actions."""
+        return self.n_features if self.actions is None else int(self.actions["context"])
+
+    def action_reading(self) -> ActionReading | None:
+        """Return how a context's actions are read, or None if the pipeline decides among classes.
+
+        Raises:
+            ParameterError: the encoder is invalid, or its number of features differs from the layout's.
+        """
+        blocks = self.blocks
+        if blocks is None or self.actions is None:
+            return None
+        features = self.actions["features"]
+        if features is None:
+            return ActionReading(blocks, None)
+        try:
+            encoder = from_plain(features)
+        except NamedFeaturesError as error:
+            raise ParameterError(f"actions, features: {error}") from error
+        if encoder.n_features != blocks.features:
+            raise ParameterError(
+                f"actions, features: expected {blocks.features:,} features; got {encoder.n_features:,}"
+            )
+        return ActionReading(blocks, encoder)
+
+    def _check_actions(self) -> None:
+        """Check the settings that depend on whether contexts have actions.
+
+        Raises:
+            ParameterError: the layout is invalid, or a setting applies only to classes.
+        """
+        if self.action_reading() is None:
+            return
+        for name, given in (("class_names", self.class_names is not None), ("classes_max", self.open_classes)):
+            if given:
+                raise ParameterError(f"{name}: contexts list actions with ids, which need no names of classes. Omit it")
+        if self.scale != "none":
+            raise ParameterError(
+                f"scale {self.scale}: expected none, because the learners for actions scale each context and action to "
+                f"unit length; got {self.scale}"
+            )
+        own = self.resolved()
+        for name in (self.learner, *self.challengers):
+            given = own.parameters_of(name).get(CONTEXT, self.context_features)
+            if given != self.context_features:
+                raise ParameterError(
+                    f"{name}, parameter {CONTEXT}: expected {self.context_features}, the number of features of a "
+                    f"context; got {given}. Omit the parameter"
+                )
+
+    def _check_kind(self, learner: str) -> None:
+        """Check that a learner decides among what the pipeline's contexts contain: classes, or actions with features.
+
+        Raises:
+            PolicyError: it does not.
+        """
+        has_actions = self.actions is not None
+        if learner in registered() and registered()[learner].for_actions != has_actions:
+            suitable = [name for name, cls in registered().items() if cls.for_actions == has_actions]
+            raise PolicyError(Unsuitable.NOT_FOR_ACTIONS if has_actions else Unsuitable.FOR_ACTIONS, learner, suitable)
 
     def check_champion(self) -> None:
         """Check that the pipeline has the learner that decides.
@@ -288,6 +400,11 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         if self.holdout_policy.startswith(MODEL):
             return self._make_frozen()
         kind, _, name = self.holdout_policy.partition(":")
+        if self.actions is not None and kind == "constant":
+            raise ParameterError(
+                f"holdout_policy: expected {UNIFORM}, {BASELINE} or {MODEL}FILE, because contexts offer different "
+                f"actions; got {self.holdout_policy!r}. Use {BASELINE}, and name the action in each context"
+            )
         names = [str(k) for k in range(self.n_classes)] if self.class_names is None else self.class_names
         if kind != "constant" or name not in names:
             raise ParameterError(
@@ -307,6 +424,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             ("n_features", self.n_features, frozen.settings["n_features"]),
             ("class_names", names, frozen.class_names),
             ("features", self.features, frozen.features),
+            ("actions", self.actions, frozen.settings.get("actions")),
         ):
             if of_model not in (None, own):
                 raise ParameterError(
@@ -344,9 +462,9 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             encoder = from_plain(self.features)
         except NamedFeaturesError as error:
             raise ParameterError(f"features: {error}") from error
-        if encoder.n_features != self.n_features:
+        if encoder.n_features != self.context_features:
             raise ParameterError(
-                f"n_features: expected {encoder.n_features}, to match `features`; got {self.n_features}"
+                f"n_features: expected {encoder.n_features}, to match `features`; got {self.context_features}"
             )
         return replace(encoder, retired=frozenset(map(str, self.retired_features)))
 

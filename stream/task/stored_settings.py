@@ -49,6 +49,9 @@ MODEL_SETTINGS = tuple(name for name, stored in STORED.items() if stored.shapes_
 NAMES = ("class_names", "features")
 """The settings that name a model's classes and features. An imported model is stored with those that it has."""
 
+OMITTED = ("actions",)
+"""The settings that are stored only if they are not None. Pipelines with classes do not have them."""
+
 CHANGEABLE = frozenset(name for name, stored in STORED.items() if stored.change is Change.FREE)
 """The settings that can change without a change of the model or the pending decisions: windows, limits and policies."""
 
@@ -61,8 +64,13 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
     plain = asdict(settings.resolved())
     parameters = {PARAMETER + name: value for name, value in plain.pop("parameters").items()}
     join = plain.pop("join")
+    plain = _without_omitted(plain)
     lists = {name: list(plain[name]) for name in _TUPLES if plain[name] is not None}
     return {**plain, **lists, **parameters, **join}
+
+
+def _without_omitted(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in stored.items() if value is not None or name not in OMITTED}
 
 
 def differences(before: TaskSettings, after: TaskSettings) -> dict[str, Replaced]:
@@ -88,7 +96,7 @@ def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
     """
     names_of = stored_settings if "seed" in stored else model_settings
     expected = names_of(TaskSettings(stored["learner"], 2, 1)).keys()
-    if not expected <= stored.keys() <= {*expected, *NAMES}:
+    if not expected <= stored.keys() <= {*expected, *NAMES, *OMITTED}:
         raise ValueError(f"settings: expected {sorted(expected)}; got {sorted(stored)}")
     return dict(stored)
 
@@ -148,7 +156,9 @@ def resolve(stored: Mapping[str, Any], requested: TaskSettings, given: Given = N
     Raises:
         SettingsDifferError: one of the user's settings differs from the pipeline's.
     """
-    values = stored_settings(requested)
+    if stored:
+        stored = {**dict.fromkeys(OMITTED), **stored}
+    values = {**dict.fromkeys(OMITTED), **stored_settings(requested)}
     parameters = {name for name in values if name.startswith(PARAMETER)}
     if given is None:
         given = values.keys() - parameters - ONLY_REQUESTED | {PARAMETER + name for name in requested.parameters}
@@ -165,7 +175,7 @@ def resolve(stored: Mapping[str, Any], requested: TaskSettings, given: Given = N
         differing = {"learner": differing["learner"]}
     if differing:
         raise SettingsDifferError(place, differing, _REMEDY)
-    return restored_settings({**values, **stored, **chosen})
+    return restored_settings(_without_omitted({**values, **stored, **chosen}))
 
 
 def _shown(value: object) -> str:

@@ -120,6 +120,7 @@ class Task:
         """Prepare to read contexts with the settings, and with the names of open classes so far."""
         settings = self.settings
         self._log = settings.log_reading
+        self._reading = settings.action_reading()
         self.classes = settings.make_classes()
         if settings.open_classes:
             self.classes.add(classes)
@@ -128,13 +129,14 @@ class Task:
         self._decoded.clear()  # with the earlier settings
         self._decode_context = partial(
             decode_context,
-            n_features=settings.n_features,
+            n_features=settings.context_features,
             log=self._log,
             encoder=settings.feature_encoder(),
             classes=self.classes,
             nnz_max=features_max(self.learner) if settings.model == "shared" else None,
             envelope=settings.envelope,
             retired=settings.retired_indices,
+            actions=self._reading,
             needs_baseline=settings.needs_baseline,
         )
 
@@ -284,7 +286,7 @@ class Task:
         Returns the pending decision, and whether it can receive feedback. In a replay, a decision for a different
         action than the log's cannot receive feedback.
         """
-        event_id, x, logged, unknown, eligible, _, baseline = context
+        event_id, x, logged, unknown, eligible, _, baseline, actions = context
         effects.unknown.extend(unknown)
         u = self._draw_action(event_id)
         if baseline is not None:
@@ -293,18 +295,22 @@ class Task:
         if logged is not None:
             target = Target(decision.action, decision.propensity)
             decision, has_bit = self._play(context, logged, decision)
+        if actions is not None and self._reading is not None and not self.learner.needs_offer(decision):
+            x = self._reading.blocks.only(x, decision.action)
         if has_bit:
             self.model.observe(x, decision if logged is None else self._floored(decision))
         if self.settings.dated_by == "context":
             self._time = DecisionTime(self._time.step, record.append_ms)
-        name = self.classes.name_of(decision.action)
+        name = self.classes.name_of(decision.action) if actions is None else actions[decision.action]
         carried = decision.logged if self.settings.model == "shared" and decision.logged.size else None
         arm, trace = self.settings.arm_of(u), trace_of(record)
         challenged = self._challenged(decision) if self._members else None
-        published = event_id, decision, self.model.version, target, name, carried, arm, trace, challenged, baseline
+        published = (
+            event_id, decision, self.model.version, target, name, carried, arm, trace, challenged, baseline, actions,
+        )  # fmt: skip
         prediction = make(Prediction, published)
         effects.predictions.append((prediction, record.offset))
-        pending = make(Pending, (x, decision, self._time, trace, arm))
+        pending = make(Pending, (x, decision, self._time, trace, arm, None if actions is None else name))
         return pending, has_bit
 
     def _challenged(self, decision: Decision) -> Challenged:
@@ -331,8 +337,9 @@ class Task:
         """Apply a feedback record or a shown record and return its id."""
         settings, needs_label = self.settings, self.learner.needs_label
         feedback = decode_feedback(
-            record, settings.n_classes, needs_label=needs_label, graded=self._graded, envelope=settings.envelope
-        )
+            record, settings.n_classes, needs_label=needs_label, graded=self._graded, envelope=settings.envelope,
+            has_actions=self._reading is not None,
+        )  # fmt: skip
         if isinstance(feedback, Shown):
             self._act_on(self.join.receive_shown(feedback.id, record), effects)
         else:
@@ -366,7 +373,7 @@ class Task:
             drift = self.model.settle(pending.x, learned, share, self._update_draw(event_id), label)
         example = Example(
             event_id, outcome, decision.action, decision.known_propensity, reward, delay_ms, self.join.stream_ms,
-            None if record is None or record.offset < 0 else record.offset, drift, pending.arm,
+            None if record is None or record.offset < 0 else record.offset, drift, pending.arm, pending.class_name,
         )  # fmt: skip
         effects.examples.append((example, pending.trace))
 

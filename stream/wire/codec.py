@@ -21,10 +21,12 @@ from msgspec.json import Encoder
 from msgspec.structs import asdict
 
 from stream.parsing import shown
+from stream.wire.actions import ACTIONS_MAX, Action, ActionBlocks
 from stream.wire.classes import BaselineError, Classes, ClassesError
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import (
     ID_BYTES_MAX,
+    NO_FEATURES,
     Context,
     Decision,
     Envelope,
@@ -43,6 +45,8 @@ from stream.wire.records import (
 from stream.wire.rewards import RewardRange
 from stream.wire.typed_fields import (
     CONTEXT_READERS,
+    OFFER_READERS,
+    ActionFields,
     EventFields,
     PredictionFields,
     SparseFields,
@@ -94,6 +98,13 @@ Fields = TypeVar("Fields", bound=EventFields | Example)
 
 class MalformedError(ValueError):
     """Raised when a record cannot be read. The message contains the field, the expected value and the actual value."""
+
+
+class ActionReading(NamedTuple):
+    """How to read a context's actions."""
+
+    blocks: ActionBlocks
+    encoder: FeatureEncoder | None  # None if the features of actions have no names
 
 
 class LogReading(NamedTuple):
@@ -151,13 +162,12 @@ def encode_context(
     *,
     deferred: bool = False,
     baseline: str | int | None = None,
+    actions: Sequence[Action] | None = None,
 ) -> bytes:
     """Encode a context's value. Omit fields that are None or False, and the feature values if all are 1."""
-    features: dict[str, Any] = {"i": x.indices}
-    values = x.values.tobytes()
-    if values != ones(x.values.size).tobytes():  # comparing arrays would be slower
-        features["v"] = x.values
-    fields: dict[str, Any] = {"id": event_id, "x": features}
+    fields: dict[str, Any] = {"id": event_id, "x": _sparse_fields(x)}
+    if actions is not None:
+        fields["actions"] = [{"id": action.id, "x": _sparse_fields(action.x)} for action in actions]
     if logged is not None:
         fields["logged"] = asdict(logged)
     if eligible is not None:
@@ -169,6 +179,14 @@ def encode_context(
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+def _sparse_fields(x: Features) -> dict[str, Any]:
+    features: dict[str, Any] = {"i": x.indices}
+    values = x.values.tobytes()
+    if values != ones(x.values.size).tobytes():  # comparing arrays would be slower
+        features["v"] = x.values
+    return features
+
+
 def decode_context(
     record: Record,
     n_features: int,
@@ -178,14 +196,15 @@ def decode_context(
     nnz_max: int | None = None,
     envelope: Envelope = "none",
     retired: IndexArray | None = None,
+    actions: ActionReading | None = None,
     *,
     needs_baseline: bool = False,
 ) -> Context:
-    """Decode a context for a learner with n_features features.
+    """Decode a context.
 
     Args:
         record: the record.
-        n_features: the learner's dimension d.
+        n_features: the number of features of a context. Without actions, this is the learner's dimension d.
         log: the requirements for the logged decision. None means that the logged decision is ignored.
         encoder: the encoder for named features, or None.
         classes: the pipeline's classes. New names are added if the classes are open. None means that eligible classes
@@ -193,29 +212,35 @@ def decode_context(
         nnz_max: limit on the number of features in x; None means no limit.
         envelope: the envelope of contexts from other programs; see `_event_of`.
         retired: the indices of features to ignore, or None.
+        actions: how to read the actions, or None if the pipeline decides among classes.
         needs_baseline: whether a context must name the class that the service's own rule plays.
 
     Raises:
-        MalformedError: the record is not a context, or its features, eligible classes, baseline or required logged
-            decision are invalid.
+        MalformedError: the record is not a context, or its features, actions, eligible classes, baseline or required
+            logged decision are invalid.
         NewClassesError: the context is valid, but some of its classes are not in the shared model's log yet.
     """
-    fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record, envelope)
-    x = fields.x
-    unknown: Sequence[str] = ()
-    if type(x) is list:
-        if len(x) != n_features:
-            raise MalformedError(f"x: expected {n_features} numbers, one per feature; got {len(x)}")
-        dense = np.fromiter(x, np.float64, n_features)
-        nonzero = dense.nonzero()[0]
-        features = make(Features, (nonzero.astype(np.int32), dense[nonzero]))
-    elif encoder is None:
-        features = _sparse(x, n_features)
+    if actions is None:
+        reader = CONTEXT_READERS[encoder is not None, log is not None]
     else:
-        features, unknown = _named(x, n_features, encoder)
+        reader = OFFER_READERS[encoder is not None, actions.encoder is not None]
+    fields = _read(reader, record, envelope)
+    features, unknown = _features_of(fields.x, n_features, encoder)
     if retired is not None:
         kept = ~np.isin(features.indices, retired)
         features = make(Features, (features.indices[kept], features.values[kept]))
+    ids = None
+    if actions is not None:
+        ids, offered, more = _actions_of(fields.actions, actions)
+        features, unknown = actions.blocks.joined(features, offered), [*unknown, *more]
+        classes = Classes(len(ids), ids)
+        for name, named in (("eligible", fields.eligible), ("baseline", fields.baseline and [fields.baseline])):
+            if unnamed := [one for one in named or () if one not in ids]:
+                raise MalformedError(f"{name}: expected ids of the context's actions; got {shown(unnamed[0])}")
+        if log is not None:
+            if fields.logged is None:
+                raise MalformedError("logged: expected the logged decision; got none")
+            log = log._replace(n_classes=len(ids))
     nnz = features.indices.size
     if nnz_max is not None and nnz > nnz_max:
         raise MalformedError(
@@ -238,7 +263,60 @@ def decode_context(
             raise MalformedError(f"baseline: {error}") from error
         except ClassesError as error:
             raise MalformedError(f"eligible: {error}") from error
-    return make(Context, (fields.id, features, logged, unknown, eligible, fields.deferred, baseline))
+    if actions is not None and ids is not None and eligible is None and len(ids) < actions.blocks.places:
+        eligible = all_places(len(ids))
+    return make(Context, (fields.id, features, logged, unknown, eligible, fields.deferred, baseline, ids))
+
+
+@lru_cache(maxsize=ACTIONS_MAX)
+def all_places(n: int) -> IndexArray:
+    """Return the places of n actions, int32[n]. The array must not be modified."""
+    return np.arange(n, dtype=np.int32)
+
+
+def _actions_of(
+    given: Sequence[ActionFields[Any]], reading: ActionReading
+) -> tuple[list[str], list[Action], list[str]]:
+    """Check a context's actions.
+
+    Returns the ids by place, the actions, and the names of features whose values are unknown.
+    """
+    blocks, encoder = reading
+    if not 0 < len(given) <= blocks.places:
+        raise MalformedError(
+            f"actions: expected 1 to {blocks.places} actions; got {len(given)}. Offer fewer actions, or start a "
+            "pipeline with a larger --actions-max"
+        )
+    ids, offered, unknown = [one.id for one in given], list[Action](), list[str]()
+    for place, name in enumerate(ids):
+        if not 0 < len(name.encode()) <= ID_BYTES_MAX:
+            raise MalformedError(f"actions[{place}].id: expected 1 to {ID_BYTES_MAX} bytes; got {len(name.encode())}")
+    if len(set(ids)) < len(ids):
+        repeated = next(name for place, name in enumerate(ids) if name in ids[:place])
+        raise MalformedError(f"actions: expected different ids; got {shown(repeated)} twice")
+    for place, one in enumerate(given):
+        try:
+            x, more = _features_of(one.x, blocks.features, encoder)
+        except MalformedError as error:
+            raise MalformedError(f"actions[{place}].{error}") from error
+        offered.append(make(Action, (one.id, x)))
+        unknown += more
+    return ids, offered, unknown
+
+
+def _features_of(x: Any, n_features: int, encoder: FeatureEncoder | None) -> tuple[Features, Sequence[str]]:
+    """Read features. Also return the names of features whose values are unknown."""
+    if type(x) is list:
+        if len(x) != n_features:
+            raise MalformedError(f"x: expected {n_features} numbers, one per feature; got {len(x)}")
+        dense = np.fromiter(x, np.float64, n_features)
+        nonzero = dense.nonzero()[0]
+        return make(Features, (nonzero.astype(np.int32), dense[nonzero])), ()
+    if x is UNSET:
+        return NO_FEATURES, ()
+    if encoder is None:
+        return _sparse(x, n_features), ()
+    return _named(x, n_features, encoder)
 
 
 def _sparse(x: SparseFields, n_features: int) -> Features:
@@ -322,6 +400,8 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
         fields["challenged"] = asdict(prediction.challenged)
     if prediction.baseline is not None:
         fields["baseline"] = prediction.baseline
+    if prediction.actions is not None:
+        fields["actions"] = prediction.actions
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -339,7 +419,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
         decision = decision._replace(logged=logged)
     prediction = Prediction(
         fields.id, decision, fields.model_version, fields.target, fields.class_name, logged, fields.arm,
-        challenged=fields.challenged, baseline=fields.baseline,
+        challenged=fields.challenged, baseline=fields.baseline, actions=fields.actions,
     )  # fmt: skip
     return prediction, fields.context_offset
 
@@ -385,12 +465,13 @@ def decode_feedback(
     needs_label: bool = False,
     graded: RewardRange | None = None,
     envelope: Envelope = "none",
+    has_actions: bool = False,
 ) -> Feedback | Shown:
     """Decode a feedback record or a shown record, for a learner with n_classes classes.
 
     A bit is 0 or 1 as an integer, a float or a boolean. A graded reward is a number in the range `graded`. Labels and
-    actions are integers. A null action is treated as missing. A record with a reward is feedback, even if it has
-    `shown`.
+    actions are integers; if contexts have actions (`has_actions`), an action is an id. A null action is treated as
+    missing. A record with a reward is feedback, even if it has `shown`.
 
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
@@ -415,8 +496,18 @@ def decode_feedback(
     elif needs_label:
         raise MalformedError("label: expected the true class, which this learner needs; got none")
     if action is not None:
-        _check_class("action", action, n_classes)
+        _check_action(action, n_classes, has_actions)
     return make(Feedback, (fields.id, reward, label, action))
+
+
+def _check_action(action: int | str, n_classes: int, has_actions: bool) -> None:
+    if has_actions:
+        if not isinstance(action, str):
+            raise MalformedError(f"action: expected the id of the decided action, as a string; got {action}")
+    elif isinstance(action, str):
+        raise MalformedError(f"action: expected a whole number from 0 to {n_classes - 1}; got {shown(action)}")
+    else:
+        _check_class("action", action, n_classes)
 
 
 def _graded_reward(reward: float | bool, graded: RewardRange) -> float:

@@ -11,7 +11,7 @@ from math import isnan
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -82,6 +82,10 @@ class Features(NamedTuple):
     values: FloatArray  # float64[nnz], finite
 
 
+NO_FEATURES = Features(np.zeros(0, np.int32), np.zeros(0))
+"""A vector without entries."""
+
+
 ID_BYTES_MAX = 256
 """Maximum size of an id. Ids are record keys, and a task stores the ids of all pending and retained events."""
 
@@ -122,6 +126,7 @@ class Context(NamedTuple):
     eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None means all
     is_deferred: bool = False  # True if the window begins only when the decision is shown
     baseline: int | None = None  # the class that the service's own rule plays; None if the context does not name it
+    actions: Sequence[str] | None = None  # the actions' ids by place; None if the pipeline decides among classes
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
@@ -212,12 +217,13 @@ class Prediction(NamedTuple):
     decision: Decision
     model_version: int  # own model: number of applied updates; shared model: number of log entries
     target: Target | None = None  # None if the published decision is not from a log
-    class_name: str | None = None  # the action's name; None if the classes have no names
+    class_name: str | None = None  # the action's name or id; None if the classes have no names
     logged: FloatArray | None = None  # the decision's logged values; only with a shared model
     arm: Arm | None = None  # None if the learner made the decision
     trace: Headers = ()  # the context's trace headers
     challenged: Challenged | None = None  # None without challengers
     baseline: int | None = None  # as in the context
+    actions: Sequence[str] | None = None  # as in the context
 
 
 class Feedback(NamedTuple):
@@ -226,7 +232,7 @@ class Feedback(NamedTuple):
     id: str
     reward: int | float  # a bit as an int (1 right, 0 wrong), or a graded reward as a float, in the pipeline's units
     label: int | None = None  # the true class, only for full-information baselines
-    action: int | None = None  # the class to which the bit applies, if given; must equal the decision's action
+    action: int | str | None = None  # the class or the action's id to which the bit applies, if given
 
 
 class Shown(NamedTuple):
@@ -293,6 +299,9 @@ class Example(Struct, frozen=True, gc=False, omit_defaults=True):
         ),
     ] = None
     arm: DecidedBy = None
+    class_name: Annotated[
+        str | None, Meta(description="The action's id, if actions have features, otherwise absent.")
+    ] = field(name="class", default=None)
 
     def __str__(self) -> str:
         return f"{self.outcome} {self.id!r}"

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from stream.wire.records import (
+    ID_BYTES_MAX,
     NOT_ELIGIBLE,
     Challenged,
     DecidedBy,
@@ -23,6 +24,7 @@ from stream.wire.records import (
 )
 
 X = TypeVar("X")
+A = TypeVar("A")
 
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
@@ -67,6 +69,30 @@ class ContextFields(EventFields, Generic[X], gc=False):
     ] = None
 
 
+class ActionFields(Struct, Generic[A], gc=False):
+    """An action that a context offers."""
+
+    id: Annotated[
+        str,
+        Meta(
+            description="The action's id. Any id is accepted, once in a context.",
+            extra_json_schema={"minLength": 1, "maxLength": ID_BYTES_MAX},  # the codec checks the size in bytes
+        ),
+    ]
+    x: Annotated[A | UnsetType, Meta(description="The action's features. If omitted, all are 0.")] = UNSET
+
+
+class OfferFields(EventFields, Generic[X, A], gc=False):
+    """A context with actions. The place of an action in the list is its number in the prediction."""
+
+    actions: list[ActionFields[A]]
+    x: X | UnsetType = UNSET
+    eligible: list[str] | None = None
+    deferred: bool = False
+    baseline: str | None = None
+    logged: Logged | None = None
+
+
 class LoggedContextFields(ContextFields[X], Generic[X], gc=False, kw_only=True):
     """The fields of a context with a logged decision."""
 
@@ -89,10 +115,10 @@ class FeedbackFields(EventFields, gc=False):
     ] = UNSET
     label: Annotated[Whole | UnsetType, Meta(description="The true class, for learners that need it.")] = UNSET
     action: Annotated[
-        Whole | None,
+        Whole | str | None,
         Meta(
-            description="The action to which the reward applies. Feedback for an action other than the prediction's "
-            "does not settle the decision."
+            description="The action to which the reward applies: a class as a number, or the id of an action with "
+            "features. Feedback for another action than the prediction's does not settle the decision."
         ),
     ] = None
 
@@ -127,9 +153,10 @@ class PredictionFields(EventFields, gc=False):
     target: Annotated[
         Target | None, Meta(description="The learner's own decision, if the played action is from a log.")
     ] = None
-    class_name: Annotated[str | None, Meta(description="The name of the action, if the classes have names.")] = field(
-        name="class", default=None
-    )
+    class_name: Annotated[
+        str | None,
+        Meta(description="The name of the action, if the classes have names, or the id of an action with features."),
+    ] = field(name="class", default=None)
     logged: Annotated[
         list[float] | None,
         Meta(description="Numbers that the learner stores to restore the decision, if the model is shared."),
@@ -142,6 +169,9 @@ class PredictionFields(EventFields, gc=False):
     baseline: Annotated[
         Whole | None,
         Meta(description="The index of the class that the service's own rule plays, if the context names it."),
+    ] = None
+    actions: Annotated[
+        list[str] | None, Meta(description="The ids of the context's actions by place, if they have features.")
     ] = None
 
 
@@ -162,6 +192,14 @@ CONTEXT_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
     (True, True): Decoder(LoggedContextFields[Named]).decode,
 }
 """Decoders for contexts, keyed by whether features are named and whether a logged decision is required."""
+
+OFFER_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
+    (False, False): Decoder(OfferFields[Indexed, Indexed]).decode,
+    (False, True): Decoder(OfferFields[Indexed, Named]).decode,
+    (True, False): Decoder(OfferFields[Named, Indexed]).decode,
+    (True, True): Decoder(OfferFields[Named, Named]).decode,
+}
+"""Decoders for contexts with actions, keyed by whether features of the context and of the actions are named."""
 
 read_feedback = Decoder(FeedbackFields).decode
 read_prediction = Decoder(PredictionFields).decode

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from stream.errors import OnebitError
 from stream.wire.codec import VERSION_HEADER
-from stream.wire.records import Decision, Features, FloatArray, Headers, IndexArray, Record, place_of
+from stream.wire.records import NO_FEATURES, Decision, Features, FloatArray, Headers, IndexArray, Record, place_of
 from stream.wire.sections import Section, SectionReader, encode_section, section_name
 
 FORMAT = 1
@@ -88,7 +88,7 @@ class Entry(NamedTuple):
 def entry_without_decision(kind: int, n_classes: int, logged_size: int, name: str) -> Entry:
     """Create an entry for changed settings or a class name. Its decision has K scores and L logged numbers, all 0."""
     decision = Decision(0, 0, 0.0, np.zeros(n_classes), np.zeros(logged_size))
-    return Entry(kind, Features(np.zeros(0, np.int32), np.zeros(0)), decision, name=name)
+    return Entry(kind, NO_FEATURES, decision, name=name)
 
 
 class Entries(NamedTuple):

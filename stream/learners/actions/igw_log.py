@@ -73,7 +73,7 @@ class Side(NamedTuple):
 
 
 @subroutine
-def mixed(key: int) -> int:
+def mixed(key: int | np.uint64) -> np.uint64:
     """Return a hash of a key, uint64 (the finalizer of splitmix64)."""
     z = np.uint64(key)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -117,13 +117,13 @@ def action_of(x: Features, place: int, model: Model) -> Side:
 @subroutine
 def number_of(key: float) -> int:
     """Return an id as a whole number; 0 for a value that is not one, such as NaN."""
-    return np.int64(key) if abs(key) <= ID_MAX else 0
+    return int(key) if abs(key) <= ID_MAX else 0
 
 
 @subroutine
-def row_of(left: int, right: int, rows: int) -> int:
+def row_of(left: np.uint64, right: np.uint64, rows: int) -> int:
     """Return the row of a pair of keys. `rows` is a power of two."""
-    return np.int64(mixed(left * np.uint64(0x9E3779B97F4A7C15) + right) & np.uint64(rows - 1))
+    return int(np.int64(mixed(left * np.uint64(0x9E3779B97F4A7C15) + right) & np.uint64(rows - 1)))
 
 
 @subroutine
@@ -211,6 +211,7 @@ class IgwLog(KernelLearner):
     best_for: ClassVar[str] = "actions with sparse features, such as words"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     supports_eligible: ClassVar[bool] = True
+    for_actions: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("context", 1, "number of the context's features", low=1),
         Parameter(

@@ -26,7 +26,7 @@ from stream.learners.kernels import (
 from stream.learners.late_bits.random_features_kernels import RATIO_MAX, SAMPLE, cosines, median_of_distances
 from stream.learners.late_bits.symmetric_kernels import add_observation, aligned, block_of, padded, times, variance
 from stream.learners.registry import register
-from stream.wire.records import NOT_ELIGIBLE, Features, FloatArray
+from stream.wire.records import NOT_ELIGIBLE, Decision, Features, FloatArray
 
 BELIEVED, SETTLED = range(2)
 """Indices of the two copies of the regression: one of all decisions, and one of settled rewards only."""
@@ -147,7 +147,7 @@ def write_features(context: Context, action: FloatArray, model: Model, z: FloatA
 @subroutine
 def block_start(place: int, model: Model) -> int:
     """Return the index in x of a place's id."""
-    return model.Gx.shape[0] + place * (1 + model.Ga.shape[0])
+    return int(model.Gx.shape[0] + place * (1 + model.Ga.shape[0]))
 
 
 @subroutine
@@ -194,7 +194,7 @@ def score_of(z: FloatArray, row: int, copy: int, model: Model, e: FloatArray) ->
     for j in range(z.size):
         e[j] = z[j] - G[j]
         total += e[j] * beta[j]
-    return total + model.th[row, copy]
+    return float(total + model.th[row, copy])
 
 
 @subroutine
@@ -261,7 +261,7 @@ def predict(event: Event, model: Model) -> tuple[int, int, float]:
     chosen = highest_of(bounds)
     event.scores[K] = 1.0 if is_sampled else 0.0
     event.scores[K + 1] = bounded(believed[chosen])
-    return np.int64(places[chosen]), argmax(scores), 1.0
+    return int(np.int64(places[chosen])), argmax(scores), 1.0
 
 
 @subroutine
@@ -319,7 +319,10 @@ def shift(z: FloatArray, row: int, copy: int, change: float, model: Model) -> No
 
 @subroutine
 def add_to_sample(event: Decided, model: Model) -> None:
-    """Store one of the first contexts and its actions' features. After the last context, compute the bandwidths."""
+    """Store one of the first contexts and its actions' features. After the last context, compute the bandwidths.
+
+    A block without an id belongs to an action that was not stored with the decision.
+    """
     K, c, width = event.scores.size - 2, model.Gx.shape[0], 1 + model.nu.shape[1]
     row, counts, actions = dense(event.x, block_start(K, model)), model.counts, model.actions
     n = int(counts[2])
@@ -329,7 +332,8 @@ def add_to_sample(event: Decided, model: Model) -> None:
     for k in range(K):
         if event.scores[k] == NOT_ELIGIBLE or counts[3] == SAMPLE:
             continue
-        block, is_new = row[block_start(k, model) : block_start(k + 1, model)], True
+        block = row[block_start(k, model) : block_start(k + 1, model)]
+        is_new = block[0] != 0.0
         for i in range(int(counts[3])):
             is_new = is_new and actions[i, 0] != block[0]
         if is_new:
@@ -454,6 +458,7 @@ class JointUcb(KernelLearner):
     best_for: ClassVar[str] = "actions with dense features, new or among thousands"
     paper: ClassVar[str] = "after Li, Chu, Langford, Schapire 2010"
     supports_eligible: ClassVar[bool] = True
+    for_actions: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("context", 1, "number of the context's features", low=1),
         Parameter("p", 20, "largest number of dimensions of a context and of an action", low=1, high=64),
@@ -515,7 +520,12 @@ class JointUcb(KernelLearner):
             "nu": nu,
             "phases": generator.uniform(0.0, 2.0 * pi, m),
         }
-        super().__init__(n_classes, n_features, arrays, Model(*arrays.values(), bias, lam_id, eta, shortlist))
+        model: Any = (*arrays.values(), bias, lam_id, eta, shortlist)
+        super().__init__(n_classes, n_features, arrays, Model(*model))
+
+    def needs_offer(self, decision: Decision) -> bool:
+        """See `Learner.needs_offer`. The sample contains all actions that the first contexts offered."""
+        return bool(decision.logged[0] == 0.0)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -231,6 +231,11 @@ class Challenge(Wrapper):
         """See `Wrapper.inside`."""
         return sparse(x, self.n_features), self._learned(decision)[0]
 
+    def needs_offer(self, decision: Decision) -> bool:
+        """See `Learner.needs_offer`."""
+        first, second = self._learned(decision)
+        return self.inner.needs_offer(first) or self.challenger.needs_offer(second)
+
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
         """See `Learner.observe_early`."""
         first, second = self._learned(decision)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream.learners.base import Extent, KernelLearner, State, sparse
 from stream.learners.entries import compile_with
 from stream.learners.kernels import Kernels, kernel
-from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
+from stream.wire.records import NO_FEATURES, NOTHING_LOGGED, Decision, Features, FloatArray
 
 Template = Callable[..., Any]
 
@@ -83,6 +83,10 @@ class Wrapper(KernelLearner):
     def set_baseline(self, action: int) -> None:
         """See `Learner.set_baseline`."""
         self.inner.set_baseline(action)
+
+    def needs_offer(self, decision: Decision) -> bool:
+        """See `Learner.needs_offer`."""
+        return self.inner.needs_offer(self.inside(NO_FEATURES, decision)[1])
 
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
         """See `Learner.observe_early`. Only the inner learner's state changes, not the wrapper's own arrays."""
