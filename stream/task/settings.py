@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -31,13 +31,6 @@ UNIFORM = "uniform"
 
 CONTEXT = "context"
 """The parameter of learners for actions that contains the number of features of a context."""
-
-
-class ActionSettings(TypedDict):
-    """The parts of the layout of x that the numbers of classes and features do not determine."""
-
-    context: int  # the number of features of a context
-    features: Mapping[str, Any] | None  # the encoder for named features of actions, as written by `to_plain`
 
 
 CHALLENGERS_MAX = 4
@@ -132,8 +125,8 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
     retired_features: Annotated[  # features that are ignored: names, or indices if the features have no names
         tuple[str | int, ...], Stored(change=Change.FREE)
     ] = ()
-    actions: Annotated[  # the layout of x; None if the pipeline decides among classes
-        ActionSettings | None,
+    actions: Annotated[  # `context`: the features of a context; `features`: the actions' encoder; None with classes
+        Mapping[str, Any] | None,
         Stored(shapes_model=True, reason="the model and the pending decisions have actions with the earlier features"),
     ] = None
 
