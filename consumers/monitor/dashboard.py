@@ -373,12 +373,17 @@ class Dashboard:
         return behind
 
     def _classes(self) -> list[dict[str, Any]]:
-        together: dict[int, DecisionCounts] = {}
+        together: dict[int | str, DecisionCounts] = {}
         for state in self._states.values():
             for action, counts in state.classes.items():
                 together[action] = together.get(action, DecisionCounts()) + counts
         decided = sum(counts.decided for counts in together.values())
-        shown = sorted(together.items(), key=lambda item: (-item[1].decided, item[0]))[:CLASSES_SHOWN]
+
+        def rank(item: tuple[int | str, DecisionCounts]) -> tuple[int, int, str]:
+            action, counts = item
+            return -counts.decided, action if isinstance(action, int) else 0, str(action)
+
+        shown = sorted(together.items(), key=rank)[:CLASSES_SHOWN]
         return [
             {
                 "action": action,

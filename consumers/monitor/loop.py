@@ -233,7 +233,7 @@ def follow_settings(dashboard: Dashboard, specs: Sequence[str], settings: dict[s
         topics: The pipeline's topics.
     """
     known = dashboard.policies.settings
-    if not known or not settings or all(settings[name] == known[name] for name in POLICY_SETTINGS):
+    if not known or not settings or all(settings.get(name) == known.get(name) for name in POLICY_SETTINGS):
         return
     fitting = []
     for spec in specs:

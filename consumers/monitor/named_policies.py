@@ -10,6 +10,7 @@ from stream.estimating.policies import EstimateError, Training
 from stream.learners import registered
 from stream.recovery.model_files import Model as Saved
 from stream.recovery.model_files import read_model
+from stream.task.stored_settings import restored_settings
 from stream.wire.named_features import from_plain
 from stream.wire.rewards import parse_range
 from stream.wire.topics import Topics
@@ -58,10 +59,11 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         None if settings["features"] is None else from_plain(settings["features"]),
     )
     named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in ALWAYS]
-    own = {name: settings[name] for name in POLICY_SETTINGS}
+    own = {name: settings.get(name) for name in POLICY_SETTINGS}
+    reading = restored_settings(settings).action_reading() if settings.get("actions") else None
     graded = parse_range(settings["reward_range"]) if settings["rewards"] == "graded" else None
     return Policies(
-        named, n_classes, n_features, decisions.encoder, settings["holdout"], settings["envelope"], own, graded
+        named, n_classes, n_features, decisions.encoder, settings["holdout"], settings["envelope"], own, graded, reading
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from consumers.monitor.comparisons import Comparison, comparisons_of
 from stream.estimating.live import target_weight
 from stream.estimating.policies import BASELINE
 from stream.estimating.rows import Chunk, Eligible
-from stream.wire.codec import MalformedError, decode_context, step_of
+from stream.wire.codec import ActionReading, MalformedError, decode_context, step_of
 from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, NOTHING_LOGGED, Envelope, Features, Prediction, Record
 from stream.wire.rewards import BITS, RewardRange
@@ -34,7 +34,16 @@ ALWAYS = ("greedy", "uniform", "learner", BASELINE)
 """Policies that are always evaluated. `learner` is the learner's own policy in a replay of a log, and `baseline` the
 service's own rule, if contexts name its class."""
 
-POLICY_SETTINGS = ("n_classes", "n_features", "class_names", "features", "holdout", "challengers", "envelope")
+POLICY_SETTINGS = (
+    "n_classes",
+    "n_features",
+    "class_names",
+    "features",
+    "holdout",
+    "challengers",
+    "envelope",
+    "actions",
+)
 """The pipeline's settings on which the evaluated policies and the comparisons depend."""
 
 Contexts = Mapping[tuple[int, int], Record]
@@ -77,6 +86,7 @@ class Policies:
         envelope: Envelope = "none",
         settings: Mapping[str, Any] = MappingProxyType({}),
         graded: RewardRange | None = None,
+        reading: ActionReading | None = None,
     ) -> None:
         """Create the policies.
 
@@ -89,11 +99,13 @@ class Policies:
             envelope: The envelope of contexts from other programs; see `decode_context`.
             settings: The pipeline's settings for which the policies were created; see `POLICY_SETTINGS`.
             graded: The range of graded rewards; None for bits.
+            reading: How contexts' actions are read, or None if the pipeline decides among classes.
         """
         self.settings = settings
         self._named = tuple(named)
         self._n_classes = n_classes
-        self._n_features = n_features
+        self._reading = reading
+        self._context_features = n_features if reading is None else reading.blocks.context
         self._encoder = encoder
         self._envelope = envelope
         self._holdout = holdout
@@ -142,7 +154,9 @@ class Policies:
         if context is None:
             return None
         try:
-            found = decode_context(context, self._n_features, encoder=self._encoder, envelope=self._envelope)
+            found = decode_context(
+                context, self._context_features, encoder=self._encoder, envelope=self._envelope, actions=self._reading
+            )
         except MalformedError:
             return None
         return found.x if found.id == event_id else None

@@ -30,7 +30,8 @@ REASONS_MAX = 10
 """Maximum number of dead-letter reasons per partition. If there are more, the least recently seen reason is evicted."""
 
 CLASSES_MAX = 500
-"""Limit on the number of classes with separate counts. It is small because the stored state is rewritten frequently."""
+"""Limit on the number of classes, or of action ids, with separate counts. It is small because the stored state is
+rewritten frequently. If there are more ids, the least recently seen one is removed."""
 
 REASON_MAX = 300
 """Maximum number of characters stored for a reason."""
@@ -54,7 +55,7 @@ class PartitionState:
         self._policies = policies or Policies()
         self.next_offset: dict[str, int] = {}  # offset of the next record to read, by topic
         self.windows = Windows()
-        self.classes: dict[int, DecisionCounts] = {}
+        self.classes: dict[int | str, DecisionCounts] = {}  # by class, or by id with the most recent id last
         self.delays = Sketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys, self._policies.comparisons())
@@ -92,9 +93,8 @@ class PartitionState:
     def _take_prediction(self, record: Record, number: int, contexts: Contexts) -> None:
         prediction, context_offset = decode_prediction(record)
         decision = prediction.decision
-        self._count(
-            record, decision.action, DecisionCounts(decided=1, explored=int(decision.action != decision.greedy))
-        )
+        played = decision.action if prediction.actions is None else prediction.class_name
+        self._count(record, played, DecisionCounts(decided=1, explored=int(decision.action != decision.greedy)))
         self.latencies.answer(context_offset, record.append_ms)
         context = contexts.get((record.partition, context_offset))
         weights = partial(self._policies.weights, record, prediction, context)
@@ -104,22 +104,30 @@ class PartitionState:
         example = decode_example(record)
         rewards = self._policies.rewards
         self._weigh(self.pending.settle(number, example, record.append_ms, rewards))
+        played = example.action if example.class_name is None else example.class_name
         if example.outcome is Outcome.MATCHED:
             share = rewards.share(example.reward or 0)
-            self._count(record, example.action, DecisionCounts(matched=1, rewards=share))
+            self._count(record, played, DecisionCounts(matched=1, rewards=share))
             if example.delay_ms is not None:
                 self.delays.add(example.delay_ms)
         elif example.outcome is Outcome.EXPIRED:
-            self._count(record, example.action, DecisionCounts(expired=1))
+            self._count(record, played, DecisionCounts(expired=1))
 
     def _weigh(self, settled: Settled | None) -> None:
         if settled is not None:
             append_ms, weight, reward = settled
             self.windows.add(append_ms, DecisionCounts(0, 0, 0, 0, 0, 1, weight, weight * weight, weight * reward))
 
-    def _count(self, record: Record, action: int, counts: DecisionCounts) -> None:
+    def _count(self, record: Record, action: int | str | None, counts: DecisionCounts) -> None:
+        """Count a decision or its outcome for a class or an action's id; only in the windows if it is None."""
         self.windows.add(record.append_ms, counts)
-        if action in self.classes or len(self.classes) < CLASSES_MAX:
+        if isinstance(action, str):
+            self.classes[action] = self.classes.pop(action, DecisionCounts()) + counts
+            if len(self.classes) > CLASSES_MAX:
+                del self.classes[next(iter(self.classes))]
+        elif action is None:
+            return
+        elif action in self.classes or len(self.classes) < CLASSES_MAX:
             self.classes[action] = self.classes.get(action, DecisionCounts()) + counts
 
     def _take_letter(self, record: Record) -> None:
@@ -155,7 +163,7 @@ def encode(state: PartitionState) -> bytes:
             "format": FORMAT,
             "next": state.next_offset,
             "windows": as_lists(state.windows.counts),
-            "classes": as_lists(state.classes),
+            "classes": [[action, *counts] for action, counts in state.classes.items()],
             "delays": state.delays.as_lists(),
             "latencies": state.latencies.state(),
             "pending": state.pending.state(),
@@ -173,7 +181,7 @@ def decode(value: bytes, policies: Policies | None = None) -> PartitionState:
     state = PartitionState(policies)
     state.next_offset = fields["next"]
     state.windows = Windows(from_lists(fields["windows"]))
-    state.classes = from_lists(fields["classes"])
+    state.classes = {action: DecisionCounts(*counts) for action, *counts in fields["classes"]}
     state.delays = Sketch(dict(fields["delays"]))
     state.letters = {group: Letters(*letters) for group, letters in fields["letters"].items()}
     state.latencies.load(fields["latencies"])

@@ -74,6 +74,8 @@ class Reference:
         """Apply an event. Return False if it is a decision that differs from this learner's decision."""
         if isinstance(event, Decided):
             x, (decision, is_same) = event.context.x, self._decide(event)
+            if self.task.actions is not None:
+                x = self._kept(x, decision)
             self._open[event.context.id] = x, decision
             self._settled.discard(event.context.id)
             if self.learner.observed and not event.is_unmatched:
@@ -116,6 +118,16 @@ class Reference:
         if settings.model == "own" and settings.champion != before.champion:
             self.learner.promote(settings.decides)
             self.updates += 1
+
+    def _kept(self, x: Features, decision: Decision) -> Features:
+        """Return the context and the played action, or all of x while a learner needs the other actions."""
+        if self.learner.needs_offer(decision):
+            return x
+        context, K = self.task.context_features, self.task.n_classes
+        width = (self.task.n_features - context) // K
+        places = (x.indices - context) // width
+        kept = (x.indices < context) | (places == decision.action)
+        return Features(x.indices[kept], x.values[kept])
 
     def _stage_of(self, event_id: str) -> Stage:
         return Stage.SETTLED if event_id in self._settled else Stage.PENDING

@@ -46,7 +46,7 @@ from stream.wire.codec import (
     trace_of,
 )
 from stream.wire.named_features import HASH_BITS_MAX, build
-from stream.wire.records import ID_BYTES_MAX, Headers, IndexArray, Record, Shown
+from stream.wire.records import ID_BYTES_MAX, Context, Headers, Record, Shown
 from stream.wire.rewards import RewardRange
 from stream.wire.topics import Topics
 
@@ -115,12 +115,12 @@ class Gateway:
     async def _decision_on(
         self, body: Any, value: bytes, headers: Headers, *, with_scores: bool
     ) -> tuple[int, dict[str, Any]]:
-        given = _fields(body, "id", "x", "eligible", "deferred", "baseline")
+        given = _fields(body, "id", "x", "actions", "eligible", "deferred", "baseline")
         if "id" not in given:
             given["id"] = uuid4().hex
             value = _encode(given)
         event_id = _id_of(given)
-        eligible = _eligible(given, value, self.link.facts)
+        context = _checked(given, value, self.link.facts)
         if (answer := self.decisions.find(event_id)) is None:
             try:
                 with self.decisions.expected(event_id, value) as expected:
@@ -128,14 +128,14 @@ class Gateway:
                     async with asyncio.timeout(self.timeout_s):
                         answer = await expected
             except TimeoutError:
-                return self._late(event_id, eligible, is_checked=given.get("eligible") is None or eligible is not None)
+                return self._late(event_id, context)
         return 200, self._decision(event_id, answer, with_scores=with_scores)
 
-    def _late(self, event_id: str, eligible: IndexArray | None, *, is_checked: bool) -> tuple[int, dict[str, Any]]:
-        """Return the fallback, or status 504 if there is none or the eligible classes could not be checked."""
-        if is_checked and self.fallback is not None and self.link.facts is not None:
+    def _late(self, event_id: str, context: Context | None) -> tuple[int, dict[str, Any]]:
+        """Return the fallback, or status 504 if there is none or the context could not be checked."""
+        if context is not None and self.fallback is not None and self.link.facts is not None:
             with suppress(FallbackError):
-                answer = fallback_answer(self.fallback, event_id, self.link.facts, eligible)
+                answer = fallback_answer(self.fallback, event_id, self.link.facts, context.eligible, context.actions)
                 self.counts.fallbacks += 1
                 return 200, {**self._decision(event_id, answer, with_scores=False), "fallback": True}
         self.decisions.time_out(monotonic())
@@ -190,10 +190,12 @@ class Gateway:
         """Check feedback as the learner does. Until the pipeline's settings are known, any number is a reward."""
         facts = self.link.facts
         if facts is not None:
-            decode_feedback(_record(value), facts.n_classes, graded=facts.graded)
+            has_actions = facts.reading is not None
+            decode_feedback(_record(value), facts.n_classes, graded=facts.graded, has_actions=has_actions)
         else:
-            is_bit = isinstance(given.get("reward"), bool)
-            decode_feedback(_record(value), _ANY, graded=None if is_bit else _ANY_REWARD)
+            is_bit, has_actions = isinstance(given.get("reward"), bool), isinstance(given.get("action"), str)
+            graded = None if is_bit else _ANY_REWARD
+            decode_feedback(_record(value), _ANY, graded=graded, has_actions=has_actions)
 
     async def shown(self, request: Request) -> Response:
         """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""
@@ -321,19 +323,30 @@ def _encode(given: Any) -> bytes:
         raise MalformedError(f"body: {error}") from error
 
 
-def _eligible(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -> IndexArray | None:
-    """Check a context record's value as the learner does and return the eligible classes.
+def _checked(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -> Context | None:
+    """Check a context record's value as the learner does and return the context.
+
+    Returns None before the learner's first step. Names, sizes and actions are not checked then.
 
     Raises:
-        MalformedError: the context is invalid. Before the learner's first step, names and sizes are not checked.
+        MalformedError: the context is invalid.
     """
-    x = given.get("x")
     if facts is None:
-        decode_context(_record(value), len(x) if type(x) is list else _ANY, encoder=_ANY_NAMES)
+        if "actions" in given:
+            given = {"x": {}, **given}
+        x = given.get("x")
+        decode_context(_record(_encode(given)), len(x) if type(x) is list else _ANY, encoder=_ANY_NAMES)
         return None
+    if "actions" in given and facts.reading is None:
+        raise MalformedError(
+            "actions: expected no actions, because the pipeline decides among classes. Start the learner with "
+            "--actions-max"
+        )
     names_are_unknown = facts.open_classes and given.get("eligible") is None
     classes = None if names_are_unknown else facts.classes()
-    return decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=classes).eligible
+    return decode_context(
+        _record(value), facts.n_features, encoder=facts.encoder, classes=classes, actions=facts.reading
+    )
 
 
 def _headers_of(request: Request) -> Headers:

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 from msgspec import Struct
 
 from stream.randomness.draws import Purpose, uniform
 from stream.wire.classes import Classes
-from stream.wire.codec import MalformedError
+from stream.wire.codec import ActionReading, MalformedError
 from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import FloatArray, IndexArray
 from stream.wire.rewards import RewardRange
@@ -22,8 +23,8 @@ removed first."""
 
 
 SCORES_BYTES_MAX = 100_000_000
-"""Limit on the size of the remembered scores, 8 bytes each. The scores of the oldest decisions are removed first; the
-decisions themselves are kept."""
+"""Limit on the size of the remembered scores: 8 bytes for each class, or about 40 for each action with an id. The oldest
+scores are removed first; the decisions themselves are kept."""
 
 TIMEOUTS, TIMEOUTS_S = 3, 60.0
 """The learner is considered silent if this many requests have timed out within this time, and no prediction has arrived
@@ -38,7 +39,7 @@ class PipelineFacts(NamedTuple):
     """The pipeline settings that the gateway uses; they are known after the learner's first step."""
 
     n_classes: int
-    n_features: int
+    n_features: int  # of a context without its actions
     seed: int
     class_names: tuple[str, ...] | None = None
     encoder: FeatureEncoder | None = None  # the encoding of named features
@@ -46,6 +47,7 @@ class PipelineFacts(NamedTuple):
     unsupported: str | None = None  # name of a learner that cannot decide among eligible classes
     retired: tuple[str | int, ...] = ()  # classes that are never eligible
     graded: RewardRange | None = None  # the range of graded rewards; None for bits
+    reading: ActionReading | None = None  # how contexts' actions are read; None if the pipeline decides among classes
 
     def classes(self) -> Classes:
         """Return the pipeline's classes. Names that an open pipeline adds later are not included."""
@@ -66,6 +68,17 @@ class Answer(Struct, frozen=True, gc=False):
     trace: bytes | None = None  # the prediction's trace if it is sampled
 
 
+Scores = FloatArray | dict[str, float]
+"""A decision's scores: float64[K], or by id if contexts have actions."""
+
+
+class _Stored(NamedTuple):
+    """Remembered scores."""
+
+    content: bytes  # float64[K], or JSON by id
+    has_ids: bool
+
+
 class Rejection(NamedTuple):
     """A context that the learner has rejected."""
 
@@ -74,14 +87,21 @@ class Rejection(NamedTuple):
     reason: str
 
 
-def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: IndexArray | None = None) -> Answer:
+def fallback_answer(
+    given: str,
+    event_id: str,
+    facts: PipelineFacts,
+    eligible: IndexArray | None = None,
+    actions: Sequence[str] | None = None,
+) -> Answer:
     """Return the fallback for an event: the given class, or a uniformly random class determined by the seed and the id.
 
     Args:
-        given: The class's name or number, or `uniform`.
+        given: The class's name or number, or `uniform`. With actions, a number is a place in the context's list.
         event_id: The event's id.
         facts: The pipeline's settings.
         eligible: The eligible classes, int32[m]; None means all.
+        actions: The ids of the context's actions; None if there are none or they are not known yet.
 
     >>> facts = PipelineFacts(n_classes=3, n_features=1, seed=0, class_names=("news", "offers", "help"))
     >>> fallback_answer("offers", "visit-1", facts).action, fallback_answer("2", "visit-1", facts).class_name
@@ -105,7 +125,8 @@ def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: I
         raise FallbackError(f"expected uniform, or a class of the pipeline (0 to {n_classes - 1}); got {given!r}")
     if eligible is not None and action not in eligible:
         raise FallbackError(f"expected an eligible class; got {given!r}")
-    return Answer(action, propensity, None if names is None else names[action])
+    known = names if actions is None else actions
+    return Answer(action, propensity, None if known is None else known[action])
 
 
 class Decisions:
@@ -124,7 +145,7 @@ class Decisions:
         self.remember_ms = remember_ms
         self._remembered_max = remembered_max
         self._scores_bytes_max = scores_bytes_max
-        self._scores: dict[str, bytes] = {}  # float64[K] for the newest answers, in the order of arrival
+        self._scores: dict[str, _Stored] = {}  # for the newest answers, in the order of arrival
         self._scores_bytes = 0
         self._answers: dict[str, Answer] = {}  # answers in the order of arrival
         self._waiting: dict[str, dict[asyncio.Future[Answer], bytes]] = {}  # with the value of each request's context
@@ -144,20 +165,25 @@ class Decisions:
         """Return the remembered answer to an event, or None."""
         return self._answers.get(event_id)
 
-    def scores(self, event_id: str) -> FloatArray | None:
-        """Return the scores of a decision, float64[K], or None if they are not remembered."""
+    def scores(self, event_id: str) -> Scores | None:
+        """Return the scores of a decision, or None if they are not remembered."""
         found = self._scores.get(event_id)
-        return None if found is None else np.frombuffer(found)
+        if found is None:
+            return None
+        by_id: dict[str, float] = orjson.loads(found.content) if found.has_ids else {}
+        return by_id if found.has_ids else np.frombuffer(found.content)
 
-    def add(self, answers: Iterable[tuple[str, Answer, FloatArray]]) -> None:
+    def add(self, answers: Iterable[tuple[str, Answer, Scores]]) -> None:
         """Remember answers and wake the requests that wait for them. Only the first answer to an event is used."""
         newest_ms = 0
         self._timed_out_s.clear()
         for event_id, answer, scores in answers:
             kept = self._answers.setdefault(event_id, answer)
             if kept is answer:
-                self._scores[event_id] = scores.tobytes()
-                self._scores_bytes += scores.nbytes
+                has_ids = isinstance(scores, dict)
+                stored = _Stored(orjson.dumps(scores) if has_ids else np.asarray(scores).tobytes(), has_ids)
+                self._scores[event_id] = stored
+                self._scores_bytes += len(stored.content)
             newest_ms = max(newest_ms, answer.append_ms)
             for future in self._waiting.get(event_id, ()):
                 if not future.done():
@@ -173,7 +199,8 @@ class Decisions:
             self._forget_scores(next(iter(self._scores)))
 
     def _forget_scores(self, event_id: str) -> None:
-        self._scores_bytes -= len(self._scores.pop(event_id, b""))
+        if (stored := self._scores.pop(event_id, None)) is not None:
+            self._scores_bytes -= len(stored.content)
 
     def time_out(self, now_s: float) -> None:
         """Record that a request has timed out."""

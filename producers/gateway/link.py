@@ -13,14 +13,14 @@ from threading import Event, Thread
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from producers.gateway.decisions import Answer, Decisions, PipelineFacts, Rejection
+from producers.gateway.decisions import Answer, Decisions, PipelineFacts, Rejection, Scores
 from stream.errors import StoppedError
 from stream.kafka.port import AccessError, Broker, BrokerError, BrokerUnavailableError, Producer, TopicSettingsError
 from stream.kafka.reading import offset_at
 from stream.telemetry.heartbeat import Heartbeat
 from stream.wire.codec import MalformedError, decode_prediction, sampled_trace, step_of
 from stream.wire.dead_letters import decode_dead_letter
-from stream.wire.records import FloatArray, Headers, Record, TopicPartition
+from stream.wire.records import NOT_ELIGIBLE, Headers, Prediction, Record, TopicPartition
 from stream.wire.topics import Topics, partition_for
 
 if TYPE_CHECKING:  # not imported at run time: OpenTelemetry is optional
@@ -293,7 +293,7 @@ def _refuse(batch: Sequence[Outgoing], error: BrokerError) -> None:
             one.request.set_exception(error)
 
 
-def _answers(records: Sequence[Record], topics: Topics) -> Iterator[tuple[str, Answer, FloatArray]]:
+def _answers(records: Sequence[Record], topics: Topics) -> Iterator[tuple[str, Answer, Scores]]:
     for record in records:
         # a record from another program, which `onebit verify` reports, has no step or is malformed
         if record.topic != topics.predictions or not step_of(record):
@@ -303,7 +303,16 @@ def _answers(records: Sequence[Record], topics: Topics) -> Iterator[tuple[str, A
             action, propensity = found.decision.action, found.decision.known_propensity
             trace = sampled_trace(record.headers)
             answer = Answer(action, propensity, found.class_name, found.model_version, record.append_ms, trace)
-            yield found.id, answer, found.decision.scores
+            yield found.id, answer, _scores_of(found)
+
+
+def _scores_of(prediction: Prediction) -> Scores:
+    """Return a prediction's scores. With actions, they are those of the eligible actions, by id."""
+    scores = prediction.decision.scores
+    if prediction.actions is None:
+        return scores
+    named = zip(prediction.actions, scores.tolist(), strict=False)  # there can be fewer actions than places
+    return {name: score for name, score in named if score != NOT_ELIGIBLE}
 
 
 def _rejections(records: Sequence[Record], topics: Topics) -> Iterator[Rejection]:

@@ -112,8 +112,8 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
     if task.play != "own":
         raise SettingsError(f"serve requires a learner with --play own; got {task.play}")
     facts = PipelineFacts(
-        task.n_classes, task.n_features, task.seed, task.class_names, task.feature_encoder(), task.open_classes,
-        task.unsupported, task.retired_classes, task.graded,
+        task.n_classes, task.context_features, task.seed, task.class_names, task.feature_encoder(), task.open_classes,
+        task.unsupported, task.retired_classes, task.graded, task.action_reading(),
     )  # fmt: skip
     if settings.fallback is not None:
         try:

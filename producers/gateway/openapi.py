@@ -36,7 +36,7 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
         code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body contains the reason."))
     }
     schemas = {
-        "Context": _schema(context, ("id", "x", "eligible", "deferred", "baseline"), ["x"]),
+        "Context": _context_schema(context, facts),
         "Feedback": _schema(feedback, ("id", "reward", "action"), ["id", "reward"]),
         "Notice": _schema({"id": event_id}, ["id"], ["id"]),
         "Decision": {
@@ -45,13 +45,15 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
             "properties": {
                 "id": event_id,
                 "action": {"type": "integer", "minimum": 0},
-                "class": {"type": "string", "description": "The name of the class, if the classes have names."},
+                "class": {"type": "string", "description": "The name of the class, or the action's id."},
                 "propensity": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
                 "model_version": {"type": "integer", "minimum": 0},
                 "scores": {
-                    "type": "array",
+                    "type": ["array", "object"],
                     "items": {"type": "number"},
-                    "description": "As in the prediction. Present only if requested, and not in a fallback.",
+                    "additionalProperties": {"type": "number"},
+                    "description": "As in the prediction; with actions, by id. Present only if requested, and not in a "
+                    "fallback.",
                 },
                 "fallback": {"const": True, "description": "Present only in a fallback."},
             },
@@ -111,21 +113,37 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
     }
 
 
+def _context_schema(context: dict[str, Any], facts: PipelineFacts | None) -> dict[str, Any]:
+    """Return the schema of a context. Actions are required in a pipeline with actions, and rejected in others."""
+    names = ["id", "x", "actions", "eligible", "deferred", "baseline"]
+    if facts is None:
+        return _schema(context, names, []) | {"anyOf": [{"required": ["x"]}, {"required": ["actions"]}]}
+    if facts.reading is not None:
+        return _schema(context, names, ["actions"])
+    names.remove("actions")
+    return _schema(context, names, ["x"])
+
+
 def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: PipelineFacts) -> None:
     """Restrict the request fields to the pipeline's features, classes and rewards."""
-    dense, sparse, named = context["x"]["anyOf"]
-    dense |= {"minItems": facts.n_features, "maxItems": facts.n_features}
-    sparse["properties"]["i"]["items"]["maximum"] = facts.n_features - 1
-    context["x"]["anyOf"] = [dense, sparse] if facts.encoder is None else [dense, sparse, named]
-    action, _ = feedback["action"]["anyOf"]  # or null
-    action["maximum"] = facts.n_classes - 1
+    _limit_features(context["x"], facts.n_features, has_names=facts.encoder is not None)
+    number, text, null = feedback["action"]["anyOf"]
+    if facts.reading is not None:
+        blocks, encoder = facts.reading
+        context["actions"]["maxItems"] = blocks.places
+        x = context["actions"]["items"]["properties"]["x"]
+        _limit_features(x, blocks.features, has_names=encoder is not None)
+    feedback["action"]["anyOf"] = [
+        number | {"maximum": facts.n_classes - 1} if facts.reading is None else text,
+        null,
+    ]
     del feedback["reward"]["anyOf"]  # a number or a boolean
     if facts.graded is None:
         feedback["reward"]["enum"] = [0, 1, False, True]
     else:
         low, high = facts.graded
         feedback["reward"] |= {"type": "number", "minimum": low, "maximum": high}
-    if facts.open_classes:
+    if facts.open_classes or facts.reading is not None:
         classes: dict[str, Any] = {"type": "string"}
     elif facts.class_names is None:
         classes = {"type": "integer", "minimum": 0, "maximum": facts.n_classes - 1}
@@ -134,6 +152,13 @@ def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: Pipelin
     context["eligible"]["anyOf"][0]["items"] = classes
     if facts.unsupported is not None:
         context["eligible"] = False  # no list is valid
+
+
+def _limit_features(x: dict[str, Any], n_features: int, *, has_names: bool) -> None:
+    dense, sparse, named = x["anyOf"]
+    dense |= {"minItems": n_features, "maxItems": n_features}
+    sparse["properties"]["i"]["items"]["maximum"] = n_features - 1
+    x["anyOf"] = [dense, sparse, named] if has_names else [dense, sparse]
 
 
 def _schema(properties: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:

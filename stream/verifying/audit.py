@@ -322,6 +322,7 @@ class _Audit:
         """Prepare to read contexts with these settings, and with the names of open classes so far."""
         self._log, self._encoder = settings.log_reading, settings.feature_encoder()
         self._classes, self._retired = settings.make_classes(), settings.retired_indices
+        self._reading = settings.action_reading()
         if settings.open_classes:
             self._classes.add(classes)
         self._nnz_max = features_max(settings.make_learner()) if settings.model == "shared" else None
@@ -400,13 +401,14 @@ class _Audit:
         try:
             context = codec.decode_context(
                 record,
-                settings.n_features,
+                settings.context_features,
                 self._log,
                 self._encoder,
                 self._classes,
                 self._nnz_max,
                 settings.envelope,
                 self._retired,
+                self._reading,
                 needs_baseline=settings.needs_baseline,
             )
         except (MalformedError, NewClassesError):
@@ -451,8 +453,12 @@ class _Audit:
                 f"{place}: expected classes among {sorted(among)}; got action {decision.action} and greedy class "
                 f"{decision.greedy} among {sorted(scored)}"
             )
-        if prediction.class_name != (expected := self._classes.name_of(decision.action)):
+        actions = context.actions
+        expected = self._classes.name_of(decision.action) if actions is None else actions[decision.action]
+        if prediction.class_name != expected:
             self._fault(f"{place}: expected class {expected!r}; got {prediction.class_name!r}")
+        if prediction.actions != actions:
+            self._fault(f"{place}: expected actions {actions}; got {prediction.actions}")
 
     def _check_arm(self, settings: TaskSettings, event_id: str, arm: Arm | None, place: str) -> None:
         """Check that a decision's arm is the one determined by the random draw for its event id."""
@@ -492,6 +498,7 @@ class _Audit:
                 needs_label=self._needs_label,
                 graded=settings.graded,
                 envelope=settings.envelope,
+                has_actions=self._reading is not None,
             )
         except MalformedError:
             self._count_misplaced(oracle, record, None)

@@ -64,6 +64,12 @@ class _Pending(NamedTuple):
     propensity: float | None
     date: list[int]  # empty until the step's tick is applied; a step's decisions share this list
     arm: Arm | None
+    name: str | None  # the action's id, if contexts have actions
+
+    @property
+    def played(self) -> int | str:
+        """The action as feedback names it."""
+        return self.action if self.name is None else self.name
 
 
 class _Orphan(NamedTuple):
@@ -77,7 +83,7 @@ class _Known(NamedTuple):
 
     outcome: Outcome
     reward: float | None
-    action: int
+    played: int | str  # as feedback names it
     settled_ms: int
     is_final: bool  # whether later feedback cannot correct the decision any more
 
@@ -113,7 +119,8 @@ class Oracle:
             for event_id, entry in zip(*entries, strict=True):
                 date = self.undated[entry.time.step] if entry.time.ms is None else [entry.time.ms]
                 propensity = entry.decision.known_propensity
-                waiting[event_id] = _Pending(event_id, entry.decision.action, propensity, date, entry.arm)
+                action, name = entry.decision.action, entry.class_name
+                waiting[event_id] = _Pending(event_id, action, propensity, date, entry.arm, name)
         for event_id, orphan in zip(*snapshot.orphans, strict=True):
             self._orphans[event_id] = _Orphan(orphan.feedback, orphan.record, orphan.since_ms)
         for event_id, known, settled_ms in zip(*snapshot.retained, strict=True):
@@ -168,8 +175,9 @@ class Oracle:
             self._dated_ms = max(self._dated_ms, record.append_ms)
             date = [self._dated_ms]
         action, propensity = prediction.decision.action, prediction.decision.known_propensity
+        name = None if context.actions is None else context.actions[action]
         pending, orphan = (
-            _Pending(event_id, action, propensity, date, prediction.arm),
+            _Pending(event_id, action, propensity, date, prediction.arm, name),
             self._orphans.pop(event_id, None),
         )
         if is_unmatched:
@@ -182,7 +190,7 @@ class Oracle:
             first = orphan.feedback
             if first is None:
                 self.counts["shown" if context.is_deferred else "feedback_duplicates"] += 1
-            elif first.action in (None, action):
+            elif first.action in (None, pending.played):
                 self.rows[state, happened] += 1
                 self._match(pending, first, orphan.record)
                 return ""
@@ -201,7 +209,7 @@ class Oracle:
         event_id, state = feedback.id, self._state(feedback.id)
         waiting, known = self._waiting(event_id), self._known.get(event_id)
         decision = known if waiting is None else waiting[event_id]
-        is_mismatch = decision is not None and feedback.action not in (None, decision.action)
+        is_mismatch = decision is not None and feedback.action not in (None, decision.played)
         self.rows[state, "mismatch" if is_mismatch else "feedback"] += 1
         self.counts["feedback"] += 1
         if state == "unmatched":
@@ -320,14 +328,14 @@ class Oracle:
     def _settle(
         self, pending: _Pending, outcome: Outcome, reward: float | None, delay_ms: int | None, offset: int | None
     ) -> None:
-        event_id, action, propensity, _, arm = pending
+        event_id, action, propensity, _, arm, name = pending
         offset = None if offset is None or offset < 0 else offset  # a moved orphan is not in the feedback topic
         self.counts[outcome] += 1
         self.events.append(
-            Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset, None, arm)
+            Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset, None, arm, name)
         )
         is_final = self.settings.late != "correct"  # late feedback corrects only decisions that expire from then on
-        self._known[event_id] = _Known(outcome, reward, action, self._stream_ms, is_final)
+        self._known[event_id] = _Known(outcome, reward, pending.played, self._stream_ms, is_final)
         if len(self._known) > self.settings.join.retained_max:
             self.counts["retained_evicted"] += 1
             self._known.popitem(last=False)

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.json import schema_components
 
+from stream.wire.actions import ACTIONS_MAX
 from stream.wire.codec import VALUE_BYTES_MAX, VERSION
 from stream.wire.records import ID_BYTES_MAX, Example, Logged
-from stream.wire.typed_fields import ContextFields, FeedbackFields, PredictionFields, SparseFields
+from stream.wire.typed_fields import ActionFields, ContextFields, FeedbackFields, PredictionFields, SparseFields
 
 
 def json_schema(type_: Any) -> dict[str, Any]:
@@ -51,6 +52,15 @@ _Features = Annotated[
 class _Context(ContextFields[_Features]):
     """The data on which the learner bases its decision about an event."""
 
+    actions: Annotated[
+        list[ActionFields[_Features]] | UnsetType,
+        Meta(
+            description="The actions to decide among, in a pipeline with --actions-max. The place of an action in this "
+            "list is its number in the prediction. x is optional then, and eligible and baseline contain ids.",
+            extra_json_schema={"minItems": 1, "maxItems": ACTIONS_MAX},
+        ),
+    ] = UNSET
+
     logged: Annotated[
         Logged | UnsetType,
         Meta(
@@ -67,6 +77,8 @@ _EVENTS: dict[str, tuple[Any, dict[str, Any]]] = {
         _Context,
         {
             "title": "Context",
+            "required": ["id"],
+            "anyOf": [{"required": ["x"]}, {"required": ["actions"]}],
             "$comment": f"{_ID} A value has at most {VALUE_BYTES_MAX:,} bytes. A dense list has one number for each "
             "feature of the learner. The indices in i are strictly increasing and less than the number of features; v "
             "has the same length as i. Integers are written without a decimal point or an exponent. Other members are "
@@ -87,8 +99,8 @@ _EVENTS: dict[str, tuple[Any, dict[str, Any]]] = {
         {
             "title": "Feedback",
             "$comment": f"{_ID} A reward is 0 or 1 as a number or a boolean, or, with graded rewards, a number in the "
-            "pipeline's range. Label and action are less than the number of classes, and are written without a decimal "
-            "point or an exponent. Other members are ignored.",
+            "pipeline's range. Label and action, unless it is an id, are less than the number of classes, and are "
+            "written without a decimal point or an exponent. Other members are ignored.",
             "anyOf": [{"required": ["reward"]}, {"required": ["shown"]}],
         },
     ),

@@ -44,7 +44,7 @@ def test_gateway_forgets_the_oldest_scores_above_their_limit_but_keeps_the_decis
     decisions = Decisions(1_000, scores_bytes_max=2 * SCORES.nbytes)
     decisions.add([("a", at(1), SCORES), ("b", at(2), SCORES), ("c", at(3), SCORES + 1)])
     found = decisions.scores("c")
-    assert found is not None
+    assert isinstance(found, np.ndarray)
     assert (decisions.find("a"), decisions.scores("a"), found.tolist()) == (at(1), None, [1.5, 0.0, 1.25])
 
 

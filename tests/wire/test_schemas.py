@@ -34,6 +34,7 @@ BEYOND_A_SCHEMA = {
     "indices decrease", "fewer values than indices", "more values than indices", "index is a float",
     "index too large", "index 9,999,999", "dense list is too short", "dense list is too long",
     "label 4", "label 3.0", "action 4", "action 3.0",
+    "action is a string",
     "reward 2", "reward -1", "reward 1.5", "reward 2.0", "reward almost 1", "reward almost 0", "reward beyond 64 bits",
 }  # fmt: skip
 """Invalid records that a schema accepts, because the rule depends on settings or cannot be expressed in JSON Schema."""
