@@ -39,7 +39,7 @@ class Decided(NamedTuple):
     propensity: float  # probability of the action
     scores: NDArray[np.float64]  # [K]
     model_version: int  # number of updates applied to the task's own model, or of log entries applied to a shared model
-    class_name: str | None = None  # name of the action; None if the classes have no names
+    class_name: str | None = None  # name or id of the action; None if the classes have no names
 
 
 class Pipeline:
@@ -61,6 +61,7 @@ class Pipeline:
         event_id: str,
         x: Sequence[float] | Mapping[str, Any],
         *,
+        actions: Sequence[Mapping[str, Any]] | None = None,
         eligible: Sequence[str] | Sequence[int] | None = None,
         deferred: bool = False,
         baseline: str | int | None = None,
@@ -70,14 +71,18 @@ class Pipeline:
         Args:
             event_id: The event's id. Only one decision is made per id.
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
-            eligible: Names or indices of the eligible classes; None means all.
+            actions: The actions with their features, such as `[{"id": "tea", "x": [3.5]}]`, in a pipeline with
+                `actions_max`.
+            eligible: Names or indices of the eligible classes, or ids of the eligible actions; None means all.
             deferred: Whether the window for feedback begins only when the decision is shown; see `shown`.
-            baseline: Name or index of the class that the service's own rule plays; see `--holdout-policy baseline`.
+            baseline: Name or index of the class, or id of the action, that the service's own rule plays; see
+                `--holdout-policy baseline`.
 
         Raises:
             RejectedError: the context is malformed, for example because it has the wrong number of features.
         """
         fields: dict[str, Any] = {} if eligible is None else {"eligible": list(eligible)}
+        fields |= {} if actions is None else {"actions": list(actions)}
         fields |= {} if baseline is None else {"baseline": baseline}
         self.test.context(event_id, x, **fields, **({"deferred": True} if deferred else {}))
         try:
@@ -102,7 +107,7 @@ class Pipeline:
         letters = map(decode_dead_letter, reversed(self.test.records(self.test.topics.dead_letter, partition)))
         return next((letter.reason for letter in letters if letter.key == event_id.encode()), None)
 
-    def feedback(self, event_id: str, reward: float, *, after: str = "0ms", **fields: int) -> None:
+    def feedback(self, event_id: str, reward: float, *, after: str = "0ms", **fields: Any) -> None:
         """Write feedback now, or after a virtual delay; see `advance`.
 
         Args:
@@ -118,7 +123,7 @@ class Pipeline:
         checked = feedback_of(event_id, reward, **fields)
         try:
             record = Record("", 0, 0, 0, None, encode_feedback(checked), HEADERS)
-            decode_feedback(record, self.test.n_classes, graded=self.test.graded)
+            decode_feedback(record, self.test.n_classes, graded=self.test.graded, has_actions=self.test.has_actions)
         except MalformedError as error:
             raise RejectedError(f"feedback for {event_id!r}: {error}") from error
         self._send(

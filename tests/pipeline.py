@@ -17,6 +17,7 @@ from producers.replay.program import ReplayProgram
 from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock, run_until_settled
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
+from stream.learners import registered
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.recovery.chunks import Stored
 from stream.recovery.commit import Commit
@@ -52,9 +53,21 @@ def feedback_value(event_id: str, reward: float, label: int | None = None, actio
 
 
 def small_task(learner: str = "banditron", **changes: Any) -> TaskSettings:
-    """Settings for hand-made events: 3 classes, 4 features, and a window of 1 s."""
+    """Settings for hand-made events: 3 classes, 4 features, and a window of 1 s.
+
+    A learner for actions gets contexts with 4 features and up to 3 actions with one feature; see `offered`.
+    """
     limits = JoinSettings(window_ms=1_000, orphan_window_ms=500, retain_ms=10_000)
-    return TaskSettings(learner, N_CLASSES, N_FEATURES, **{"join": limits, **changes})
+    if "actions" not in changes and registered()[learner].for_actions:
+        changes = {"actions": {"context": N_FEATURES, "features": None}, **changes}
+    sizes = {"n_classes": N_CLASSES, "n_features": N_FEATURES + N_CLASSES * 2 * ("actions" in changes)}
+    return TaskSettings(learner, **{**sizes, "join": limits, **changes})
+
+
+def offered(settings: TaskSettings) -> dict[str, Any]:
+    """The additional fields of a context for `small_task`: three actions, if the learner decides among actions."""
+    actions = [{"id": f"item-{k}", "x": [0.5 * k]} for k in range(N_CLASSES)]
+    return {} if settings.actions is None else {"actions": actions}
 
 
 @dataclass

@@ -44,6 +44,11 @@ class EmbeddedPipeline(PipelineUnderTest):
         return self._task.n_classes
 
     @property
+    def has_actions(self) -> bool:
+        """Whether contexts list actions with features."""
+        return self._task.actions is not None
+
+    @property
     def graded(self) -> RewardRange | None:
         """The range of graded rewards, or None if rewards are bits."""
         return self._task.graded

@@ -23,8 +23,8 @@ removed first."""
 
 
 SCORES_BYTES_MAX = 100_000_000
-"""Limit on the size of the remembered scores: 8 bytes for each class, or about 40 for each action with an id. The oldest
-scores are removed first; the decisions themselves are kept."""
+"""Limit on the size of the remembered scores: 8 bytes for each class, or about 40 for each action with an id. The
+oldest scores are removed first; the decisions themselves are kept."""
 
 TIMEOUTS, TIMEOUTS_S = 3, 60.0
 """The learner is considered silent if this many requests have timed out within this time, and no prediction has arrived

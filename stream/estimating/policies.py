@@ -291,7 +291,7 @@ class Trained(Policy):
 
 def evaluable_learners() -> list[str]:
     """Return the names of learners that can be evaluated on a log."""
-    return [name for name, cls in registered().items() if cls.from_logs not in _UNSOUND]
+    return [name for name, cls in registered().items() if cls.from_logs not in _UNSOUND and not cls.for_actions]
 
 
 def parse_policy(spec: str, class_names: Sequence[str], n_features: int, training: Training) -> Policy:
@@ -321,6 +321,11 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
     if name not in registered():
         raise EstimateError(
             f"policy {spec}: expected logged, uniform, baseline, constant:ACTION, model:FILE, or one of the learners "
+            f"{', '.join(evaluable_learners())}"
+        )
+    if registered()[name].for_actions:
+        raise EstimateError(
+            f"{name} decides among actions with features, but the log has classes; use one of "
             f"{', '.join(evaluable_learners())}"
         )
     parameters = check_parameters(

@@ -263,7 +263,7 @@ def _check_grown(name: str, change: Replaced, before: TaskSettings, after: TaskS
     elif requested < stored:
         raise ChangeError(name, stored, requested, Reason.FEWER)
     elif name == "n_classes" and after.unsupported is not None:
-        able = ", ".join(name for name, cls in registered().items() if cls.supports_eligible)
+        able = ", ".join(name for name, cls in registered().items() if cls.supports_eligible and not cls.for_actions)
         raise ChangeError(name, stored, requested, Reason.NO_ELIGIBLE, learner=after.unsupported, able=able)
 
 

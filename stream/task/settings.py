@@ -1,6 +1,6 @@
 """A task's settings, and checks that its learner supports them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -255,7 +255,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         learner = create(learner_of(name), self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
         if self.holdout == 1.0 and learner.from_logs is FromLogs.UNSOUND:
-            sound = [name for name, cls in registered().items() if cls.from_logs is not FromLogs.UNSOUND]
+            sound = self._learners(lambda cls: cls.from_logs is not FromLogs.UNSOUND)
             raise PolicyError(Unsuitable.NO_OWN_DECISIONS, learner.name, sound)
         if self.scale == "standard":
             learner = RunningScale(with_kernels(learner, "scale standard"))
@@ -347,8 +347,13 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         """
         has_actions = self.actions is not None
         if learner in registered() and registered()[learner].for_actions != has_actions:
-            suitable = [name for name, cls in registered().items() if cls.for_actions == has_actions]
-            raise PolicyError(Unsuitable.NOT_FOR_ACTIONS if has_actions else Unsuitable.FOR_ACTIONS, learner, suitable)
+            reason = Unsuitable.NOT_FOR_ACTIONS if has_actions else Unsuitable.FOR_ACTIONS
+            raise PolicyError(reason, learner, self._learners(lambda cls: True))
+
+    def _learners(self, supports: Callable[[type[Learner]], bool]) -> list[str]:
+        """Return the learners that support something, as far as they decide among what contexts contain."""
+        has_actions = self.actions is not None
+        return [name for name, cls in registered().items() if cls.for_actions == has_actions and supports(cls)]
 
     def check_champion(self) -> None:
         """Check that the pipeline has the learner that decides.
@@ -491,7 +496,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             PolicyError: a learner does not support eligible classes.
         """
         if self.unsupported is not None:
-            able = [name for name, cls in registered().items() if cls.supports_eligible]
+            able = self._learners(lambda cls: cls.supports_eligible)
             raise PolicyError(Unsuitable.NO_ELIGIBLE, self.unsupported, able)
 
     def check_policies(self, learner: Learner) -> None:
@@ -507,16 +512,16 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         if self.late == "correct" and not learner.retractable:
             raise PolicyError(Unsuitable.NOT_RETRACTABLE, learner.name)
         if self.play == "logged" and learner.from_logs is FromLogs.UNSOUND:
-            sound = [name for name, cls in registered().items() if cls.from_logs is not FromLogs.UNSOUND]
+            sound = self._learners(lambda cls: cls.from_logs is not FromLogs.UNSOUND)
             raise PolicyError(Unsuitable.NOT_FROM_LOGS, learner.name, sound)
         if self.challengers and learner.from_logs not in SOUND:
-            sound = [name for name, cls in registered().items() if cls.from_logs in SOUND]
+            sound = self._learners(lambda cls: cls.from_logs in SOUND)
             raise PolicyError(Unsuitable.NO_CHALLENGE, learner.name, sound)
         if self.graded is not None and not learner.learns_values:
-            suitable = [name for name, cls in registered().items() if cls.learns_values]
+            suitable = self._learners(lambda cls: cls.learns_values)
             raise PolicyError(Unsuitable.NO_VALUES, learner.name, suitable)
         if self.reward == "any" and learner.one_right_class:
-            others = [name for name, cls in registered().items() if not cls.one_right_class]
+            others = self._learners(lambda cls: not cls.one_right_class)
             raise PolicyError(Unsuitable.ONE_RIGHT_CLASS, learner.name, others)
 
     @property

@@ -34,7 +34,7 @@ from stream.task.task import Task
 from stream.wire.ledger import Ledger
 from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record
 from stream.wire.sections import headed
-from tests.pipeline import TOPICS, Inputs, small_task
+from tests.pipeline import TOPICS, Inputs, offered, small_task
 from tests.task.test_frozen import model_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -177,17 +177,17 @@ def used_task(settings: TaskSettings, events: int = 40) -> Task:
 
     Each event has its own step. A step's tick arrives two steps later.
     """
-    task = Task(settings, TOPICS.contexts)
+    task, offer = Task(settings, TOPICS.contexts), offered(settings)
     for number in range(events):
         inputs = Inputs()
         now_ms = 1_000 + 100 * number
         inputs.tick(number - 1, now_ms)
         if number % 5:
-            inputs.context(f"event-{number}", now_ms, number % 4)
+            inputs.context(f"event-{number}", now_ms, number % 4, **offer)
         if number >= 3 and number % 3:
             inputs.feedback(f"event-{number - 3}", number % 2, now_ms, number % 3)
         if number % 4 == 1:
-            inputs.context(f"deferred-{number}", now_ms, number % 4, deferred=True)
+            inputs.context(f"deferred-{number}", now_ms, number % 4, deferred=True, **offer)
             if number % 8 == 5:
                 inputs.shown(f"deferred-{number - 4}", now_ms)
             inputs.shown(f"deferred-{number + 100}", now_ms)  # the context never arrives
@@ -221,7 +221,7 @@ def test_restored_task_equals_the_original_and_continues_identically(settings: T
     more = Inputs()
     for number in range(30):
         more.feedback(f"event-{30 + number % 12}", number % 2, 5_100 + number, number % 3)
-        more.context(f"event-{32 + number}", 5_100 + number, number % 4)
+        more.context(f"event-{32 + number}", 5_100 + number, number % 4, **offered(settings))
     for number in range(41):
         more.shown(f"deferred-{number}", 5_200)
     more.tick(40, 9_000)
@@ -252,7 +252,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
         "settings", "model", "join", "undated", "classes",
         "_contexts_topic", "_draw_action", "_draw_update",
         "_draw_log", "_log", "_graded", "_is_randomised", "_propensity_min", "_decode_context",
-        "_members",  # derived from the settings
+        "_members", "_reading",  # derived from the settings
         "_time", "_is_broken", "_decoded",  # state of the current step
     }, "add new task state to the snapshot"  # fmt: skip
     assert set(vars(task.join)) == {

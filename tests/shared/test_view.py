@@ -30,8 +30,9 @@ class Case(NamedTuple):
 
     def settings(self) -> TaskSettings:
         scale: Literal["none", "standard"] = "standard" if self.is_scaled else "none"
+        actions = {"context": 1, "features": None} if registered()[self.name].for_actions else None
         return TaskSettings(
-            self.name, K, D, parameters=dict(self.parameters), scale=scale, floor=self.floor, model="shared"
+            self.name, K, D, dict(self.parameters), scale=scale, floor=self.floor, model="shared", actions=actions
         )
 
     def fresh(self) -> KernelLearner:

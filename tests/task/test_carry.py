@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "soba-adaptive full": {"covariance": "full"},
     "stack-igw without vectors": {"vectors": 0},
 }
-LEARNERS = [*registered(), *VARIANTS]
+LEARNERS = [*(name for name, cls in registered().items() if not cls.for_actions), *VARIANTS]
 
 FIXED_SIZE = {
     "biased-halving", "exp4", "feature-blocks", "halving", "hypothesis-exhaustion", "selectron logistic",
@@ -199,7 +199,7 @@ CHANGES = [
     pytest.param(name, parameter.name, value, id=f"{name}-{parameter.name}-{value}")
     for name, cls in registered().items()
     for parameter in cls.parameters
-    if parameter.can_change
+    if parameter.can_change and not cls.for_actions
     for value in other_values(parameter)
 ]
 

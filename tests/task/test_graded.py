@@ -12,7 +12,7 @@ from stream.task.carry import ChangeError, check_change
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable
 from stream.task.task import Effects, Task
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
-from tests.pipeline import TOPICS, Inputs, small_task
+from tests.pipeline import TOPICS, Inputs, offered, small_task
 
 PLAIN: dict[str, Any] = {"expand": "none", "drift": "off"}
 STARS = small_task("late-ucb", parameters=PLAIN, rewards="graded", reward_range="1,5")
@@ -71,11 +71,11 @@ def test_late_value_corrects_the_assumed_reward() -> None:
     assert corrected.version == 2
 
 
-def stream(rewards: list[float]) -> Inputs:
+def stream(rewards: list[float], **fields: Any) -> Inputs:
     """Decisions with one reward each, in a different order."""
     inputs = Inputs()
     for number in range(EVENTS):
-        inputs.context(f"e{number}", 1_000 + 10 * number, number % 4)
+        inputs.context(f"e{number}", 1_000 + 10 * number, number % 4, **fields)
         inputs.tick(2 * number + 1, 1_000 + 10 * number)
     for number in sorted(range(EVENTS), key=lambda number: number * 7 % EVENTS):
         inputs.feedback(f"e{number}", rewards[number], 1_500)
@@ -87,8 +87,8 @@ def test_extreme_values_teach_the_same_as_bits(name: str) -> None:
     bits = [float(number % 3 == 0) for number in range(EVENTS)]
     plain = small_task(name, reward="any")
     graded = replace(plain, reward="exclusive", rewards="graded", reward_range="-2,6")
-    of_bits, _ = run(plain, stream(bits))
-    of_values, _ = run(graded, stream([-2.0 + 8.0 * bit for bit in bits]))
+    of_bits, _ = run(plain, stream(bits, **offered(plain)))
+    of_values, _ = run(graded, stream([-2.0 + 8.0 * bit for bit in bits], **offered(plain)))
     assert state_digest([of_values.learner.state()]) == state_digest([of_bits.learner.state()])
 
 

@@ -176,7 +176,7 @@ def test_each_learner_declares_whether_it_requires_a_label_or_a_propensity() -> 
         "banditron", "rdue", "soba", "soba-diag", "soba-adaptive", "newtron", "pnewtron",
     }  # fmt: skip
     assert {name for name, cls in registered().items() if cls.from_logs is FromLogs.NOTHING} == {
-        "late-ucb", "igw-logistic", "stack-igw", "confidit", "confidit-kernel",
+        "late-ucb", "igw-logistic", "stack-igw", "confidit", "confidit-kernel", "joint-ucb", "igw-log",
     }  # fmt: skip
 
 

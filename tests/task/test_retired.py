@@ -15,7 +15,7 @@ from stream.wire.named_features import Kind, build, to_plain
 from stream.wire.records import NOT_ELIGIBLE, Outcome
 from tests.pipeline import TOPICS, Inputs, small_task
 
-SUPPORTING = [name for name, cls in registered().items() if cls.supports_eligible]
+SUPPORTING = [name for name, cls in registered().items() if cls.supports_eligible and not cls.for_actions]
 NAMED = to_plain(build({"price": (Kind.NUMERIC, None), "country": (Kind.CATEGORICAL, ["de", "at"])}, 2, unknown=True))
 
 
@@ -105,7 +105,7 @@ def test_retired_feature_is_ignored_as_if_contexts_did_not_contain_it(
     assert first.x.values.tolist() == second.x.values.tolist()
 
 
-@pytest.mark.parametrize("name", [name for name in registered() if name not in SUPPORTING])
+@pytest.mark.parametrize("name", [name for name, cls in registered().items() if not cls.supports_eligible])
 def test_class_cannot_be_retired_with_a_learner_that_ignores_eligible_classes(name: str) -> None:
     before = TaskSettings(name, 3, 4)
     with pytest.raises(PolicyError) as raised:

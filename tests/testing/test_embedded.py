@@ -76,7 +76,7 @@ def test_values_may_be_numpy_scalars_and_arrays(reward: Any, delay: str) -> None
         action = np.int64(pipeline.decide("a", matrix[:, 1], eligible=np.array([0, 2])).action)  # type: ignore[arg-type]
         numbers: Any = [np.float32(value) for value in matrix[:, 0]]
         pipeline.decide("b", numbers)
-        pipeline.feedback("a", reward, action=action, after=delay)  # type: ignore[arg-type]
+        pipeline.feedback("a", reward, action=action, after=delay)
         pipeline.settle()
         assert (pipeline.example("a")["outcome"], pipeline.ledger.matched) == ("matched", 1)
 

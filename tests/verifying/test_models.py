@@ -38,7 +38,7 @@ from stream.verifying.reapply import Replay, replay_journal
 from stream.wire.control import Replaced
 from stream.wire.named_features import Kind, build, to_plain
 from stream.wire.records import TopicPartition
-from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
+from tests.pipeline import TOPICS, Pipeline, offered, plan, run_until_idle, small_synsep, small_task, synsep_task
 
 
 def run_pipeline(learner: str = "soba-diag", events: int = 60, **changes: Any) -> tuple[Pipeline, LearnerProgram]:
@@ -100,7 +100,7 @@ def test_export_of_a_model_writes_no_records(run: Pipeline) -> None:
 )
 def test_model_that_is_read_from_a_file_equals_the_written_model(settings: TaskSettings, tmp_path: Path) -> None:
     pipeline = Pipeline(settings)
-    pipeline.context("a", 1, 2)
+    pipeline.context("a", 1, 2, **offered(settings))
     run_until_idle(pipeline.learner())
     model = export_model(pipeline.broker, TOPICS, 0)
     write_model(tmp_path / "a.npz", model)
