@@ -340,7 +340,7 @@ def _checked(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -
     if "actions" in given and facts.reading is None:
         raise MalformedError(
             "actions: expected no actions, because the pipeline decides among classes. Start the learner with "
-            "--actions-max"
+            "actions_max"
         )
     names_are_unknown = facts.open_classes and given.get("eligible") is None
     classes = None if names_are_unknown else facts.classes()

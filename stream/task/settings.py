@@ -62,9 +62,7 @@ class Unsuitable(Enum):
         "{learner} with these parameters requires exactly one right class, but reward=any is set; use one of {suitable}"
     )
     NOT_FOR_ACTIONS = "{learner} decides among classes, but contexts list actions with features; use one of {suitable}"
-    FOR_ACTIONS = (
-        "{learner} decides among actions with features, which --actions-max is necessary for; use one of {suitable}"
-    )
+    FOR_ACTIONS = "{learner} decides among actions with features, which requires actions_max; use one of {suitable}"
     NO_VALUES = (
         "{learner} with these parameters learns whether a class is right, not from numbers, but rewards=graded is set; "
         "use one of {suitable}"

@@ -285,7 +285,7 @@ def _actions_of(
     if not 0 < len(given) <= blocks.places:
         raise MalformedError(
             f"actions: expected 1 to {blocks.places} actions; got {len(given)}. Offer fewer actions, or start a "
-            "pipeline with a larger --actions-max"
+            "pipeline with a larger actions_max"
         )
     ids, offered, unknown = [one.id for one in given], list[Action](), list[str]()
     for place, name in enumerate(ids):

@@ -53,9 +53,9 @@ class _Context(ContextFields[_Features]):
     """The data on which the learner bases its decision about an event."""
 
     actions: Annotated[
-        list[ActionFields[_Features]] | UnsetType,
+        list[Annotated[ActionFields[_Features], Meta(title="Action")]] | UnsetType,
         Meta(
-            description="The actions to decide among, in a pipeline with --actions-max. The place of an action in this "
+            description="The actions to decide among, in a pipeline with actions_max. The place of an action in this "
             "list is its number in the prediction. x is optional then, and eligible and baseline contain ids.",
             extra_json_schema={"minItems": 1, "maxItems": ACTIONS_MAX},
         ),

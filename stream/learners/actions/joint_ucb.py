@@ -499,7 +499,8 @@ class JointUcb(KernelLearner):
         P = aligned(2, D + block_of(D), padded(D))
         for copy in P:
             np.fill_diagonal(copy[:D, :D], 1.0 / lam)
-        generator = np.random.Generator(np.random.PCG64(WAVES_SEED))
+        seed = WAVES_SEED
+        generator = np.random.Generator(np.random.PCG64(seed))
         omega, nu = generator.standard_normal((m, c)), generator.standard_normal((m, a))
         arrays = {
             "P": P,
@@ -537,5 +538,14 @@ class JointUcb(KernelLearner):
         return Cost(
             flops_per_event=2 * touched,
             bytes_per_event=8 * touched,
-            state_bytes=8 * (2 * D * (D + block_of(D)) + 2 * ids * (D + 3) + SAMPLE * (c + a) + (m + p) * (c + a)),
+            state_bytes=8
+            * (
+                2 * (D + block_of(D)) * padded(D)
+                + 2 * D
+                + 2 * ids * (D + 3)
+                + SAMPLE * (c + 1 + a)
+                + (m + p) * (c + a)
+                + m
+                + 8
+            ),
         )
