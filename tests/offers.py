@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from stream.task.settings import TaskSettings
 from tests.pipeline import small_task
@@ -16,6 +17,10 @@ class Offer(NamedTuple):
 
     fields: dict[str, Any]
     rewards: dict[str, int]
+
+    def encoded(self) -> bytes:
+        """The value of the context's record."""
+        return orjson.dumps(self.fields)
 
 
 def actions_task(learner: str = "joint-ucb", **changes: Any) -> TaskSettings:

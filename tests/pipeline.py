@@ -94,6 +94,10 @@ class Inputs:
     ) -> Record:
         return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label, action))
 
+    def feedback_of(self, fields: dict[str, Any], append_ms: int) -> Record:
+        """Add feedback with these fields."""
+        return self.add(TOPICS.feedback, append_ms, orjson.dumps(fields))
+
     def tick(self, step: int, append_ms: int) -> Record:
         """Add a step's tick. Because there is no step 0, a tick for step 0 only advances stream time."""
         record = self.add(TOPICS.feedback, append_ms, None)
