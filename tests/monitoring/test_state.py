@@ -133,3 +133,19 @@ def test_feedback_before_its_decision_has_delay_0() -> None:
     assert (sketch.quantile_s(0.5), sketch.bins()) == (0.0, [Bin(0.0, 0.001, 1)])
     assert Sketch().quantile_s(0.5) is None
     assert Sketch().bins() == []
+
+
+def test_actions_are_counted_by_id_and_the_least_recent_id_is_removed() -> None:
+    state = PartitionState()
+    for number in range(CLASSES_MAX + 2):
+        name = "often" if number % 2 else f"item-{number}"
+        record = prediction(2 * number, actions=[name, "other"], class_name=name)
+        state.take(TOPICS, record)
+    matched = Example("event-0", Outcome.MATCHED, 0, 0.5, 1, 0, 0, None, class_name="often")
+    state.take(TOPICS, example(0)._replace(value=encode_example(matched)))
+    counts = state.classes["often"]
+    assert (counts.decided, counts.matched, counts.rewards) == (CLASSES_MAX // 2 + 1, 1, 1)
+    for number in range(CLASSES_MAX + 2, 2 * CLASSES_MAX):
+        state.take(TOPICS, prediction(2 * number, actions=["a", "b"], class_name=f"item-{number}"))
+    assert (len(state.classes), "item-0" in state.classes, "often" in state.classes) == (CLASSES_MAX, False, True)
+    assert list(decode(encode(state)).classes.items()) == list(state.classes.items())
