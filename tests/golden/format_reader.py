@@ -31,7 +31,7 @@ SETTINGS = (
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
     "challengers", "champion", "started_from", "retired_classes", "retired_features", "envelope",
     "window_ms", "activation_window_ms", "orphan_window_ms", "retain_ms", "pending_max", "orphans_max",
-    "retained_max",
+    "retained_max", "actions",
 )  # fmt: skip
 """The names of a task's settings, without the learner's parameters."""
 
@@ -68,7 +68,7 @@ def settings(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A task's settings, keyed by name."""
     parameters = {name: value for name, value in stored.items() if name.startswith(PARAMETER)}
     known(stored.keys() - parameters.keys(), SETTINGS)
-    return {name: stored[name] for name in SETTINGS} | parameters
+    return {name: stored[name] for name in SETTINGS if name != "actions" or name in stored} | parameters
 
 
 class Step(NamedTuple):
@@ -308,7 +308,10 @@ def sections(payload: bytes) -> Iterator[Section]:
 Entry = dict[str, Any]
 """An entry in a block, as a flat dict whose keys include the names of nested fields."""
 
-DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace", "arm")
+DECISION = (
+    "indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace", "arm",
+    "action_id",
+)  # fmt: skip
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "pending": ("id", *DECISION),
@@ -327,10 +330,10 @@ def entries(section: Section) -> list[Entry]:
 
 
 def _pending(event_id: str, decision: list[Any]) -> Entry:
-    (indices, values), (action, greedy, propensity, scores, logged), decided_ms, trace, arm = decision
+    (indices, values), (action, greedy, propensity, scores, logged), decided_ms, trace, arm, *ids = decision
     features = _numbers("i", indices), _numbers("d", values)
     learner = action, greedy, propensity, _numbers("d", scores), _numbers("d", logged)
-    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms, trace, arm), strict=True))
+    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms, trace, arm, *ids), strict=False))
 
 
 def _orphan(event_id: str, orphan: list[Any], headers: list[Any]) -> Entry:

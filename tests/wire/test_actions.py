@@ -40,7 +40,7 @@ def sparse(d: int) -> st.SearchStrategy[Features]:
 
 
 def same(x: Features, other: Features) -> bool:
-    return x.indices.tolist() == other.indices.tolist() and x.values.tolist() == other.values.tolist()
+    return bool(np.array_equal(x.indices, other.indices) and np.array_equal(x.values, other.values))
 
 
 @given(sparse(2), st.lists(sparse(2), min_size=1, max_size=3))
