@@ -114,7 +114,8 @@ class FeatureEncoder:
                 expected = "a string, a number or a boolean"
                 raise NamedFeaturesError(f"{_shown_name(name)}: expected {expected}; got {shown(given)}")
             words = words_of(text) if kind is Kind.TEXT else [text] if text else []
-            for index in self.indices_of(name, words).tolist():
+            for word in words:
+                index = self._index_of(name, word)
                 if index == NO_INDEX:
                     unknown.append(name)
                 else:
@@ -137,28 +138,26 @@ class FeatureEncoder:
 
     def indices_of(self, name: str, values: Sequence[str]) -> IndexArray:
         """Return the indices of a feature's categories or words, with NO_INDEX for those without an entry."""
-        indices = self.names[name].indices if self.names else None
-        if indices is None:
-            return self._hashed(name, values)
-        found = np.fromiter((indices.get(value, NO_INDEX) for value in values), np.int32, len(values))
-        if self.hash_bits is not None and (unknown := np.flatnonzero(found == NO_INDEX)).size:
-            found[unknown] = self._hashed(name, [values[place] for place in unknown.tolist()])
-        return found
+        return np.fromiter((self._index_of(name, value) for value in values), np.int32, len(values))
 
     def index_of_number(self, name: str) -> int:
         """Return the index of a numeric feature."""
-        indices = self.names[name].indices if self.names else None
-        return int(self._hashed(name, ("",))[0]) if indices is None else indices[""]
+        return self._index_of(name, "")
 
     def scaled(self, name: str, values: T) -> T:
         """Scale a numeric feature's values."""
         scale = self.names[name].scale if self.names else None
         return values if scale is None else (values - scale.centre) / scale.unit
 
-    def _hashed(self, name: str, values: Iterable[str]) -> IndexArray:
+    def _index_of(self, name: str, value: str) -> int:
+        indices = self.names[name].indices if self.names else None
+        if indices is not None:
+            if (index := indices.get(value)) is not None:
+                return index
+            if self.hash_bits is None:
+                return NO_INDEX
         assert self.hash_bits is not None
-        mask = (1 << self.hash_bits) - 1
-        return np.array([self.hashed_from + (hash_of(name, value) & mask) for value in values], np.int32)
+        return self.hashed_from + (hash_of(name, value) & ((1 << self.hash_bits) - 1))
 
 
 def build(
