@@ -13,6 +13,10 @@ from stream.settings.values import flag_of, shown_value
 from stream.task.settings import Sharing, TaskSettings
 from stream.task.stored_settings import MOVABLE, PARAMETER, STORED, SettingsDifferError, resolve
 from stream.wire.actions import ActionBlocks
+from stream.wire.named_features import FeatureEncoder
+
+HASHED_NNZ = 64
+"""Assumed number of non-zeros among the hashed features of a context or of an action."""
 
 
 class Chosen(NamedTuple):
@@ -84,7 +88,23 @@ def settings_for(
     if _is_without_data(settings, stored):
         task = replace(task, scale=settings.scale)
         _check_scaled_once(task, settings)
-    return Chosen(resolve(stored, task, given, place=place), int(mean_nnz), given)
+    resolved = resolve(stored, task, given, place=place)
+    return Chosen(resolved, min(int(mean_nnz), _nnz_of(resolved)), given)
+
+
+def _nnz_of(task: TaskSettings) -> int:
+    """Return the approximate number of non-zeros in a context with as many actions as possible."""
+    blocks, reading = task.blocks, task.action_reading()
+    nnz = _nonzeros(task.context_features, task.feature_encoder())
+    if blocks is None or reading is None:
+        return nnz
+    return nnz + blocks.places * (1 + _nonzeros(blocks.features, reading.encoder))
+
+
+def _nonzeros(n_features: int, encoder: FeatureEncoder | None) -> int:
+    if encoder is None or encoder.hash_bits is None:
+        return n_features
+    return min(n_features, encoder.own + HASHED_NNZ)
 
 
 def _is_without_data(settings: Settings, stored: Mapping[str, Any]) -> bool:

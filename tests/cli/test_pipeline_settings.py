@@ -10,6 +10,7 @@ import pytest
 from producers.data import data_sizes
 from stream.errors import ExitCode
 from stream.learners import ParameterError, check_parameters
+from stream.programs.costs import records_max, slow_warning
 from stream.programs.pipeline_settings import determined_by, given_names, settings_for, with_hint
 from stream.programs.task_settings import parameters_of
 from stream.settings.sources import described, load_settings
@@ -209,3 +210,12 @@ def test_learner_with_another_setting_than_its_pipeline_is_rejected(learn_on: Ca
     assert learn_on(pipeline.broker, "--window", "500ms").code == ExitCode.OK
     assert learn_on(pipeline.broker, "--window", "60s").code == ExitCode.USAGE
     assert replay_journal(pipeline.broker, TOPICS, 0).ok
+
+
+def test_learner_is_not_slow_because_most_hashed_features_are_zero() -> None:
+    features = Path(__file__).parents[2] / "docker/personalizer.json"
+    for stored in ({}, stored_settings(requested(None, actions_max=50, features=features, rewards="graded"))):
+        settings = load_settings({"actions_max": 50, "features": features, "rewards": "graded"} if not stored else {})
+        chosen = settings_for(settings, stored, PLACE, sizes_of=data_sizes)
+        assert slow_warning(chosen.task, chosen.nnz) == ""
+        assert records_max(chosen.task, chosen.nnz, 1_000) > 100
