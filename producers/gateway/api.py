@@ -1,7 +1,7 @@
 """The HTTP interface: decide, feedback, decisions by id, health and metrics."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -83,10 +83,10 @@ class Gateway:
 
         For an array of contexts, return an array with a decision or an error for each context, in the same order.
         """
-        given, value = await _json(request)
-        headers, with_scores = _headers_of(request), _flag(request, "scores")
+        given, value = await json_of(request)
+        headers, with_scores = headers_of(request), _flag(request, "scores")
         if type(given) is not list:
-            status, fields = await self._decide(given, value, headers, with_scores=with_scores)
+            status, fields = await self.decide_one(given, value, headers, with_scores=with_scores)
             return json_response(fields, status)
         if not 0 < len(given) <= BATCH_MAX:
             raise MalformedError(f"body: expected 1 to {BATCH_MAX} contexts; got {len(given)}")
@@ -96,7 +96,7 @@ class Gateway:
     async def _decide_part(self, given: Any, headers: Headers, *, with_scores: bool) -> dict[str, Any]:
         """Decide one context of an array. An error is a part of the response, and does not affect other contexts."""
         try:
-            status, fields = await self._decide(given, _encode(given), headers, with_scores=with_scores)
+            status, fields = await self.decide_one(given, encoded(given), headers, with_scores=with_scores)
         except (MalformedError, BrokerError) as error:
             error.__traceback__ = None  # as in `Guard`
             status, fields = (422 if isinstance(error, MalformedError) else 503), {"error": str(error)}
@@ -104,7 +104,7 @@ class Gateway:
                 fields["id"] = given["id"]
         return fields if status == 200 else {**fields, "status": status}
 
-    async def _decide(
+    async def decide_one(
         self, body: Any, value: bytes, headers: Headers, *, with_scores: bool
     ) -> tuple[int, dict[str, Any]]:
         """Write a context and return the status and the fields of its response."""
@@ -118,7 +118,7 @@ class Gateway:
         given = _fields(body, "id", "x", "actions", "eligible", "deferred", "baseline")
         if "id" not in given:
             given["id"] = uuid4().hex
-            value = _encode(given)
+            value = encoded(given)
         event_id = _id_of(given)
         context = _checked(given, value, self.link.facts)
         if (answer := self.decisions.find(event_id)) is None:
@@ -177,14 +177,18 @@ class Gateway:
 
     async def feedback(self, request: Request) -> Response:
         """Write a feedback record and return its fields once the broker has acknowledged the record."""
-        body, value = await _json(request)
+        body, value = await json_of(request)
         given = _fields(body, "id", "reward", "action")
+        await self.send_feedback(given, value, headers_of(request))
+        return json_response(given, 202)
+
+    async def send_feedback(self, given: dict[str, Any], value: bytes, headers: Headers) -> None:
+        """Check a feedback record, and write it."""
         event_id = _id_of(given)
-        with self._request("onebit.feedback", _headers_of(request), event_id) as traced:
+        with self._request("onebit.feedback", headers, event_id) as traced:
             self._check_feedback(given, value)
             await self.link.write(self.topics.feedback, event_id, value, traced.headers)
             traced.status = 202
-        return json_response(given, 202)
 
     def _check_feedback(self, given: dict[str, Any], value: bytes) -> None:
         """Check feedback as the learner does. Until the pipeline's settings are known, any number is a reward."""
@@ -199,13 +203,17 @@ class Gateway:
 
     async def shown(self, request: Request) -> Response:
         """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""
-        body, _ = await _json(request)
+        body, _ = await json_of(request)
         given = _fields(body, "id")
+        await self.send_shown(given, headers_of(request))
+        return json_response(given, 202)
+
+    async def send_shown(self, given: dict[str, Any], headers: Headers) -> None:
+        """Write a record which states that a deferred decision was shown."""
         event_id = _id_of(given)
-        with self._request("onebit.shown", _headers_of(request), event_id) as traced:
+        with self._request("onebit.shown", headers, event_id) as traced:
             await self.link.write(self.topics.feedback, event_id, encode_feedback(Shown(event_id)), traced.headers)
             traced.status = 202
-        return json_response(given, 202)
 
     async def decision(self, request: Request) -> Response:
         """Return a remembered decision by its id."""
@@ -241,8 +249,15 @@ class _IdConvertor(PathConvertor):
 register_url_convertor("id", _IdConvertor())
 
 
-def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Router:
-    """Create the application. The link's threads run during the application's lifespan."""
+def make_app(gateway: Gateway, version: str, *, has_token: bool = False, more: Sequence[Route] = ()) -> Router:
+    """Create the application. The link's threads run during the application's lifespan.
+
+    Args:
+        gateway: the operations.
+        version: Onebit's version.
+        has_token: whether requests need a token.
+        more: routes of another interface.
+    """
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -263,13 +278,14 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Rout
             Route("/readyz", gateway.readyz),
             Route("/metrics", gateway.metrics),
             Route(OPENAPI, describe),
+            *more,
         ],
         redirect_slashes=False,  # a redirect would contain the Host header of the request
         lifespan=lifespan,
     )
 
 
-async def _json(request: Request) -> tuple[Any, bytes]:
+async def json_of(request: Request) -> tuple[Any, bytes]:
     """Return the content of a request's body, and the body itself.
 
     Only JSON is accepted. Browsers let pages from other sites send other media types without asking the gateway (CORS).
@@ -316,10 +332,15 @@ def _record(value: bytes, headers: Headers = HEADERS) -> Record:
     return Record("", 0, 0, 0, None, value, headers)
 
 
-def _encode(given: Any) -> bytes:
+def encoded(given: Any) -> bytes:
+    """Return a value as JSON.
+
+    Raises:
+        MalformedError: the value is nested too deeply, or has a number that is too large.
+    """
     try:
         return orjson.dumps(given)
-    except TypeError as error:  # raised if the JSON is nested too deeply
+    except TypeError as error:
         raise MalformedError(f"body: {error}") from error
 
 
@@ -335,7 +356,7 @@ def _checked(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -
         if "actions" in given:
             given = {"x": {}, **given}
         x = given.get("x")
-        decode_context(_record(_encode(given)), len(x) if type(x) is list else _ANY, encoder=_ANY_NAMES)
+        decode_context(_record(encoded(given)), len(x) if type(x) is list else _ANY, encoder=_ANY_NAMES)
         return None
     if "actions" in given and facts.reading is None:
         raise MalformedError(
@@ -349,7 +370,8 @@ def _checked(given: dict[str, Any], value: bytes, facts: PipelineFacts | None) -
     )
 
 
-def _headers_of(request: Request) -> Headers:
+def headers_of(request: Request) -> Headers:
+    """Return the headers of the record that a request writes."""
     given = tuple((name.decode("latin-1"), value) for name, value in request.scope["headers"])
     return HEADERS + trace_of(_record(b"", given))
 

@@ -47,6 +47,7 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
 def _serve(settings: Settings, stop: Callable[[], bool], tracing: "Tracing | None") -> None:
     try:
         from producers.gateway.api import Gateway, make_app
+        from producers.gateway.personalizer_api import PersonalizerApi
         from producers.gateway.server import Counts, Guard, Limits, RateLimit, Server, connections_max, listen
     except ModuleNotFoundError as error:
         raise SettingsError(
@@ -54,6 +55,11 @@ def _serve(settings: Settings, stop: Callable[[], bool], tracing: "Tracing | Non
         ) from error
     if (settings.serve_certificate is None) != (settings.serve_key is None):
         raise SettingsError("TLS: expected --serve-certificate and --serve-key; got only one of them")
+    if settings.personalizer and settings.fallback is not None:
+        raise SettingsError(
+            f"--fallback {settings.fallback}: expected none with --personalizer, because its rewards do not name the "
+            "action, and would count for the learner's decision. Let the clients have their own fallback"
+        )
     with closing(_connect(settings, stop)) as broker:
         partitions = require_topics(broker, settings)
     access = Access(
@@ -71,7 +77,8 @@ def _serve(settings: Settings, stop: Callable[[], bool], tracing: "Tracing | Non
     timeout_s = settings.timeout_ms / 1_000
     gateway = Gateway(link, decisions, topics, counts, timeout_s, settings.fallback, tracing)
     limits = Limits(tokens, hosts, rate)
-    guard = Guard(make_app(gateway, __version__, has_token=bool(tokens)), limits, counts, announce)
+    more = PersonalizerApi(gateway).routes() if settings.personalizer else ()
+    guard = Guard(make_app(gateway, __version__, has_token=bool(tokens), more=more), limits, counts, announce)
 
     def is_ended() -> bool:
         return stop() or link.failure is not None
@@ -103,7 +110,8 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
     """Return the pipeline settings that the gateway needs, or None before the learner's first step.
 
     Raises:
-        SettingsError: the pipeline replays a log, or does not have the fallback class.
+        SettingsError: the pipeline replays a log, does not have the fallback class, or has contexts that a Personalizer
+            request cannot become.
     """
     found = pipeline_settings(broker, settings.topics, partitions).settings
     if "seed" not in found:  # there are no settings yet, or only the settings of an imported model
@@ -115,6 +123,11 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
         task.n_classes, task.context_features, task.seed, task.class_names, task.feature_encoder(), task.open_classes,
         task.unsupported, task.retired_classes, task.graded, task.action_reading(),
     )  # fmt: skip
+    if settings.personalizer and (facts.encoder is None or facts.reading is None or facts.reading.encoder is None):
+        raise SettingsError(
+            "--personalizer: expected a pipeline with named features of contexts and actions. Start the learner with "
+            "--actions-max and --features"
+        )
     if settings.fallback is not None:
         try:
             fallback_answer(settings.fallback, "", facts)

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from producers.gateway import personalizer
 from producers.gateway.protocol import KEEP_ALIVE_S, Protocol
 from stream.kafka.port import BrokerError
 from stream.parsing import shown
@@ -41,7 +42,7 @@ BODY_S = 10.0
 """Time limit for reading a body."""
 
 REQUESTS_MAX = 1_000
-"""Limit on concurrent requests to `/v1`; further requests get status 503."""
+"""Limit on concurrent requests to `/v1` and `/personalizer`; further requests get status 503."""
 
 CONNECTIONS_MAX = 10_000
 """Limit on open connections, including idle ones. If there are more, uvicorn responds to every request with 503."""
@@ -66,7 +67,16 @@ def problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -
     return json_response(error if isinstance(error, dict) else {"error": error}, status, headers)
 
 
-def explanation(error: MalformedError | BrokerError | HTTPException) -> Response:
+def personalizer_problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """Create an error response as Personalizer does. Its clients expect status 400 for an invalid field."""
+    status = 400 if status == 422 else status
+    return json_response(personalizer.error_fields(status, error), status, headers)
+
+
+Problem = Callable[..., Response]
+
+
+def explanation(error: MalformedError | BrokerError | HTTPException, problem: Problem = problem) -> Response:
     """Create the response for an error that a client or the broker has caused."""
     match error:
         case MalformedError():
@@ -86,9 +96,9 @@ class Counts:
 
     def add(self, path: str, code: int, took_s: float) -> None:
         """Count a response."""
-        known = path if path in PATHS else f"{DECISIONS}{{id}}" if path.startswith(DECISIONS) else "other"
-        self._requests[known, str(code)] += 1
-        if path == DECIDE:
+        known = path if path in PATHS else f"{DECISIONS}{{id}}" if path.startswith(DECISIONS) else None
+        self._requests[known or personalizer.operation_of(path) or "other", str(code)] += 1
+        if path in (DECIDE, personalizer.RANK):
             self._decide.add(1_000 * took_s)
 
     def samples(self) -> Iterator[Sample]:
@@ -124,7 +134,7 @@ class RateLimit:
 
 
 class Limits(NamedTuple):
-    """Limits on requests. The tokens, the host names and the rate limit apply to `/v1`; None means no limit."""
+    """Limits on requests to `/v1` and `/personalizer`. None means no limit."""
 
     tokens: tuple[str, ...] = ()  # requests need one of these tokens; empty if they need none
     hosts: Collection[str] | None = None  # known host names, in lower case; used if there are no tokens
@@ -142,7 +152,7 @@ class Guard:
         self._limits = limits
         self._counts = counts
         self._announce = announce
-        self._requests = 0  # number of open requests to /v1
+        self._requests = 0  # number of open requests to which the limits apply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -150,8 +160,11 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope["app"] = self._app  # without it, Starlette itself responds to an unknown path or method
-        started_s, code, path = monotonic(), CLIENT_CLOSED, scope["path"]
-        is_limited = path.startswith(API)
+        path = scope["path"] = personalizer.normalized(scope["path"])
+        started_s, code = monotonic(), CLIENT_CLOSED
+        is_personalizer = path.startswith(personalizer.PREFIX)
+        is_limited = is_personalizer or path.startswith(API)
+        respond: Problem = personalizer_problem if is_personalizer else problem
 
         async def counted(message: Message) -> None:
             nonlocal code
@@ -160,28 +173,29 @@ class Guard:
 
         self._requests += is_limited
         try:
-            if is_limited and (refusal := self._refusal(scope)) is not None:
+            if is_limited and (refusal := self._refusal(scope, respond)) is not None:
                 await refusal(scope, receive, counted)
             elif is_limited:
-                await self._call(scope, receive, counted)
+                await self._call(scope, receive, counted, respond)
             else:  # no other path reads a body
                 await self._app(scope, receive, counted)
         except (MalformedError, BrokerError, HTTPException) as error:
             error.__traceback__ = None  # its frames contain the body, and through a future also the error itself
-            await explanation(error)(scope, receive, counted)
+            await explanation(error, respond)(scope, receive, counted)
         except Exception as error:
             self._announce(f"internal error: {path}: {type(error).__name__}: {error}")
             if code == CLIENT_CLOSED:  # no response has been started
-                await problem(500, "internal error")(scope, receive, counted)
+                await respond(500, "internal error")(scope, receive, counted)
         finally:
             self._requests -= is_limited
             self._counts.add(path, code, monotonic() - started_s)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _refusal(self, scope: Scope, problem: Problem) -> Response | None:
         """Return the error response for a request that is not admitted, otherwise None."""
         tokens, hosts, rate = self._limits.tokens, self._limits.hosts, self._limits.rate
         if tokens and not _has_token(scope, tokens):
-            return problem(401, "Authorization: expected Bearer and the token", {"WWW-Authenticate": "Bearer"})
+            expected = "Authorization: expected Bearer and the token, or the token in Ocp-Apim-Subscription-Key"
+            return problem(401, expected, {"WWW-Authenticate": "Bearer"})
         if not tokens and hosts is not None and (unknown := _unknown_host(scope, hosts)) is not None:
             return problem(421, f"Host: unknown name {shown(unknown)}; add it to the gateway's setting allow_host")
         if self._requests > self._limits.requests_max:
@@ -192,7 +206,7 @@ class Guard:
             return problem(429, f"rate limit exceeded; try again in {wait_s} s", {"Retry-After": str(wait_s)})
         return None
 
-    async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _call(self, scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:
         """Read the body and call the application."""
         body, is_whole, bytes_max, body_s = bytearray(), False, self._limits.body_bytes_max, self._limits.body_s
         try:
@@ -218,9 +232,10 @@ class Guard:
 
 
 def _has_token(scope: Scope, tokens: Sequence[str]) -> bool:
-    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-    scheme, _, secret = given.partition(b" ")
-    return scheme.lower() == b"bearer" and any(hmac.compare_digest(secret, one.encode()) for one in tokens)
+    headers = dict(reversed(scope["headers"]))  # the first of each name
+    scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")
+    given = (secret if scheme.lower() == b"bearer" else b"", headers.get(personalizer.KEY_HEADER, b""))
+    return any(hmac.compare_digest(secret, one.encode()) for secret in given for one in tokens)
 
 
 def _unknown_host(scope: Scope, hosts: Collection[str]) -> str | None:

@@ -477,6 +477,10 @@ class GatewaySettings(Group, frozen=True):
             unset="status 504",
         ),
     ] = None
+    personalizer: Annotated[
+        bool,
+        Setting(SERVE, "Also serve the REST interface of Azure Personalizer, for pipelines with actions"),
+    ] = False
     remember_ms: Annotated[
         Duration,
         Setting(

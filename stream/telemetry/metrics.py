@@ -240,14 +240,14 @@ MONITOR_BEHIND = Metric(
 
 HTTP_REQUESTS = Metric("onebit_http_requests_total", MetricKind.COUNTER, (SERVE,), "HTTP responses.", ("path", "code"))
 HTTP_DECIDE = Metric(
-    "onebit_http_decide_seconds", MetricKind.HISTOGRAM, (SERVE,), "Time from a request to /v1/decide to its response.",
+    "onebit_http_decide_seconds", MetricKind.HISTOGRAM, (SERVE,), "Time from a request for a decision to its response.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )  # fmt: skip
 HTTP_WAITING = Metric(
     "onebit_http_waiting_requests",
     MetricKind.GAUGE,
     (SERVE,),
-    "Requests to /v1/decide that are waiting for a prediction.",
+    "Requests for a decision that are waiting for a prediction.",
 )
 HTTP_FALLBACKS = Metric("onebit_http_fallbacks_total", MetricKind.COUNTER, (SERVE,), "Responses with the fallback.")
 HTTP_REMEMBERED = Metric("onebit_http_remembered_decisions", MetricKind.GAUGE, (SERVE,), "Decisions in memory.")

@@ -12,6 +12,8 @@ from stream.settings.definitions import SettingsError
 from stream.settings.sources import given_settings
 from tests.cli.conftest import Onebit
 
+PERSONALIZER = Path(__file__).parents[2] / "docker/personalizer.json"
+
 
 @pytest.mark.parametrize("flag", ["--serve-certificate", "--serve-key"])
 def test_certificate_without_key_is_rejected(flag: str, onebit: Onebit) -> None:
@@ -92,6 +94,26 @@ def test_fallback_class_unknown_to_the_pipeline_is_rejected() -> None:
     assert facts_of(pipeline, fallback="2") is not None
     with pytest.raises(SettingsError, match="--fallback: expected uniform, or a class of the pipeline"):
         facts_of(pipeline, fallback="offers")
+
+
+def test_personalizer_requires_actions_with_named_features() -> None:
+    for settings in ({"n_classes": 3, "n_features": 2}, {"actions_max": 3, "n_features": 2, "action_features": 2}):
+        pipeline = EmbeddedPipeline(**settings)
+        pipeline.context("visit-1", [1.0, 2.0], **({"actions": [{"id": "a"}]} if "actions_max" in settings else {}))
+        pipeline.work()
+        assert facts_of(pipeline) is not None
+        with pytest.raises(SettingsError, match="--personalizer"):
+            facts_of(pipeline, personalizer=True)
+    pipeline = EmbeddedPipeline(actions_max=3, features=PERSONALIZER)
+    pipeline.context("visit-1", {"price": 3}, actions=[{"id": "a", "x": {"price": 4}}])
+    pipeline.work()
+    assert facts_of(pipeline, personalizer=True) is not None
+
+
+def test_personalizer_with_a_fallback_is_rejected(onebit: Onebit) -> None:
+    ended = onebit("serve", "--personalizer", "--fallback", "uniform")
+    assert ended.code == ExitCode.USAGE
+    assert "--fallback uniform" in ended.err
 
 
 def test_pipeline_that_replays_a_log_is_rejected() -> None:

@@ -15,6 +15,7 @@ from onebit.testing.processes import wait_for
 from producers.gateway.api import Gateway, make_app
 from producers.gateway.decisions import Decisions, PipelineFacts
 from producers.gateway.link import Access, Link
+from producers.gateway.personalizer_api import PersonalizerApi
 from producers.gateway.server import Counts, Guard, Limits, Server, listen
 from stream.kafka.embedded import EmbeddedConsumer
 from stream.kafka.port import BrokerError, BrokerUnavailableError, Ends, Producer
@@ -163,6 +164,7 @@ def served(
     remember_ms: int = 60_000,
     learns: bool = True,
     tracing: Tracing | None = None,
+    personalizer: bool = False,
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
 ) -> Iterator[GatewayClient]:
     """Run a pipeline's gateway on a free port. Yield a client when the gateway is ready. Stop the gateway on exit."""
@@ -184,7 +186,8 @@ def served(
     heartbeat = Heartbeat("serve", "1.2.3", lambda: time.monotonic_ns() // 1_000_000)
     link = Link(pipeline.topics, pipeline.partitions, access, decisions, heartbeat, tracing)
     gateway = Gateway(link, decisions, pipeline.topics, counts, timeout_s, fallback, tracing)
-    app = Guard(make_app(gateway, "1.2.3", has_token=bool(limits.tokens)), limits, counts, messages.append)
+    more = PersonalizerApi(gateway).routes() if personalizer else ()
+    app = Guard(make_app(gateway, "1.2.3", has_token=bool(limits.tokens), more=more), limits, counts, messages.append)
     listening = listen(HOST, 0)
     client = GatewayClient(broker, link, listening.getsockname()[1])
     certificate, key, client.tls = tls

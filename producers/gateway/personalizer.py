@@ -1,0 +1,288 @@
+"""Azure Personalizer's requests and responses as Onebit's contexts, feedback and decisions.
+
+A rank request is a context with actions: each action has an id and features, and the first action that is not excluded
+is the baseline. Features are lists of objects. Nested objects become dotted names such as `user.age`, as in logs in
+dsjson. In an array, numbers become `grams[0]`, `grams[1]`, and strings become features with the value 1, such as
+`tags.new`. Null values, and names that start with an underscore, are ignored, as in Personalizer.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from stream.parsing import shown
+from stream.wire.codec import MalformedError
+from stream.wire.named_features import text_of
+
+PREFIX = "/personalizer/"
+
+KEY_HEADER = b"ocp-apim-subscription-key"
+"""The header with the token."""
+
+RANK, STATUS = f"{PREFIX}rank", f"{PREFIX}status"
+
+START = re.compile(r"/+personalizer/(?:v[0-9][^/]*/)?")
+"""The start of a path, with the version that older clients put into it. Newer clients have it in the query. An endpoint
+that ends with a slash leads to two slashes."""
+
+EVENT = re.compile(rf"{PREFIX}events/(?s:.*)/(reward|activate)")
+
+CODES = {
+    401: "401",
+    404: "ResourceNotFound",
+    413: "PayloadSizeExceeded",
+    429: "429",
+    501: "InvalidApiAccess",
+}
+"""Error codes by status. Other errors of a client have the code `BadRequest`, and other errors of the gateway have the
+code `InternalServerError`."""
+
+INSTEAD = {
+    "multislot": "send one rank request per slot, and exclude the actions of the earlier slots",
+    "configurations/service": "show the settings with `onebit config`, and change them with `onebit change`",
+    "configurations/policy": "list learners with `onebit learners`, and add one with `onebit change`",
+    "configurations/applyFromEvaluation": "let another learner decide with `onebit change`",
+    "evaluations": "estimate other policies with `onebit estimate`",
+    "featureImportances": "export the model with `onebit model export`, and compare models with `onebit model diff`",
+    "logs": "export the decisions with `onebit export`",
+    "model": "export or import the model with `onebit model`",
+}
+"""What to use instead of an operation, by the start of its path."""
+
+LEVELS_MAX = 32
+"""Limit on the levels of nested objects in features."""
+
+
+class RankRequest(NamedTuple):
+    """A checked rank request."""
+
+    context: dict[str, Any]  # a context's fields
+    offered: tuple[str, ...]  # ids of the actions to decide among
+    excluded: Mapping[int, str]  # ids of the other actions, by their position in the request
+
+
+def normalized(path: str) -> str:
+    """Return a path of Personalizer without its version. Other paths are returned unchanged.
+
+    >>> normalized("//personalizer/v1.1-preview.3/rank"), normalized("/personalizer/rank"), normalized("/v1/decide")
+    ('/personalizer/rank', '/personalizer/rank', '/v1/decide')
+    """
+    found = START.match(path)
+    return path if found is None else PREFIX + path[found.end() :]
+
+
+def operation_of(path: str) -> str | None:
+    """Return a normalized path without the event's id, or None if Onebit does not support it.
+
+    >>> operation_of("/personalizer/events/visit-1/reward"), operation_of("/personalizer/evaluations")
+    ('/personalizer/events/{id}/reward', None)
+    """
+    if path in (RANK, STATUS):
+        return path
+    found = EVENT.fullmatch(path)
+    return None if found is None else f"{PREFIX}events/{{id}}/{found[1]}"
+
+
+def unsupported(path: str) -> str | None:
+    """Return why Onebit does not support an operation of Personalizer, or None if Personalizer has no such operation.
+
+    >>> unsupported("/personalizer/model/properties")
+    'model/properties is not supported; export or import the model with `onebit model`'
+    """
+    operation = path.removeprefix(PREFIX)
+    for start, remedy in INSTEAD.items():
+        if operation == start or operation.startswith(start + "/"):
+            return f"{operation} is not supported; {remedy}"
+    return None
+
+
+def error_fields(status: int, message: str) -> dict[str, Any]:
+    """Return the fields of an error's response.
+
+    >>> error_fields(400, "actions: expected at least one action; got none")
+    {'error': {'code': 'BadRequest', 'message': 'actions: expected at least one action; got none'}}
+    """
+    code = CODES.get(status, "BadRequest" if status < 500 else "InternalServerError")
+    return {"error": {"code": code, "message": message}}
+
+
+def rank_request(body: Any) -> RankRequest:
+    """Check a rank request's body and return its context. Unknown fields are ignored.
+
+    >>> request = rank_request({
+    ...     "contextFeatures": [{"timeOfDay": "Morning"}],
+    ...     "actions": [{"id": "News", "features": [{"length": 3}]}, {"id": "Sport", "features": [{"live": True}]}],
+    ...     "excludedActions": ["News"],
+    ...     "eventId": "visit-1",
+    ... })
+    >>> request.context["x"], request.context["actions"][1]
+    ({'timeOfDay': 'Morning'}, {'id': 'Sport', 'x': {'live': True}})
+    >>> request.context["eligible"], request.context["baseline"]
+    (['Sport'], 'Sport')
+
+    Raises:
+        MalformedError: a field is invalid, or there is no action to decide among.
+    """
+    fields = _object("body", body)
+    actions = [_action(f"actions[{n}]", one) for n, one in enumerate(_list("actions", fields.get("actions")))]
+    if not actions:
+        raise MalformedError("actions: expected at least one action; got none")
+    listed = _list("excludedActions", fields.get("excludedActions"))
+    names = {_id(f"excludedActions[{n}]", one) for n, one in enumerate(listed)}
+    offered = tuple(one["id"] for one in actions if one["id"] not in names)
+    if not offered:
+        raise MalformedError("excludedActions: expected at most all actions but one; got all")
+    event_id, deferred = fields.get("eventId"), fields.get("deferActivation")
+    if deferred is not None and type(deferred) is not bool:
+        raise MalformedError(f"deferActivation: expected true or false; got {shown(deferred)}")
+    context: dict[str, Any] = {
+        "id": uuid4().hex if event_id is None else _id("eventId", event_id),
+        "x": _features("contextFeatures", fields.get("contextFeatures")),
+        "actions": actions,
+        "baseline": offered[0],
+        "deferred": bool(deferred),
+    }
+    if len(offered) < len(actions):
+        context["eligible"] = list(offered)
+    return RankRequest(context, offered, {n: one["id"] for n, one in enumerate(actions) if one["id"] in names})
+
+
+def rank_response(request: RankRequest, decision: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a rank request's response.
+
+    The played action is first, and the other actions follow by descending score. An excluded action keeps its position
+    in the request, and has the probability 0. The played action has its propensity. The rest of the probability is
+    divided equally among the others, because a decision contains only the propensity of the played action.
+
+    >>> request = rank_request({"actions": [{"id": "a"}, {"id": "b"}, {"id": "c"}], "excludedActions": ["b"]})
+    >>> answer = rank_response(request, {"id": "7", "class": "c", "propensity": 0.9, "scores": {"a": 0.1, "c": 0.2}})
+    >>> [(one["id"], round(one["probability"], 3)) for one in answer["ranking"]], answer["rewardActionId"]
+    ([('c', 0.9), ('b', 0.0), ('a', 0.1)], 'c')
+
+    Args:
+        request: The request.
+        decision: The response of `/v1/decide`. Without scores, the other actions are in the request's order.
+
+    Raises:
+        MalformedError: an earlier request with the same id had other actions.
+    """
+    played, propensity, scores = decision["class"], decision.get("propensity"), decision.get("scores", {})
+    if played not in request.offered:
+        raise MalformedError(
+            f"eventId: the event {shown(decision['id'])} was decided earlier, for other actions: {shown(played)}. "
+            "Use a new eventId for each rank request"
+        )
+    others = sorted((one for one in request.offered if one != played), key=lambda one: -scores.get(one, 0.0))
+    probabilities = dict.fromkeys(request.excluded.values(), 0.0)
+    if propensity is not None:
+        probabilities |= dict.fromkeys(others, (1.0 - propensity) / max(len(others), 1)) | {played: propensity}
+    order = [played, *others]
+    for position, excluded in request.excluded.items():
+        order.insert(position, excluded)
+    ranking = [{"id": one, "probability": probabilities.get(one)} for one in order]
+    return {"ranking": ranking, "eventId": decision["id"], "rewardActionId": played}
+
+
+def feedback_of(event_id: str, body: Any) -> dict[str, Any]:
+    """Check a reward's body and return the fields of the feedback.
+
+    >>> feedback_of("visit-1", {"value": 0.5})
+    {'id': 'visit-1', 'reward': 0.5}
+
+    Raises:
+        MalformedError: the value is missing or not a number.
+    """
+    value = _object("body", body).get("value")
+    if type(value) not in (int, float):
+        raise MalformedError(f"value: expected a number; got {shown(value)}")
+    return {"id": event_id, "reward": value}
+
+
+def _action(name: str, given: Any) -> dict[str, Any]:
+    fields = _object(name, given)
+    return {"id": _id(f"{name}.id", fields.get("id")), "x": _features(f"{name}.features", fields.get("features"))}
+
+
+def _id(name: str, given: Any) -> str:
+    """Return an id as a string. Some clients send numbers."""
+    text = given if type(given) is str else text_of(given) if type(given) is int else None
+    if text is None:
+        raise MalformedError(f"{name}: expected a string; got {shown(given)}")
+    return text
+
+
+def _object(name: str, given: Any) -> dict[str, Any]:
+    if type(given) is not dict:
+        raise MalformedError(f"{name}: expected an object; got {shown(given)}")
+    return given
+
+
+def _list(name: str, given: Any) -> list[Any]:
+    """Return a list. A missing list is empty."""
+    if given is None:
+        return []
+    if type(given) is not list:
+        raise MalformedError(f"{name}: expected an array; got {shown(given)}")
+    return given
+
+
+def _features(name: str, given: Any) -> dict[str, Any]:
+    """Return named features from a list of objects.
+
+    >>> _features("features", [{"taste": "sweet", "_url": "/7"}, {"user": {"age": 21, "pro": True, "city": None}}])
+    {'taste': 'sweet', 'user.age': 21, 'user.pro': True}
+    >>> _features("features", [{"grams": [400, 800], "tags": ["new", "new", "hot"]}])
+    {'grams[0]': 400, 'grams[1]': 800, 'tags.new': 2, 'tags.hot': 1}
+    >>> _features("features", [{"tag": "new", "clicks": 3}, {"tag": "hot", "clicks": 4}])
+    {'tag': 'new', 'clicks': 7, 'tag.hot': 1}
+    """
+    found: dict[str, Any] = {}
+    for place, one in enumerate(_list(name, given)):
+        for feature, value in _flat(f"{name}[{place}]", _object(f"{name}[{place}]", one), "", LEVELS_MAX):
+            _add(found, feature, value)
+    return found
+
+
+def _flat(where: str, fields: Mapping[str, Any], prefix: str, levels: int) -> Iterator[tuple[str, str | float]]:
+    """Yield the names and values in an object."""
+    if not levels:
+        raise MalformedError(f"{where}: expected at most {LEVELS_MAX} levels of nesting; got more")
+    for name, value in fields.items():
+        if name.startswith("_"):
+            continue
+        for inner, one in _elements(prefix + name, value):
+            if type(one) is dict:
+                yield from _flat(where, one, f"{inner}.", levels - 1)
+            elif type(one) in (str, int, float, bool):
+                yield inner, one
+            elif one is not None:
+                raise MalformedError(
+                    f"{where}, {inner}: expected a string, a number, a boolean or an object; got {shown(one)}"
+                )
+
+
+def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an array's elements with their names, or the value itself."""
+    if type(value) is not list:
+        yield name, value
+        return
+    for place, one in enumerate(value):
+        if type(one) is str:
+            yield f"{name}.{one}", 1
+        else:
+            yield (name if type(one) is dict else f"{name}[{place}]"), one
+
+
+def _add(found: dict[str, Any], name: str, value: str | float) -> None:
+    """Add a feature. A category of a feature that has a value already becomes a feature with the value 1."""
+    earlier = found.get(name)
+    if earlier is None:
+        found[name] = value
+    elif type(value) is str:
+        _add(found, f"{name}.{value}", 1)
+    elif type(earlier) is str:
+        found[name] = value
+        _add(found, f"{name}.{earlier}", 1)
+    else:
+        found[name] = earlier + value
