@@ -18,7 +18,11 @@ OF_ACTIONS = PipelineFacts(PLACES, CONTEXT, seed=7, reading=READING)
 
 
 def a_pipeline() -> EmbeddedPipeline:
-    return EmbeddedPipeline(actions_max=PLACES, n_features=CONTEXT, action_features=FEATURES, learner="joint-ucb")
+    """A pipeline whose kernels are compiled, which can take longer than a request's timeout."""
+    made = EmbeddedPipeline(actions_max=PLACES, n_features=CONTEXT, action_features=FEATURES, learner="joint-ucb")
+    made.send("contexts", "first", {**OFFER, "id": "first"})
+    made.work()
+    return made
 
 
 def test_answer_names_the_action_and_contains_the_scores_by_id() -> None:

@@ -31,8 +31,12 @@ VERSION = "/personalizer/v1.0"
 
 
 def a_pipeline(**settings: Any) -> EmbeddedPipeline:
+    """A pipeline whose kernels are compiled, which can take longer than a request's timeout."""
     own = {"actions_max": 3, "features": FEATURES, "rewards": "graded", "learner": "igw-log", "param": ["bits=8"]}
-    return EmbeddedPipeline(**{**own, **settings})
+    made = EmbeddedPipeline(**{**own, **settings})
+    made.send("contexts", "first", {"id": "first", "actions": [{"id": "News"}], "baseline": "News"})
+    made.work()
+    return made
 
 
 @pytest.fixture(scope="module")
