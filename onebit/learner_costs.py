@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 from producers.data import ROWS_SAMPLED, mean_nnz_of, nnz_of
 from producers.datasets.base import Dataset, Known
 from stream.learners import Cost, Learner, check_parameters, create, registered, sparse_defaults
-from stream.learners.auto import Choice, choose
+from stream.learners.auto import Choice, choose, choose_for_actions
 from stream.programs.costs import FLOPS_PER_S, SLOW_S
 from stream.programs.process import announce, every, warn
 from stream.randomness.draws import Draws, Purpose
 from stream.reporting.tables import duration
+from stream.task.settings import CONTEXT
+from stream.wire.actions import ActionBlocks
 from stream.wire.records import Features
 
 PART_S = 0.01
@@ -110,7 +112,7 @@ class LearnerRow(NamedTuple):
             "needs_label": cls.needs_label, "randomised_update": cls.randomised_update,
             "retractable": cls.retractable, "from_logs": cls.from_logs.name.lower(),
             "one_right_class": cls.one_right_class, "learns_values": cls.learns_values,
-            "supports_eligible": cls.supports_eligible,
+            "supports_eligible": cls.supports_eligible, "for_actions": cls.for_actions,
             "cost": self.cost._asdict(), "us_per_event": self.event_us, "unmeasured": self.unmeasured or None,
             "auto": self.auto or None,
             "parameters": {
@@ -149,7 +151,10 @@ def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Data
     if dataset is not None:
         size = Size(dataset.n_classes, dataset.n_features, nnz_of(dataset))
     mean_nnz = size.nnz if dataset is None else mean_nnz_of(dataset)
-    choice = choose(size.n_classes, size.n_features, mean_nnz)
+    if dataset is None or dataset.blocks is None:
+        choice = choose(size.n_classes, size.n_features, mean_nnz)
+    else:
+        choice = choose_for_actions(dataset.blocks, mean_nnz)
     return LearnerSurvey(
         list(_rows(names or list(registered()), size, choice, dataset, mean_nnz)), size, choice, dataset
     )
@@ -169,11 +174,26 @@ def _rows(
             notify()
         chosen = name == choice.learner
         of_data = choice.parameters if chosen else sparse_defaults(name, size.n_features, mean_nnz)
+        cls, own = registered()[name], size
+        blocks = None if dataset is None else dataset.blocks
+        if cls.for_actions:
+            layout = blocks or _layout_of(size)
+            of_data = {CONTEXT: layout.context}
+            own = size._replace(n_features=layout.n_features)
         parameters = check_parameters(name, of_data)
-        cls = registered()[name]
-        cost = cls.cost(size.n_classes, size.n_features, size.nnz, parameters)
-        measured_us, unmeasured = _measured(name, size, parameters, cost, events) if events else (None, "")
+        cost = cls.cost(own.n_classes, own.n_features, own.nnz, parameters)
+        measured_us, unmeasured = None, ""
+        if events and cls.for_actions is not (blocks is not None):
+            unmeasured = f"not measured: the data have {'classes' if blocks is None else 'actions'}"
+        elif events:
+            measured_us, unmeasured = _measured(name, own, parameters, cost, events)
         yield LearnerRow(name, cls, parameters, cost, measured_us, unmeasured, choice.why if chosen else "")
+
+
+def _layout_of(size: Size) -> ActionBlocks:
+    """Return a layout with about `n_features` features, as many in the context as in each action."""
+    each = max(1, (size.n_features - size.n_classes) // (size.n_classes + 1))
+    return ActionBlocks(size.n_classes, each, each)
 
 
 def _measured(

@@ -108,7 +108,9 @@ def _lines(row: LearnerRow) -> Iterator[str]:
     yield escape(cls.paper)
     if cls.from_logs in LOGS:
         yield LOGS[cls.from_logs]
-    if cls.supports_eligible:
+    if cls.for_actions:
+        yield "decides among actions with features; requires --actions-max"
+    elif cls.supports_eligible:
         yield "can decide among eligible classes"
     if not cls.one_right_class:
         yield "several classes may be right"

@@ -26,6 +26,7 @@ from onebit.simulation.schedule import (
     EVENTS,
     IN_COMMIT,
     LEARNERS,
+    OFFERING,
     OTHER_FAULTS,
     SHARED_FAULTS,
     TIMED_FAULTS,
@@ -116,7 +117,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         if not shares or (state is not State.UNMATCHED and happened is not Input.UNMATCHED)  # only in replays
     ]
     changes = [change_name(name) for name in CHANGED_SETTINGS]
-    return [*outside, *faults, *others, *rows, *changes, *LEARNERS]
+    return [*outside, *faults, *others, *rows, *changes, *LEARNERS, *OFFERING]
 
 
 COVERED_FROM_SEEDS = 2_000

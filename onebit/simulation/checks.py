@@ -11,7 +11,7 @@ from itertools import pairwise
 from onebit.simulation.outside import INPUTS, LOG, TOPICS, reward_of
 from onebit.simulation.partitions import Partition, differences
 from onebit.simulation.reference import can_play
-from onebit.simulation.schedule import SHOWN, ItemKind, class_name
+from onebit.simulation.schedule import SHOWN, Item, ItemKind, class_name, offer_of
 from onebit.simulation.shared_model import check_shared_model
 from onebit.simulation.tracing import APPLIED, REFUSED
 from onebit.simulation.world import World
@@ -22,6 +22,7 @@ from stream.recovery.recover import rebuild
 from stream.recovery.state import state_digest, task_digest
 from stream.recovery.steps import JournalStep, read_journal
 from stream.task.changes import Changed
+from stream.task.settings import TaskSettings
 from stream.task.stored_settings import differences as differences_of
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
@@ -138,6 +139,8 @@ def _as_sent(partition: Partition) -> list[str]:
         elif isinstance(event, Example) and event.outcome is Outcome.MATCHED and event.feedback_offset is not None:
             was = sent[TOPICS.feedback, partition.number, event.feedback_offset]
             is_other = was.kind in SHOWN or was.action not in (None, event.action)
+            if partition.task.actions is not None and was.action is not None:
+                is_other = was.kind in SHOWN or class_name(was.action) != event.class_name
             if is_other or (was.id, reward_of(was, partition.task)) != (event.id, event.reward):
                 wrong.append(f"feedback at offset {event.feedback_offset}: expected {was}; got {event}")
     for record in (*partition.contexts, *partition.feedback):
@@ -146,7 +149,8 @@ def _as_sent(partition: Partition) -> list[str]:
             if record.topic == TOPICS.contexts:
                 is_bad = eligible[record.offset] is None
             else:
-                is_bad = not was.id or (was.action or 0) >= partition.settings_at(record).n_classes
+                task = partition.settings_at(record)
+                is_bad = not was.id or (task.actions is None and (was.action or 0) >= task.n_classes)
             if is_bad is not ((record.topic, record.offset) in malformed):
                 wrong.append(f"{record.topic} offset {record.offset}: expected malformed={is_bad}")
     return wrong
@@ -174,6 +178,9 @@ def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
             elif step.log is not None:
                 indices = _with_names(indices, step.log.names)
         was = partition.world.outside.sent[record.topic, partition.number, record.offset]
+        if task.actions is not None:
+            found[record.offset] = _offered(task, was)
+            continue
         listed = list(indices) if was.eligible is None else list(map(class_name, was.eligible))
         retired = {class_name(one) if isinstance(one, int) else one for one in task.retired_classes}
         withdrawn = {name for name in listed if name in retired and name in indices}
@@ -194,6 +201,19 @@ def _eligible(partition: Partition) -> dict[int, dict[int, str | None] | None]:
         indices = known
         found[record.offset] = chosen
     return found
+
+
+def _offered(task: TaskSettings, was: Item) -> dict[int, str | None] | None:
+    """Return a context's eligible actions by place, or None if the context is malformed."""
+    if not was.id or (was.feature is not None and was.feature >= task.context_features):
+        return None
+    offer = offer_of(was.id)
+    listed = offer if was.eligible is None else was.eligible
+    is_valid = 0 < len(listed) == len({*listed}) and {*listed} <= {*offer}
+    has_rule = was.baseline in listed if was.baseline is not None else not task.needs_baseline
+    if not (is_valid and has_rule):
+        return None
+    return {place: class_name(k) for place, k in enumerate(offer) if k in listed}
 
 
 def _with_names(indices: dict[str, int], names: Iterable[str]) -> dict[str, int]:

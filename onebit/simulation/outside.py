@@ -6,7 +6,16 @@ from typing import Any
 import orjson
 from msgspec.structs import asdict
 
-from onebit.simulation.schedule import N_CLASSES, N_FEATURES, SHOWN, Item, ItemKind, class_name, feature_name
+from onebit.simulation.schedule import (
+    N_CLASSES,
+    N_FEATURES,
+    SHOWN,
+    Item,
+    ItemKind,
+    class_name,
+    feature_name,
+    offer_of,
+)
 from onebit.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
@@ -74,6 +83,11 @@ def reward_of(item: Item, task: TaskSettings) -> float:
     return task.graded.value((2 * int(item.id[1:]) + item.bit) % 7 / 6)
 
 
+def action_of(k: int) -> dict[str, Any]:
+    """Return an action with its features, as in a context. Some of the features are 0 or missing."""
+    return {"id": class_name(k), "x": [0.5 * k, 1.0 - k]} if k % 3 else {"id": class_name(k)}
+
+
 class Outside:
     """All clients except the learners."""
 
@@ -129,6 +143,9 @@ class Outside:
         if item.logged is not None:
             fields["logged"] = asdict(item.logged)
         has_names = self._task.open_classes or self._task.class_names is not None
+        if self._task.actions is not None:
+            has_names = True
+            fields["actions"] = [action_of(k) for k in offer_of(item.id)]
         if item.eligible is not None:
             fields["eligible"] = [class_name(k) if has_names else k for k in item.eligible]
         if item.baseline is not None:
@@ -138,7 +155,8 @@ class Outside:
         self._send_event(item, TOPICS.contexts, fields)
 
     def _send_feedback(self, item: Item) -> None:
-        fields = {"reward": reward_of(item, self._task), "label": label_of(item.id), "action": item.action}
+        action = class_name(item.action) if item.action is not None and self._task.actions is not None else item.action
+        fields = {"reward": reward_of(item, self._task), "label": label_of(item.id), "action": action}
         self._send_event(item, TOPICS.feedback, fields)
         if item.kind is ItemKind.FEEDBACK:
             event = int(item.id[1:])

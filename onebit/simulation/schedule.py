@@ -199,7 +199,7 @@ class Schedule(NamedTuple):
     timeless: bool
     partitions: int
     members: int
-    learner: str  # key in LEARNERS
+    learner: str  # key in LEARNERS or OFFERING
     task: TaskSettings
     options: LearnerOptions  # options of all learner processes, apart from the instance's name
     poll_max: int  # limit on records in one poll
@@ -252,6 +252,19 @@ LEARNERS = {
 """Learners and policies, keyed by their names in reports. No run is long enough for a drift alarm; see
 `tests/recovery/test_drift_alarms.py`."""
 
+OFFERING = {
+    f"{task.learner} ({task.on_expiry}, {task.late})": task
+    for task in (
+        _task("joint-ucb", parameters={"p": 2, "m": 2, "ids": 3}),
+        _task("joint-ucb", parameters={"p": 2, "m": 2, "ids": 3}, on_expiry="negative", late="correct"),
+        _task("igw-log", parameters={"bits": 8}, on_expiry="negative"),
+    )
+}
+"""Learners and policies of runs whose contexts have actions with features. No run completes joint-ucb's sample; see
+`tests/recovery/test_actions.py`."""
+
+ACTION_FEATURES = 2
+
 VALUED = frozenset(name for name, cls in registered().items() if cls.learns_values)
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
@@ -273,6 +286,7 @@ _DICE = {
     "moves": 0x4CF5AD432745937F,
     "retired": 0xA0761D6478BD642F,
     "rewards": 0xC2B2AE3D27D4EB4F,
+    "offers": 0xE7037ED1A0B428DB,
 }
 """Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
 
@@ -311,6 +325,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         end_ms = max(item.at_ms for item in items)
         items.append(_draw_fault(repeated, ItemKind.COMMIT_REPEATED, end_ms, timeless=timeless))
         items.sort(key=lambda item: item.at_ms)
+    learner, task = _with_offers(Luck(seed ^ _DICE["offers"]), learner, task)
     task = _with_values(Luck(seed ^ _DICE["rewards"]), task)
     if not timeless:
         task, items = _with_changes(Luck(seed ^ _DICE["changes"]), task, items)
@@ -562,6 +577,37 @@ def _with_deferrals(
     return replace(task, join=limits), drawn
 
 
+OFFERS_PERCENT = 25
+"""Percentage of the runs whose contexts have actions, of those with settings that suit actions."""
+
+OFFERS: tuple[tuple[int, ...], ...] = ((0, 1, 2), (2, 0), (1,), (4, 3, 1), (2, 1, 0), (0, 3))
+"""The actions that contexts offer, by place. Actions are numbered as classes are; see `class_name`."""
+
+
+def offer_of(event_id: str) -> tuple[int, ...]:
+    """Return the actions that an event's context offers."""
+    return OFFERS[int(event_id[1:]) % len(OFFERS)]
+
+
+def _with_offers(luck: Luck, learner: str, task: TaskSettings) -> tuple[str, TaskSettings]:
+    """Let the contexts of some runs offer actions with features. Return the learner's key, and the settings."""
+    suits = task.play == "own" and task.scale == "none" and not task.open_classes and not task.challengers
+    is_plain = task.floor == 0.0 and (task.holdout == 0.0 or task.holdout_policy == BASELINE)
+    if not (suits and is_plain and luck.chance(OFFERS_PERCENT)):
+        return learner, task
+    learner = luck.choice(tuple(OFFERING))
+    own = OFFERING[learner]
+    return learner, replace(
+        task,
+        learner=own.learner,
+        parameters=own.parameters,
+        on_expiry=own.on_expiry,
+        late=own.late,
+        n_features=N_FEATURES + N_CLASSES * (1 + ACTION_FEATURES),
+        actions={"context": N_FEATURES, "features": None},
+    )
+
+
 def _with_values(luck: Luck, task: TaskSettings) -> TaskSettings:
     """Give graded rewards to a third of the runs of learners that learn them, without wrappers and challengers."""
     fits = task.learner in VALUED and not task.challengers and not _is_wrapped(task)
@@ -622,7 +668,7 @@ def _with_new_sizes(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[
 
     In some of the runs, the features or the classes have names.
     """
-    if not task.open_classes and luck.chance(30):
+    if not task.open_classes and task.actions is None and luck.chance(30):
         task = replace(task, class_names=tuple(map(class_name, range(N_CLASSES))))
         if task.holdout_policy not in (UNIFORM, BASELINE):
             task = replace(task, holdout_policy=f"constant:{class_name(1)}")
@@ -760,6 +806,8 @@ _NEW_PARAMETERS: dict[str, Changes] = {
     "late-ucb": (("parameters.eta", 0.3), ("parameters.shortlist", 2), ("parameters.m", 4)),
     "igw-logistic": (("parameters.step", 1.0), ("parameters.scale", 30.0)),
     "stack-igw": (("parameters.bonus", 0.5), ("parameters.vectors", 2)),
+    "joint-ucb": (("parameters.eta", 0.3), ("parameters.shortlist", 2), ("parameters.context", 4)),
+    "igw-log": (("parameters.step", 0.5), ("parameters.scale", 30.0), ("parameters.bits", 9)),
 }
 """New values of each learner's parameters. The model's state depends on some of them, so these requests are refused."""
 
