@@ -1,6 +1,6 @@
 """A summary of a log: its format, a guessed mapping, and its first rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain
 from math import isnan
@@ -15,13 +15,15 @@ from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import is_empty
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
-from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
+from producers.datasets.logs.mapping import ACTIONS, LogMapping, mapping_of, read_mapping
 from producers.datasets.logs.reading import TABLES, LogFile, open_log
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import STDIN, Source
 from stream.estimating.rows import LogBatch
 from stream.parsing import format_duration
+from stream.wire.actions import ActionBlocks
 from stream.wire.named_features import FeatureEncoder, Kind, Scaling, to_plain
+from stream.wire.records import Features
 from stream.wire.rewards import RewardRange
 
 _ROWS_SHOWN = 5
@@ -50,7 +52,10 @@ class LogSummary(NamedTuple):
         if self.log is None:
             raise DatasetError(f"cannot write {path}: the rows cannot be read with the guessed mapping; use --map")
         try:
-            path.write_bytes(orjson.dumps(to_plain(self.log.encoder)))
+            plain = to_plain(self.log.encoder)
+            if self.log.action_encoder is not None:
+                plain[ACTIONS] = to_plain(self.log.action_encoder)
+            path.write_bytes(orjson.dumps(plain))
         except OSError as error:
             raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -71,6 +76,7 @@ class LogSummary(NamedTuple):
             "features": None if log is None else log.n_features,
             "classes": None if log is None else len(log.class_names),
             "class_names": None if log is None else log.class_names,
+            "actions": None if log is None or log.blocks is None else log.blocks._asdict(),
             "notes": [] if log is None else log.notes,
             "first": [] if log is None else list(rows_of(self.first, log)),
         }
@@ -132,39 +138,61 @@ def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
     """Return the first rows, with class and feature names. Unknown values are None."""
     if batch is None:
         return
-    names = _names_of(log.encoder)
+    names = _names_of(log)
     for row in range(min(_ROWS_SHOWN, len(batch.ids))):
         start, stop = batch.offsets[row], batch.offsets[row + 1]
-        entries = [
-            f"{names.get(index, f'#{index}')[:40]}{'' if value == 1.0 else f': {value:g}'}"
-            for index, value in zip(batch.indices[start:stop].tolist(), batch.values[start:stop].tolist(), strict=True)
-        ]
+        x = Features(batch.indices[start:stop], batch.values[start:stop])
+        action, ids = int(batch.actions[row]), None if batch.offered is None else batch.offered.of(row)
+        if log.blocks is not None:  # only the context and the played action
+            x = log.blocks.only(x, action) if action != MISSING else log.blocks.split(x)[0]
         propensity = float(batch.propensities[row])
         among = None if batch.eligible is None else batch.eligible.of(row)
+        classes = log.class_names if ids is None else ids
         yield {
             "id": batch.ids[row],
             "time": _time(int(batch.decided_at_ms[row])),
-            "action": _class(log, int(batch.actions[row])),
+            "action": None if action == MISSING else classes[action],
             "propensity": None if propensity != propensity else round(propensity, 6),
             "reward": _reward(float(batch.rewards[row])),
             "delay": None if batch.delays_ms[row] == MISSING else format_duration(int(batch.delays_ms[row])),
-            "label": _class(log, int(batch.labels[row])),
-            "eligible": None if among is None else ", ".join(log.class_names[k] for k in among),
-            "features": ", ".join(entries[:_ENTRIES_SHOWN]) + (", ..." if len(entries) > _ENTRIES_SHOWN else ""),
+            "label": None if batch.labels[row] == MISSING else classes[int(batch.labels[row])],
+            "actions": None if ids is None else ", ".join(ids),
+            "eligible": None if among is None or len(among) == len(ids or ()) else ", ".join(classes[k] for k in among),
+            "features": _entries(x, names, log.blocks),
         }
 
 
-def _names_of(encoder: FeatureEncoder) -> dict[int, str]:
-    """Return the feature name for each index, except for hashed features."""
+def _entries(x: Features, names: Mapping[int, str], blocks: ActionBlocks | None) -> str:
+    """Return the first features, and those of the action."""
+    shown, of_action = list[str](), list[str]()
+    for index, value in zip(x.indices.tolist(), x.values.tolist(), strict=True):
+        place, part = index, shown
+        if blocks is not None and index >= blocks.context:
+            place, part = blocks.context + (index - blocks.context) % blocks.width, of_action
+            if place == blocks.context:
+                continue  # the key of the action's id
+        part.append(f"{names.get(place, f'#{place}')[:40]}{'' if value == 1.0 else f': {value:g}'}")
+    listed = [
+        ", ".join(part[:_ENTRIES_SHOWN]) + (", ..." if len(part) > _ENTRIES_SHOWN else "")
+        for part in (shown, of_action)
+    ]
+    return " | ".join(filter(None, listed))
+
+
+def _names_of(log: LogFile) -> dict[int, str]:
+    """Return the feature name for each index, except for hashed features. Actions' features follow their key."""
+    names = _names_in(log.encoder, 0)
+    if log.action_encoder is not None:
+        names |= _names_in(log.action_encoder, log.encoder.n_features + 1)
+    return names
+
+
+def _names_in(encoder: FeatureEncoder, first: int) -> dict[int, str]:
     return {
-        index: name if one.kind is Kind.NUMERIC else f"{name}={value}"
+        first + index: name if one.kind is Kind.NUMERIC else f"{name}={value}"
         for name, one in encoder.names.items()
         for value, index in (one.indices or {}).items()
     }
-
-
-def _class(log: LogFile, number: int) -> str | None:
-    return None if number == MISSING else log.class_names[number]
 
 
 def _time(time_ms: int) -> str | None:

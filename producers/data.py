@@ -21,7 +21,9 @@ from stream.programs.process import announce, quantity, warn
 from stream.settings.data_sizes import DataSizes
 from stream.settings.definitions import SettingsError, SourceSettings
 from stream.settings.values import OnBadRow, parse_time
+from stream.wire.actions import ActionBlocks
 from stream.wire.named_features import Scaling
+from stream.wire.records import IndexArray
 from stream.wire.rewards import RewardRange, format_range
 
 
@@ -126,7 +128,7 @@ def log_of(
     )
     for line in remarks_of(log):
         warn(line)
-    return log_dataset(log, log.rows, log.n_features, log.class_names, log.name, uneven=log.uneven)
+    return log_dataset(log, log.rows, log.n_features, log.class_names, log.name, uneven=log.uneven, blocks=log.blocks)
 
 
 def _part(source: SourceSettings, dataset: Dataset) -> Dataset:
@@ -143,7 +145,7 @@ def check_play(play: str, dataset: Dataset) -> None:
         SettingsError: the learner plays its own actions, but the log has rewards for logged actions only; or the
             learner plays logged actions, but the data contain none.
     """
-    if play == "own" and not dataset.has_labels() and dataset.reward_range() is None:
+    if play == "own" and not dataset.has_labels() and not dataset.has_rewards():
         raise SettingsError(
             f"--play own: {dataset.name} has no true classes, only rewards of the logged actions. Use --play logged to "
             "learn from the logged actions, or --play match to skip events with other actions"
@@ -181,13 +183,17 @@ def mean_nnz_of(dataset: Dataset) -> float:
     With actions, it is an estimate for rows in which every place has an action.
     """
     rows = min(dataset.rows, ROWS_SAMPLED)
-    block, blocks = dataset.block(0, rows), dataset.blocks
+    return mean_nnz(dataset.block(0, rows).indices, rows, dataset.blocks)
+
+
+def mean_nnz(indices: IndexArray, rows: int, blocks: ActionBlocks | None) -> float:
+    """Return the mean number of non-zeros per row from the indices of all entries; see `mean_nnz_of`."""
     if blocks is None:
-        return int(block.offsets[-1]) / rows
-    after = block.indices - blocks.context
+        return indices.size / rows
+    after = indices - blocks.context
     of_actions = int(np.count_nonzero(after >= 0))
     offered = int(np.count_nonzero((after >= 0) & (after % blocks.width == 0)))  # each block begins with a key
-    return (block.indices.size - of_actions + of_actions / max(1, offered) * blocks.places * rows) / rows
+    return (indices.size - of_actions + of_actions / max(1, offered) * blocks.places * rows) / rows
 
 
 def nnz_of(dataset: Dataset) -> int:

@@ -10,6 +10,7 @@ from onebit.cli.console import boxed_table, examples, out, print_json, print_lin
 from onebit.cli.flags import Json, data_names, with_log_flags, with_settings
 from onebit.log_summary import LogSummary, rows_of, summarise_log
 from producers.data import load_scaled, uneven_warning
+from producers.datasets.base import Dataset
 from producers.datasets.catalogue import catalogue, is_log, problems
 from producers.datasets.logs.guess import to_toml
 from producers.datasets.logs.reading import LogFile
@@ -18,6 +19,7 @@ from producers.datasets.scaling import uneven_of
 from stream.programs.process import warn
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
+from stream.wire.actions import ActionBlocks
 
 _CLASSES_SHOWN = 20
 
@@ -73,8 +75,12 @@ def show(
         fields = {
             "name": dataset.name, "rows": dataset.rows, "features": dataset.n_features, "classes": dataset.n_classes,
             "class_names": dataset.class_names, "terms": dataset.terms,
+            "actions": None if dataset.blocks is None else dataset.blocks._asdict(),
         }  # fmt: skip
         print_json(fields)
+        return
+    if (blocks := dataset.blocks) is not None:
+        _print_offers(dataset, blocks)
         return
     out.print(f"[bold]{escape(dataset.name)}[/]: {dataset.rows:,} rows, {dataset.n_features:,} features")
     named = ", ".join(f"{label} = {name}" for label, name in enumerate(dataset.class_names))
@@ -85,6 +91,22 @@ def show(
         x, label = dataset.row(row)
         entries = " ".join(f"{index}:{value:g}" for index, value in zip(x.indices[:6], x.values[:6], strict=True))
         table.add_row(dataset.event_id(row), str(label), str(x.indices.size), entries)
+    out.print(table)
+
+
+def _print_offers(dataset: Dataset, blocks: ActionBlocks) -> None:
+    """Print the sizes and the first rows of a data set of contexts with actions."""
+    out.print(
+        f"[bold]{escape(dataset.name)}[/]: {dataset.rows:,} rows; contexts with {blocks.context:,} features, and up to "
+        f"{blocks.places} actions with {blocks.features:,}",
+        soft_wrap=True,
+    )
+    out.print(f"terms: {escape(dataset.terms)}", soft_wrap=True)
+    table = boxed_table("event", "actions", "first ids", "context, first entries", numbers=("actions",))
+    for row in range(min(5, dataset.rows)):
+        x, ids = dataset.row(row).x, dataset.actions(row) or ()
+        entries = " ".join(f"{index}:{value:.3g}" for index, value in zip(x.indices[:4], x.values[:4], strict=True))
+        table.add_row(dataset.event_id(row), str(len(ids)), " ".join(ids[:3]), entries)
     out.print(table)
 
 
@@ -114,8 +136,13 @@ def _print_rows(shown: LogSummary, log: LogFile) -> None:
     out.print(f"{shown.rows:,} valid {rows}, {log.n_features:,} {features}")
     for line in remarks_of(log):
         print_line(escape(line))
-    some = ", ".join(log.class_names[:_CLASSES_SHOWN]) + (", ..." if len(log.class_names) > _CLASSES_SHOWN else "")
-    print_line(f"{len(log.class_names)} classes: {escape(some)}")
+    if (blocks := log.blocks) is None:
+        some = ", ".join(log.class_names[:_CLASSES_SHOWN]) + (", ..." if len(log.class_names) > _CLASSES_SHOWN else "")
+        print_line(f"{len(log.class_names)} classes: {escape(some)}")
+    else:
+        print_line(
+            f"contexts with {blocks.context:,} features, and up to {blocks.places} actions with {blocks.features:,}"
+        )
     if uneven := uneven_warning(log.uneven):
         print_line(escape(uneven))
     for note in log.notes:

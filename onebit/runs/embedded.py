@@ -81,7 +81,7 @@ def prepare_embedded(run: Run) -> EmbeddedPrograms:
     clock = VirtualClock()
     broker = EmbeddedBroker(clock)
     broker.create_topics(topics.specs(run.partitions, shares_model=task.model == "shared"))
-    judge = Judge(run.dataset.n_classes, task.graded)
+    judge = Judge(run.dataset.n_classes, run.shown_range, are_places=run.dataset.blocks is not None)
 
     def now_ms() -> int:
         return clock.now_ms

@@ -142,7 +142,7 @@ def _wait_until_settled(
 
 def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
     """Evaluate predictions in broker-time order. Also return the time from the first decision to the last outcome."""
-    judge = Judge(run.dataset.n_classes, run.task.graded)
+    judge = Judge(run.dataset.n_classes, run.shown_range, are_places=run.dataset.blocks is not None)
     tps = [TopicPartition(run.topics.predictions, partition) for partition in range(run.partitions)]
     for record in read_in_order(broker, dict(sorted(broker.beginnings(tps).items()))):
         prediction = codec.decode_prediction_fields(record)

@@ -26,6 +26,7 @@ from stream.randomness.delays import FeedbackPlan
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.values import variable_of
 from stream.task.settings import TaskSettings
+from stream.wire.rewards import BITS, RewardRange
 from stream.wire.topics import Topics
 
 
@@ -54,6 +55,14 @@ class Run:
     def partitions(self) -> int:
         """The number of partitions."""
         return self.given.partitions
+
+    @property
+    def shown_range(self) -> RewardRange | None:
+        """The range of the rewards if the report shows mean rewards, or None if it shows errors.
+
+        Errors require a right class. Actions have none, even if their rewards are bits.
+        """
+        return BITS if self.dataset.blocks is not None and self.task.graded is None else self.task.graded
 
     @property
     def settings(self) -> Mapping[str, object]:

@@ -91,7 +91,7 @@ def report_of(broker: Broker, run: Run, judge: "Judge", end: RunEnd, *, in_real_
         events=run.events,
         classes=task.n_classes,
         features=task.n_features,
-        reward_range=None if task.graded is None else (task.graded.low, task.graded.high),
+        reward_range=None if run.shown_range is None else (run.shown_range.low, run.shown_range.high),
         full_information=registered()[task.learner].needs_label,
         settings=dict(run.settings),
         changed=run.given.changed(),
@@ -116,7 +116,7 @@ def _announce_faults(findings: Sequence[Finding], log: LogFinding | None) -> Non
 
 def _feedback_figures(broker: Broker, run: Run, decided_ms: Sequence[int], warnings: tuple[str, ...]) -> dict[str, Any]:
     """Return the report's figures about feedback, from the run's examples, and its warnings."""
-    settlements = Settlements(run.task.graded)
+    settlements = Settlements(run.shown_range)
     found = answers(
         settlements.take(
             decode_example(record)
@@ -210,6 +210,7 @@ class Judge:
 
     n_classes: int
     graded: RewardRange | None = None
+    are_places: bool = False  # whether the classes are places in lists of actions, so that none of them is the best
     curve: ErrorCurve | LossCurve = field(init=False)
     labels: list[int] = field(init=False)
     rewards: FloatArray = field(init=False)  # sum of the rewards of each class, if known
@@ -240,7 +241,7 @@ class Judge:
         if reward is not None:
             greedy_loss = None if greedy_reward is None else 1.0 - self.graded.share(greedy_reward)
             curve.add(1.0 - self.graded.share(reward), greedy_loss)
-        if known.rewards is not None:
+        if known.rewards is not None and not self.are_places:
             self.rewards = np.nan_to_num(self.rewards) + known.rewards
 
     def _constant_error_rate(self) -> float:

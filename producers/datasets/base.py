@@ -104,7 +104,8 @@ class Known(NamedTuple):
     action: int | None = None  # the class played in a log
     reward: float | None = None  # the logged action's reward: a bit, or a number in the units of the log
     delay_ms: int | None = None  # the feedback delay in the log
-    rewards: FloatArray | None = None  # each class's reward, if rewards are graded and all of them are known
+    rewards: FloatArray | None = None  # the reward of each class or action, if all of them are known
+    has_bits: bool = False  # whether `rewards` contains bits
 
     def reward_of(self, action: int) -> float | None:
         """Return an action's reward: a bit (1 right, 0 wrong) or a number; None if it is unknown.
@@ -113,7 +114,8 @@ class Known(NamedTuple):
         [0, 1, None]
         """
         if self.rewards is not None:
-            return float(self.rewards[action])
+            reward = float(self.rewards[action])
+            return int(reward) if self.has_bits else reward
         if self.action == action and self.reward is not None:
             return self.reward
         return None if self.label is None else int(action == self.label)
@@ -218,8 +220,12 @@ class Dataset:
         """Return whether any true classes are known."""
         return True
 
+    def has_rewards(self) -> bool:
+        """Return whether the reward of every class or action is known."""
+        return False
+
     def reward_range(self) -> RewardRange | None:
-        """Return the range of the rewards that each class has, or None if rewards are bits or come from a log."""
+        """Return the range of graded rewards, or None if rewards are bits or come from a log."""
         return None
 
     def has_logged(self) -> bool:

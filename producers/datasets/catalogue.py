@@ -125,6 +125,18 @@ def _load_ratings(seed: int) -> Dataset:
     return ratings(seed)
 
 
+def _load_offers(seed: int) -> Dataset:
+    from producers.datasets.offers import catalogue  # imported here because few commands use it
+
+    return catalogue(seed)
+
+
+def _load_graded_offers(seed: int) -> Dataset:
+    from producers.datasets.offers import catalogue_graded  # imported here because few commands use it
+
+    return catalogue_graded(seed)
+
+
 def _names() -> str:
     return ", ".join(_ALL)
 
@@ -138,6 +150,26 @@ _OWN = (
         summary="handwritten digits, 8 x 8 grey values in [0, 1]; included with Onebit",
         terms=OPTDIGITS_TERMS,
         load=_load_optdigits,
+    ),
+    Entry(
+        "catalogue",
+        rows=1_000_000,
+        n_features=325,
+        n_classes=15,
+        summary="visits that offer 15 items with features; 10 of the 60 items are new every 1,000 rows",
+        terms="generated; no restrictions",
+        load=_load_offers,
+        is_generated=True,
+    ),
+    Entry(
+        "catalogue-graded",
+        rows=1_000_000,
+        n_features=325,
+        n_classes=15,
+        summary="catalogue with graded rewards, 0 to 1",
+        terms="generated; no restrictions",
+        load=_load_graded_offers,
+        is_generated=True,
     ),
     Entry(
         "ratings",

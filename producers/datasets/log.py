@@ -21,6 +21,7 @@ from producers.datasets.base import (
     Rows,
     UnknownEventError,
 )
+from stream.wire.actions import ActionBlocks
 from stream.wire.records import ID_BYTES_MAX, IndexArray, Logged
 
 MISSING = -1
@@ -54,6 +55,10 @@ class LogRows(Rows, Protocol):
 
     def event_id(self, row: int) -> str:
         """Return a row's id."""
+        ...
+
+    def offered(self, row: int) -> list[str]:
+        """Return the ids of a row's actions, by place; an empty list if the decisions are among classes."""
         ...
 
     def row_of(self, event_id: str) -> int | None:
@@ -118,17 +123,31 @@ class LogDataset(Dataset):
         outcome = self.log.outcome(self.parse_event_id(event_id)[1])
         return Known(outcome.label, outcome.action, outcome.reward, outcome.delay_ms)
 
+    def actions(self, row: int) -> Sequence[str] | None:
+        """Return the ids of a row's actions by place, or None if the decisions are among classes."""
+        return None if self.blocks is None else self.log.offered(row)
+
     def eligible(self, row: int) -> Sequence[str | int] | None:
-        """Return the names of the eligible classes, or their indices if the classes have no names."""
+        """Return the names of the eligible classes, or their indices if the classes have no names.
+
+        With actions, return the ids of the eligible ones, or None if they are all eligible.
+        """
         classes = self.log.outcome(row).eligible
         if classes is None:
             return None
         listed: list[int] = classes.tolist()
+        if (ids := self.actions(row)) is not None:
+            return None if len(listed) == len(ids) else [ids[place] for place in listed]
         return listed if self.named_classes() is None else [self.class_names[k] for k in listed]
 
     def baseline(self, row: int) -> str | int | None:
-        """Return the class that the service's own rule plays: its name, or its index if the classes have no names."""
+        """Return the class that the service's own rule plays: its name, or its index if the classes have no names.
+
+        With actions, return the id of the action.
+        """
         k = self.log.outcome(row).baseline
+        if k is not None and (ids := self.actions(row)) is not None:
+            return ids[k]
         return k if k is None or self.named_classes() is None else self.class_names[k]
 
     def logged(self, row: int) -> Logged | None:
@@ -153,7 +172,7 @@ class LogDataset(Dataset):
         return self.log.has("actions", slice(self.rows))
 
     def has_eligible(self) -> bool:
-        """Return whether any row lists its eligible classes."""
+        """Return whether any row lists its eligible classes. With actions, every row does."""
         return self.log.has("eligible", slice(self.rows))
 
     def has_delays(self) -> bool:
@@ -195,11 +214,14 @@ def log_dataset(
     terms: str = "unknown",
     *,
     uneven: str = "",
+    blocks: ActionBlocks | None = None,
 ) -> LogDataset:
     """Return a stored log as a data set."""
     mark = "~" * (source.tildes() + 1)
     n_classes = len(class_names)
-    return LogDataset(name, name, rows, n_features, n_classes, class_names, terms, source, source, mark, uneven=uneven)
+    return LogDataset(
+        name, name, rows, n_features, n_classes, class_names, terms, source, source, mark, uneven=uneven, blocks=blocks
+    )
 
 
 @lru_cache(maxsize=8)  # called for each context in a replay
@@ -233,6 +255,9 @@ class _Part:
 
     def event_id(self, row: int) -> str:
         return self.source.event_id(self.first + row)
+
+    def offered(self, row: int) -> list[str]:
+        return self.source.offered(self.first + row)
 
     def row_of(self, event_id: str) -> int | None:
         row = self.source.row_of(event_id)

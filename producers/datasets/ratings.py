@@ -84,6 +84,10 @@ class RatedDataset(Dataset):
         """Return False, because no class is right or wrong."""
         return False
 
+    def has_rewards(self) -> bool:
+        """Return True."""
+        return True
+
     def reward_range(self) -> RewardRange:
         """Return the range of the rewards."""
         return STARS

@@ -100,8 +100,12 @@ def uneven_rows(rows: SparseRows) -> str:
 
 
 def uneven_of(dataset: Dataset) -> str:
-    """Return the warning about uneven columns, computed from rows in memory or stored with a log."""
-    return uneven_rows(dataset.source) if isinstance(dataset.source, SparseRows) else dataset.uneven
+    """Return the warning about uneven columns, computed from rows in memory or stored with a log.
+
+    With actions, x also contains the keys of ids, so the columns of x are not compared.
+    """
+    rows = dataset.source
+    return uneven_rows(rows) if isinstance(rows, SparseRows) and dataset.blocks is None else dataset.uneven
 
 
 def standardised(dataset: Dataset) -> Dataset:

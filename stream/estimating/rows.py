@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.randomness.draws import GAMMA, Draws, mix_words
+from stream.wire.actions import ActionBlocks
 from stream.wire.records import Features, FloatArray, IndexArray
 from stream.wire.rewards import BITS, RewardRange
 
@@ -60,6 +61,22 @@ class Eligible(NamedTuple):
         return mask
 
 
+class OfferedIds(NamedTuple):
+    """The ids of the actions that n decisions offer, in compressed form."""
+
+    offsets: NDArray[np.int64]  # [n + 1]: decision j offers ids[offsets[j] : offsets[j + 1]], by place
+    ids: Sequence[str]
+
+    @classmethod
+    def of_counts(cls, counts: NDArray[np.int64], ids: Sequence[str]) -> "OfferedIds":
+        """Create the ids from the number of actions of each decision."""
+        return cls(np.concatenate(([0], np.cumsum(counts))).astype(np.int64), ids)
+
+    def of(self, j: int) -> Sequence[str]:
+        """Return the ids of a decision's actions, by place."""
+        return self.ids[self.offsets[j] : self.offsets[j + 1]]
+
+
 class LogBatch(NamedTuple):
     """Columns with n logged decisions. A negative integer, or a NaN propensity or reward, denotes a missing value."""
 
@@ -75,6 +92,7 @@ class LogBatch(NamedTuple):
     delays_ms: NDArray[np.int64]  # [n], milliseconds from the decision to its feedback
     eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
     baselines: NDArray[np.int64] | None = None  # [n], the class that the service's own rule plays; None if unknown
+    offered: OfferedIds | None = None  # the actions' ids; None if the decisions are among classes
 
 
 class DecisionLog(Protocol):
@@ -93,6 +111,11 @@ class DecisionLog(Protocol):
     @property
     def class_names(self) -> tuple[str, ...]:
         """The name of each class."""
+        ...
+
+    @property
+    def blocks(self) -> ActionBlocks | None:
+        """The layout of x, or None if the decisions are among classes."""
         ...
 
     def batches(self) -> Iterable[LogBatch]:

@@ -34,13 +34,17 @@ MATCHED, EXPIRED, LATE = 0, 1, 2
 """Possible outcomes: feedback in time, no feedback in time, and late feedback that corrects the assumed reward."""
 
 
+NO_REWARDS: NDArray[np.int64] = np.zeros((0, 0), np.int64)
+
+
 class Examples(NamedTuple):
-    """Labelled events as compressed sparse rows. Event t's entries are offsets[t]:offsets[t + 1]."""
+    """Events as compressed sparse rows, with labels or rewards. Event t's entries are offsets[t]:offsets[t + 1]."""
 
     offsets: NDArray[np.int64]  # int64[n + 1], starts at 0, non-decreasing
     indices: IndexArray  # int32[offsets[-1]], strictly increasing within an event
     values: FloatArray  # float64[offsets[-1]]
-    labels: NDArray[np.int64]  # int64[n], in 0..K-1
+    labels: NDArray[np.int64]  # int64[n], in 0..K-1; not used with rewards
+    rewards: NDArray[np.int64] = NO_REWARDS  # int64[n, K], the bit of each class; empty with labels
 
     def features(self, t: int) -> Features:
         """Return the features x of event t."""
@@ -153,11 +157,16 @@ def run(
         s = int(schedule.events[applied])
         row = made.scores[s % made.scores.shape[0]].copy()
         decision = Decision(int(made.actions[s]), int(made.greedy[s]), float(made.propensities[s]), row[:K], row[K:])
-        real = int(made.actions[s] == examples.labels[s])
+        real = reward_of(examples, s, int(made.actions[s]))
         updates += learner.retract(examples.features(s), decision, 0, real, float(v[s]))
         applied += 1
     actions, greedy, propensities, _ = made
     return Run(actions, greedy, propensities, updates, schedule.matched, schedule.expired, schedule.late)
+
+
+def reward_of(examples: Examples, t: int, action: int) -> int:
+    """Return the bit of an event's class."""
+    return int(examples.rewards[t, action]) if examples.rewards.size else int(action == examples.labels[t])
 
 
 def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
@@ -200,7 +209,14 @@ def check_run(
     offsets = examples.offsets
     if offsets[0] != 0 or offsets[-1] != examples.indices.size or np.any(np.diff(offsets) < 0):
         raise ValueError(f"offline run: expected increasing offsets from 0 to {examples.indices.size}")
-    if not np.all((examples.labels >= 0) & (examples.labels < learner.n_classes)):
+    if examples.rewards.size:
+        if examples.rewards.shape != (size, learner.n_classes):
+            raise ValueError(
+                f"offline run: expected rewards of shape {(size, learner.n_classes)}; got {examples.rewards.shape}"
+            )
+        if learner.needs_label:
+            raise ValueError(f"offline run: {learner.name} requires labels; got rewards")
+    elif not np.all((examples.labels >= 0) & (examples.labels < learner.n_classes)):
         raise ValueError(f"offline run: expected labels in 0..{learner.n_classes - 1}")
     if np.any(delays < NEVER):
         raise ValueError(f"offline run: expected delays in rounds, or {NEVER} for never; got {delays.min()}")
@@ -220,7 +236,7 @@ def _loop(decided: int, applied: int, task: Task, made: Decisions, handle: Float
     Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends after the
     last event, or before a correction for late feedback. The caller applies the correction.
     """
-    (offsets, indices, values, labels), u, v = task.examples, task.u, task.v
+    (offsets, indices, values, labels, bits), u, v = task.examples, task.u, task.v
     rounds, events, kinds = task.schedule.rounds, task.schedule.events, task.schedule.kinds
     actions, greedy, propensities, scores = made
     size, rows = labels.size, scores.shape[0]
@@ -231,7 +247,9 @@ def _loop(decided: int, applied: int, task: Task, made: Decisions, handle: Float
             if kinds[applied] == LATE:
                 return decided, applied, updates
             x = slice(offsets[s], offsets[s + 1])
-            reward = 1 if kinds[applied] == MATCHED and actions[s] == labels[s] else 0
+            reward = bits[s, actions[s]] if bits.size else 1 if actions[s] == labels[s] else 0
+            if kinds[applied] != MATCHED:
+                reward = 0
             label = labels[s] if task.needs_label else -1
             changed = update(  # type: ignore[name-defined] # noqa: F821
                 indices[x], values[x], actions[s], greedy[s], propensities[s], scores[s % rows], reward, v[s], label,
@@ -262,7 +280,7 @@ def _loop_in_python(
             if kinds[applied] == LATE:
                 return decided, applied, updates
             label = int(labels[s])
-            reward = int(kinds[applied] == MATCHED and made.actions[s] == label)
+            reward = reward_of(examples, s, int(made.actions[s])) if kinds[applied] == MATCHED else 0
             updates += learner.update(
                 examples.features(s), decisions[s], reward, float(task.v[s]), label if task.needs_label else None
             )

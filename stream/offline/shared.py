@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner
-from stream.offline.loop import EXPIRED, FOR_EVER, LATE, Examples, Patience, Run, check_run, schedule_of
+from stream.offline.loop import EXPIRED, FOR_EVER, LATE, Examples, Patience, Run, check_run, reward_of, schedule_of
 from stream.shared.replica import apply_entries
 from stream.shared.view import Overlay
 from stream.wire.records import Decision, FloatArray
@@ -124,7 +124,7 @@ class _Decided:
         """Return the log entry for an outcome of event t."""
         decision = self._waiting[t] if kind == EXPIRED else self._waiting.pop(t)
         x, label = self._examples.features(t), int(self._examples.labels[t])
-        bit = int(kind != EXPIRED and decision.action == label)
+        bit = 0 if kind == EXPIRED else reward_of(self._examples, t, decision.action)
         reported = label if self._learner.needs_label else NO_LABEL
         if kind == LATE:
             return Entry(CORRECTED, x, decision, bit, 0, float(self._v[t]))

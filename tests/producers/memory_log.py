@@ -41,6 +41,9 @@ class MemoryLog(LogRows):
     def outcome(self, row: int) -> LoggedOutcome:
         return self.outcomes[row]
 
+    def offered(self, row: int) -> list[str]:
+        return []
+
     def event_id(self, row: int) -> str:
         return self.ids[row] if self.ids else f"visit-{row}"
 

@@ -18,7 +18,7 @@ from stream.settings.values import OnBadRow
 from stream.wire.named_features import Scaling
 from stream.wire.rewards import RewardRange
 
-READ_BY = 5
+READ_BY = 6
 """The cache's format version. Increase this number when the conversion of files changes."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600

@@ -11,11 +11,13 @@ from producers.datasets.base import DatasetError
 from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import TEXT_OR_NUMBER
 from producers.datasets.logs.encoding import overflowing_rows
-from producers.datasets.logs.parsed import FeatureEntries, Lists, ParsedBatch, Problem, Texts, problem
+from producers.datasets.logs.offered import check_offered, eligible_places, problems_of_decisions
+from producers.datasets.logs.parsed import FeatureEntries, Lists, Offered, ParsedBatch, Problem, Texts, problem
 from producers.datasets.logs.seen_ids import SeenIds
 from producers.datasets.logs.streams import CutOffError
 from stream.estimating.rows import Eligible
 from stream.settings.values import OnBadRow
+from stream.wire.actions import ACTIONS_MAX
 from stream.wire.named_features import EXACT_BELOW, FeatureEncoder, Kind, text_of
 from stream.wire.records import FloatArray
 from stream.wire.rewards import RewardRange
@@ -42,6 +44,9 @@ class Meaning(NamedTuple):
     is_given: bool = False  # whether the user listed the classes, so that others are unknown in the first pass too
     encoder: FeatureEncoder | None = None
     kinds: Mapping[str, Kind] = {}
+    action_encoder: FeatureEncoder | None = None
+    action_kinds: Mapping[str, Kind] = {}
+    places: int = ACTIONS_MAX  # maximum number of actions of a decision
 
 
 class CheckedBatch(NamedTuple):
@@ -95,6 +100,8 @@ class Checks:
         if batch.baselines is not None:
             baselines = _classes(batch.baselines, batch.n, class_of, "baseline", unknown)
         eligible = _eligible(batch.eligible, actions, class_of, problems, unknown)
+        if batch.offered is not None:
+            actions, baselines, eligible = _offer(batch.offered, meaning, problems)
         if meaning.is_given:
             problems += unknown
         rewards = self._rewards(batch, problems)
@@ -179,6 +186,19 @@ class Checks:
                 row = int(good[place])
                 first_problems[row] = problem(row, self._options.id_field, "a unique id", given[place])
         return ids
+
+
+def _offer(
+    offered: Offered, meaning: Meaning, problems: list[Problem]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Eligible]:
+    """Check the actions. Return the places of the played and the baseline actions, and of the eligible ones."""
+    check_offered(offered, meaning.places, problems)
+    of_actions: list[Problem] = []
+    _check_kinds(offered.features, meaning.action_kinds, of_actions)
+    endless = overflowing_rows(meaning.action_encoder, len(offered.ids), offered.features)
+    of_actions += [Problem(action, *_ENDLESS) for action in endless]
+    problems += problems_of_decisions(offered, of_actions)
+    return offered.played, offered.baselines, eligible_places(offered)
 
 
 def _good(batch: ParsedBatch, first_problems: Mapping[int, Problem]) -> NDArray[np.int64]:

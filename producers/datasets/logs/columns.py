@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from producers.datasets.log import MISSING
@@ -41,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def is_empty(column: Column) -> bool:
     """Return whether all values are missing."""
-    return not any(value is not None and value != "" for value in _values(column))
+    return not any(value is not None and value != "" for value in values_of(column))
 
 
 def numbers(column: Column, field: str, expected: str, problems: list[Problem]) -> FloatArray:
@@ -60,7 +61,7 @@ def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
         known = _not_too_long(column, field, problems)
         values, codes = known.distinct, known.codes
     else:
-        values = _values(column)
+        values = values_of(column)
         kinds = set(map(type, values))
         if kinds <= _TEXT or kinds <= _WHOLE:
             values, codes = distinct_of(values)
@@ -79,7 +80,7 @@ def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
 def lists(column: Column, field: str, separator: str, problems: list[Problem]) -> Lists:
     """Return the values as lists of strings. A string is split at the separator; a number becomes a single string."""
     found: list[tuple[str | None, ...] | None] = []
-    for row, value in enumerate(_values(column)):
+    for row, value in enumerate(values_of(column)):
         names: tuple[str | None, ...] | None = None
         if isinstance(value, str):
             names = tuple(map(text_of, value.split(separator))) if value else None
@@ -109,7 +110,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
     else:
         return _converted(column, field, expected, problems, lambda value: _time_ms(value, unit), MISSING)
     bad = (found < 0) | (found > TIME_MS_MAX)
-    problems.extend(problem(row, field, expected, _values(column)[row]) for row in np.flatnonzero(bad).tolist())
+    problems.extend(problem(row, field, expected, values_of(column)[row]) for row in np.flatnonzero(bad).tolist())
     return np.where(bad | np.isnan(found), MISSING, found).astype(np.int64)
 
 
@@ -125,7 +126,7 @@ def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -
         found = _converted(column, field, expected, problems, lambda value: _in_units(value, unit), np.nan)
     found = found * (UNITS_US[unit] / 1_000)
     bad = (found < 0) | (found > TIME_MS_MAX)
-    problems.extend(problem(row, field, expected, _values(column)[row]) for row in np.flatnonzero(bad).tolist())
+    problems.extend(problem(row, field, expected, values_of(column)[row]) for row in np.flatnonzero(bad).tolist())
     return np.rint(np.where(bad | np.isnan(found), MISSING, found)).astype(np.int64)
 
 
@@ -174,7 +175,7 @@ def _converted(
         values: Sequence[Any] = column.distinct
         codes = column.codes
     else:
-        values = _values(column)
+        values = values_of(column)
         codes = np.arange(len(values))
     converted = [missing if value is None or value == "" else read(value) for value in values]
     bad = np.array([one is None for one in converted] + [False])[codes]
@@ -182,7 +183,8 @@ def _converted(
     return np.array([missing if one is None else one for one in converted] + [missing])[codes]
 
 
-def _values(column: Column) -> list[Any]:
+def values_of(column: Column) -> list[Any]:
+    """Return the values as plain Python values, with None for missing ones."""
     if isinstance(column, list):
         return column
     if isinstance(column, Texts):
@@ -191,6 +193,16 @@ def _values(column: Column) -> list[Any]:
         return list(map(float, column.astype(str)))  # the shortest text, such as 0.1
     is_time = column.dtype.kind in "Mm"
     return cast(list[Any], (column.astype(f"{column.dtype.kind}8[us]") if is_time else column).tolist())
+
+
+def plain_of(value: object) -> object:
+    """Return the value of JSON text, or None if it is invalid. Other values are returned unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _not_too_long(column: Texts, field: str, problems: list[Problem]) -> Texts:

@@ -2,8 +2,10 @@
 
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from itertools import takewhile
+from typing import Any
 
 import orjson
 
@@ -19,14 +21,17 @@ class Format(StrEnum):
     JSONL = "JSON lines"
     PARQUET = "Parquet"
     VW_DSJSON = "VW dsjson"
+    VW_DSJSON_ACTIONS = "VW dsjson with action features"
     VW_TEXT = "VW contextual-bandit text"
+    VW_TEXT_ACTIONS = "VW contextual-bandit text with action features"
     SVMLIGHT = "svmlight"
     TABLE = "a table in memory"
 
 
 ACCEPTED = (
     "supported formats: CSV with a header, JSON lines, Parquet, VW dsjson, VW contextual-bandit text "
-    "(`action:cost:probability | features`) and svmlight; all except Parquet may be compressed with gzip or zstd"
+    "(`action:cost:probability | features`, or one line per action) and svmlight; all except Parquet may be compressed "
+    "with gzip or zstd"
 )
 
 # This limit applies to the whole process and is 131,072 by default. A field is at most as long as a block plus the
@@ -71,6 +76,8 @@ def format_of(head: bytes, name: str) -> Format:
     unlike = _unlike_text(head)
     if unlike is None:
         lines = _first_lines(head)
+        if _is_vw_text_with_actions(head):
+            return Format.VW_TEXT_ACTIONS
         for what, fits in _TESTS:
             if fits(lines):
                 return what
@@ -110,16 +117,33 @@ def _first_lines(head: bytes) -> list[str]:
     return [line for line in lines_of(head.decode("utf-8", "ignore")) if line.strip()][:20]
 
 
-def _is_dsjson(lines: list[str]) -> bool:
-    """Return whether a possibly truncated line has a context `c` and another field from a dsjson log record."""
+def _contexts(lines: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the contexts `c` of the lines that have one and another field from a dsjson log record."""
     for line in lines:
         try:
             fields = orjson.loads(line)
-        except orjson.JSONDecodeError:
+        except orjson.JSONDecodeError:  # the last line may be truncated
             continue
         if type(fields) is dict and type(fields.get("c")) is dict and fields.keys() & {"_label_cost", "EventId", "p"}:
-            return True
-    return False
+            yield fields["c"]
+
+
+def _is_dsjson(lines: list[str]) -> bool:
+    return any(True for _ in _contexts(lines))
+
+
+def _is_dsjson_with_actions(lines: list[str]) -> bool:
+    """Return whether an action of a dsjson line has a feature."""
+    return any(
+        any(name == "_text" or not name.startswith("_") for name in action)
+        for context in _contexts(lines)
+        for action in _list(context.get("_multi"))
+        if type(action) is dict
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _is_jsonl(lines: list[str]) -> bool:
@@ -136,8 +160,23 @@ def _is_vw_text(lines: list[str]) -> bool:
 def _may_be_vw(line: str) -> bool:
     """Return whether the text before the bar consists of actions and, optionally, a tag."""
     label, bar, _ = line.partition("|")
-    is_shared = label.split()[:1] == ["shared"]
-    return bool(bar) and not is_shared and all(_ACTION.fullmatch(token) for token in vw_labels(label))
+    return bool(bar) and all(_ACTION.fullmatch(token) for token in vw_labels(label))
+
+
+def _is_vw_text_with_actions(head: bytes) -> bool:
+    """Return whether this is VW text with a line for each action.
+
+    A shared context has the label `shared`. Without one, the actions of a decision are several lines, of which at most
+    one has a cost, and an empty line follows them.
+    """
+    lines = [line.partition("|") for line in lines_of(head.decode("utf-8", "ignore"))[:20]]
+    if any(bar and before.split()[:1] == ["shared"] for before, bar, _ in lines):
+        return True
+    decision = list(takewhile(any, lines))  # up to the first empty line
+    labels = [vw_labels(before) for before, _, _ in decision]
+    has_cost = [any(_COSTED.fullmatch(token) for token in tokens) for tokens in labels]
+    is_one = len(decision) > 1 and sum(has_cost) == 1 and len(decision) < len(lines)
+    return is_one and all(bar for _, bar, _ in decision) and all(len(tokens) <= 1 for tokens in labels)
 
 
 def vw_labels(text: str) -> list[str]:
@@ -190,14 +229,13 @@ def _unlike_lines(lines: list[str]) -> str:
         return "a JSON array; write one object per line"
     if first.startswith("<"):
         return "HTML or XML"
-    if first.startswith(("shared |", "shared|")):
-        return "VW text with action features (cb_adf); log the context and the index of the action"
     if all("|" in line for line in lines):
         return "VW text without labels such as 2:0:0.25 (action:cost:probability)"
     return f"text with one column ({first[:60]!r})"
 
 
 _TESTS: tuple[tuple[Format, Callable[[list[str]], bool]], ...] = (
+    (Format.VW_DSJSON_ACTIONS, _is_dsjson_with_actions),
     (Format.VW_DSJSON, _is_dsjson),
     (Format.JSONL, _is_jsonl),
     (Format.VW_TEXT, _is_vw_text),

@@ -10,6 +10,7 @@ import numpy as np
 from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import Column, delays_ms, numbers, texts, times_ms
 from producers.datasets.logs.mapping import unit_of_name, words_of_name
+from producers.datasets.logs.offered import lists_of_actions
 from producers.datasets.logs.parsed import Problem, Texts
 from producers.datasets.logs.survey import DECIMAL_COMMA, NUMBER, ODD_SHARE_MAX
 from producers.datasets.logs.tables import Table
@@ -17,6 +18,7 @@ from stream.wire.named_features import Kind, words_of
 from stream.wire.records import FloatArray
 
 ROLE_NAMES: dict[str, tuple[str, ...]] = {
+    "actions": ("actions", "candidates", "offered", "options"),
     "timestamp": (
         "timestamp", "decided_at", "decided_at_ms", "event_time", "time", "ts", "datetime", "created_at", "date",
         "when",
@@ -79,6 +81,8 @@ def guess(table: Table) -> Guess:
                 continue
             fields[role] = found
             del columns[found]
+    if "actions" in fields and (name := fields.pop("label", None)) is not None:
+        remarks.append(f"{name!r} is omitted: decisions among actions have no label")
     for role in ("timestamp", "feedback_time", "id"):
         if role not in fields and (name := _by_values(role, fields, columns)) is not None:
             fields[role] = name
@@ -126,6 +130,9 @@ def _can_be(role: str, column: Column) -> bool:
         problems = []
         delays = delays_ms(column, "", "s", problems)
         return _are_few(problems, int(np.count_nonzero(delays != MISSING))) and bool((delays != MISSING).any())
+    if role == "actions":
+        problems = []
+        return any(lists_of_actions(column, "", problems)) and not problems
     if role in ("reward", "propensity"):
         values = _numbers(column)
         return values is not None and bool(np.isfinite(values).any())

@@ -15,11 +15,15 @@ _DEPTH_MAX = 8
 
 
 def column_names(source: Source, wanted: Collection[str] = ()) -> list[str]:
-    """Return the names of all columns, in order of first appearance. Stop once all wanted columns are found."""
+    """Return the names of all columns, in order of first appearance. Stop once all wanted columns are found.
+
+    An object is a column only if it is wanted. Otherwise, its members are columns.
+    """
     found: dict[str, None] = {}
     for objects in objects_of(source):
         for fields in objects.rows:
             found.update(dict.fromkeys(_flat_names(fields, "", 0)))
+            found.update((name, None) for name in wanted if type(fields.get(name)) is dict)
         if wanted and found.keys() >= set(wanted):
             break
     return list(found)

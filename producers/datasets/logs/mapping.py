@@ -14,6 +14,7 @@ from producers.datasets.base import DatasetError
 from stream.parsing import close_matches
 from stream.programs.process import announce
 from stream.text import read_bytes, read_text
+from stream.wire.actions import ACTIONS_MAX
 from stream.wire.named_features import Kind, NamedFeaturesError, from_plain, text_of, to_plain
 
 Unit = Literal["us", "ms", "s", "m", "h", "d"]
@@ -81,12 +82,17 @@ class LogMapping(BaseModel):
     delay: str | None = None
     eligible: str | None = None
     baseline: str | None = None
+    x: str | None = None  # objects with a context's features, instead of columns for each one
+    actions: str | None = None  # lists of actions with features, as in contexts; the other roles then name their ids
     eligible_separator: str = "|"
     delay_unit: Unit | None = None
     time_unit: Literal["s", "ms", "us"] | None = None
     classes: tuple[str, ...] | None = None
-    encoding: dict[str, Any] | None = None  # the features' indices, as written by `to_plain`; a mapping names the file
+    actions_max: int | None = Field(default=None, ge=2, le=ACTIONS_MAX)  # by default, the largest number in the log
+    # The features' indices, as written by `to_plain`, with those of actions as a member; a mapping names the file.
+    encoding: dict[str, Any] | None = None
     features: FeatureColumns = Field(default_factory=FeatureColumns)
+    action_features: FeatureColumns = Field(default_factory=FeatureColumns)  # of actions; if empty, by their values
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -102,7 +108,7 @@ class LogMapping(BaseModel):
             raise ValueError("map action or label: a log must contain the played action or the correct label")
         for needs, needed in (
             ("reward", "action"), ("propensity", "action"), ("feedback_time", "timestamp"), ("delay_unit", "delay"),
-            ("eligible", "action"),
+            ("eligible", "action"), ("actions", "action"),
         ):  # fmt: skip
             if getattr(self, needs) is not None and getattr(self, needed) is None:
                 raise ValueError(f"{needs} requires {needed}: map {needed} as well")
@@ -112,14 +118,29 @@ class LogMapping(BaseModel):
             raise ValueError(f"expected two or more distinct classes; got {list(self.classes)}")
         if not self.eligible_separator:
             raise ValueError("eligible_separator: expected a separator between the names; got an empty string")
-        if not self.features.kinds():
+        if self.actions is None and (self.action_features.kinds() or self.actions_max is not None):
+            raise ValueError("action_features and actions_max require actions: map the column with lists of actions")
+        if self.actions is not None and (self.label is not None or self.classes is not None):
+            raise ValueError("actions have ids and rewards; map neither label nor classes with them")
+        if self.encoding is not None and (self.actions is None) != (ACTIONS not in self.encoding):
+            raise ValueError(f"the file of encoding has a member {ACTIONS} if and only if actions are mapped")
+        if self.x is not None and self.encoding is None and self.features.kinds():
+            raise ValueError("map either x, an object with all features, or list the columns of features")
+        if not self.features.kinds() and self.actions is None and self.x is None:
             raise ValueError("no features: list columns under [features] as numeric, categorical or text")
         return self
 
     def columns(self) -> tuple[str, ...]:
         """Return all mapped columns, without duplicates."""
         roles = (getattr(self, role) for role in ROLES)
-        return tuple(dict.fromkeys([*(name for name in roles if name is not None), *self.features.kinds()]))
+        features = self.features.kinds() if self.x is None else ()
+        return tuple(dict.fromkeys([*(name for name in roles if name is not None), *features]))
+
+    def kinds_of_actions(self) -> dict[str, Kind]:
+        """Return the kinds of the features of actions, except those that follow from their values."""
+        if self.encoding is not None and ACTIONS in self.encoding:
+            return {name: one.kind for name, one in from_plain(self.encoding[ACTIONS]).names.items()}
+        return self.action_features.kinds()
 
     def unit_of_delay(self) -> Unit:
         """Return the unit of numeric delays, from the mapping or the column's name; the default is seconds.
@@ -154,7 +175,13 @@ def unit_of_name(column: str) -> Unit | None:
     return next((unit for unit in found if unit is not None), None)
 
 
-ROLES = ("id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay", "eligible", "baseline")
+ACTIONS = "actions"
+"""The member of an encoding, and of a file of features, that contains the encoding of the actions' features."""
+
+ROLES = (
+    "id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay", "eligible", "baseline",
+    "actions", "x",
+)  # fmt: skip
 """Roles of columns other than features."""
 
 
@@ -218,17 +245,21 @@ def _with_encoding(fields: Mapping[str, Any], path: Path) -> dict[str, Any]:
     name = fields.get("encoding")
     if name is None:
         return dict(fields)
-    if not isinstance(name, str) or "features" in fields:
+    if not isinstance(name, str) or fields.keys() & {"features", "action_features"}:
         raise DatasetError(f"the mapping {path}: expected the name of a file as encoding, and no features")
     file = path.parent / name
     try:
-        encoder = from_plain(orjson.loads(read_bytes(file)))
+        plain = orjson.loads(read_bytes(file))
+        encoder = from_plain(plain)
+        encoding = to_plain(encoder)
+        if ACTIONS in plain:
+            encoding[ACTIONS] = to_plain(from_plain(plain[ACTIONS]))
     except (OSError, orjson.JSONDecodeError, NamedFeaturesError) as error:
         raise DatasetError(
             f"the mapping {path}: expected a file of features from `onebit data show` as encoding; {error}"
         ) from error
     columns = {str(kind): [one for one, known in encoder.names.items() if known.kind is kind] for kind in Kind}
-    return {**fields, "encoding": to_plain(encoder), "features": columns}
+    return {**fields, "encoding": encoding, "features": columns}
 
 
 _LISTS = ("classes", *FeatureColumns.model_fields)

@@ -42,9 +42,11 @@ def source_of(table: object) -> Source:
     return Source(f"{kind} ({quantity(found.num_rows, 'row')})", found)
 
 
-def column_names(source: Source, _wanted: Collection[str] = ()) -> list[str]:
-    """Return the column names, including those within structs."""
-    return [name for field in _open(source).schema_arrow for name in _names(field)]
+def column_names(source: Source, wanted: Collection[str] = ()) -> list[str]:
+    """Return the column names, including those within structs, and those of wanted structs."""
+    schema = _open(source).schema_arrow
+    structs = [field.name for field in schema if field.name in wanted and pa.types.is_struct(field.type)]
+    return [*structs, *(name for field in schema for name in _names(field))]
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:

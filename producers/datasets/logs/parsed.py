@@ -79,6 +79,10 @@ class Lists(NamedTuple):
     distinct: list[tuple[str, ...]]
     codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
 
+    def to_list(self) -> list[tuple[str, ...]]:
+        """Return the lists, with empty ones for missing values."""
+        return [() if code == _MISSING else self.distinct[code] for code in self.codes.tolist()]
+
     def names(self, mask: NDArray[np.bool_]) -> set[str]:
         """Return all strings in the lists that a mask selects."""
         return {name for code in set(self.codes[mask].tolist()) - {_MISSING} for name in self.distinct[code]}
@@ -116,6 +120,22 @@ class FeatureEntries(NamedTuple):
         )
 
 
+class Offered(NamedTuple):
+    """The actions that n decisions offer, m in all, in the order of the decisions and of their places."""
+
+    counts: NDArray[np.int64]  # [n], the number of actions of each decision
+    ids: Texts  # [m]
+    features: tuple[FeatureEntries, ...]  # their rows are actions, 0 to m - 1
+    played: NDArray[np.int64]  # [n], the place of the played action; -1 if missing
+    baselines: NDArray[np.int64]  # [n], the place of the action of the service's own rule; -1 if missing
+    eligible: Sequence[Sequence[int]]  # n lists of places in increasing order; an empty list means all actions
+
+    @property
+    def decisions(self) -> NDArray[np.int64]:
+        """The decision of each action, [m]."""
+        return np.repeat(np.arange(self.counts.size), self.counts)
+
+
 class ParsedBatch(NamedTuple):
     """n parsed rows, before any checks across rows. Rows with a problem contain arbitrary values."""
 
@@ -134,6 +154,7 @@ class ParsedBatch(NamedTuple):
     eligible: Lists | None = None  # names of the eligible classes; a missing list means all classes
     baselines: Texts | None = None  # the class that the service's own rule plays
     left_out: tuple[Problem, ...] = ()  # valid rows that are not decisions
+    offered: Offered | None = None  # actions with features; None if the decisions are among classes
 
 
 def problem(row: int, field: str, expected: str, got: object) -> Problem:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -12,19 +13,21 @@ import numpy as np
 from producers.datasets import svmlight
 from producers.datasets.base import DatasetError
 from producers.datasets.log import MISSING
-from producers.datasets.logs import csv_tables, json_lines, vw_dsjson, vw_text
+from producers.datasets.logs import csv_tables, json_lines, vw_actions, vw_dsjson, vw_text
 from producers.datasets.logs.checks import CheckedBatch, Checks, Meaning, Options
 from producers.datasets.logs.columns import numbers, unit_by_size
 from producers.datasets.logs.encoding import encode_rows
 from producers.datasets.logs.formats import Format, format_of
-from producers.datasets.logs.mapping import LogMapping, check_columns
+from producers.datasets.logs.mapping import ACTIONS, LogMapping, check_columns
+from producers.datasets.logs.offered import combined, where
 from producers.datasets.logs.parsed import ParsedBatch, Problem
 from producers.datasets.logs.streams import Source
-from producers.datasets.logs.survey import Remarks, Survey, survey
+from producers.datasets.logs.survey import FeatureSurvey, Remarks, Survey, survey
 from producers.datasets.logs.tables import Table, parse_table
-from stream.estimating.rows import Eligible, LogBatch
+from stream.estimating.rows import Eligible, LogBatch, OfferedIds
 from stream.settings.values import OnBadRow
-from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, build, from_plain, sharing
+from stream.wire.actions import ACTIONS_MAX, ActionBlocks
+from stream.wire.named_features import FeatureEncoder, Kind, Scaling, build, from_plain, sharing
 from stream.wire.rewards import RewardRange
 
 VOCABULARY_MAX = 1_000
@@ -105,17 +108,23 @@ class _LineFormat(NamedTuple):
 
 LINE_FORMATS = {
     Format.VW_DSJSON: _LineFormat(vw_dsjson.batches, vw_dsjson.NOTES),
+    Format.VW_DSJSON_ACTIONS: _LineFormat(partial(vw_dsjson.batches, has_actions=True), vw_dsjson.NOTES_ON_ACTIONS),
     Format.VW_TEXT: _LineFormat(vw_text.batches, vw_text.NOTES),
+    Format.VW_TEXT_ACTIONS: _LineFormat(vw_actions.batches, vw_actions.NOTES),
 }
 
 
 @dataclass(slots=True)
 class LogFile:
-    """A log in a file, as returned by `open_log`."""
+    """A log in a file, as returned by `open_log`.
+
+    If decisions are among actions with features, the classes are the actions' places.
+    """
 
     name: str
     format: Format
-    encoder: FeatureEncoder
+    encoder: FeatureEncoder  # of the contexts' features
+    action_encoder: FeatureEncoder | None  # of the actions' features; None if the decisions are among classes
     class_names: tuple[str, ...]
     mapping: LogMapping | None
     notes: tuple[str, ...]  # notes for the user about the interpretation of the file
@@ -127,10 +136,11 @@ class LogFile:
 
     def __post_init__(self) -> None:
         self._checks = Checks(self._options)
-        kinds = {name: one.kind for name, one in self.encoder.names.items()}
         class_of = {name: k for k, name in enumerate(self.class_names)}
         is_given = self.mapping is not None and self.mapping.classes is not None
-        self._meaning = Meaning(class_of, is_given, self.encoder, kinds)
+        own, of_actions = self.encoder, self.action_encoder
+        places = ACTIONS_MAX if self.mapping is None else self.mapping.actions_max or ACTIONS_MAX
+        self._meaning = Meaning(class_of, is_given, own, _kinds(own), of_actions, _kinds(of_actions), places)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -145,7 +155,14 @@ class LogFile:
     @property
     def n_features(self) -> int:
         """The dimension d of the feature space."""
-        return self.encoder.n_features
+        return self.encoder.n_features if self.blocks is None else self.blocks.n_features
+
+    @property
+    def blocks(self) -> ActionBlocks | None:
+        """The layout of x, or None if the decisions are among classes."""
+        if self.action_encoder is None:
+            return None
+        return ActionBlocks(len(self.class_names), self.encoder.n_features, self.action_encoder.n_features)
 
     @property
     def remarks(self) -> list[str]:
@@ -177,6 +194,13 @@ class LogFile:
         batch, kept = checked.batch, checked.kept
         self._remarks.add(batch, kept)
         encoded = encode_rows(self.encoder, kept, batch.features)
+        ids = None
+        if batch.offered is not None and self.action_encoder is not None and self.blocks is not None:
+            offered = where(batch.offered, kept)
+            of_actions = np.repeat(kept, batch.offered.counts)
+            actions = encode_rows(self.action_encoder, of_actions, batch.offered.features)
+            encoded = combined(self.blocks, encoded, actions, offered)
+            ids = OfferedIds.of_counts(offered.counts, [one or "" for one in offered.ids.to_list()])
         n = int(np.count_nonzero(kept))
         nowhere = np.full(n, MISSING, np.int64)
         return LogBatch(
@@ -192,6 +216,7 @@ class LogFile:
             delays_ms=nowhere if batch.delays_ms is None else batch.delays_ms[kept],
             eligible=self._eligible(checked),
             baselines=None if checked.baselines is None else checked.baselines[kept],
+            offered=ids,
         )
 
     def _eligible(self, checked: CheckedBatch) -> Eligible | None:
@@ -239,27 +264,46 @@ def open_log(
         raise DatasetError(f"reward_above={reward_above:g} converts rewards to bits; remove it, or use rewards=bit")
     options = Options(name_of(source), id_field, on_bad_row, reward_above, graded)
     notes = batches.notes
-    encoder = None
+    encoder = of_actions = None
     if mapping is not None and mapping.encoding is not None:
         if scales:
             raise DatasetError(f"{source.name}: the mapping's encoding determines the scale. Remove scale")
         encoder = from_plain(mapping.encoding)
+        of_actions = from_plain(mapping.encoding[ACTIONS]) if ACTIONS in mapping.encoding else None
     elif mapping is not None and _only_numbers(mapping) and not scales:
         encoder = build({name: (one, None) for name, one in mapping.features.kinds().items()}, HASH_BITS)
-    if known is None or encoder is None:
-        found = _surveyed(batches, options, known, numbered=kind in LINE_FORMATS)
+    if mapping is not None and mapping.actions_max is not None:
+        known = _places(mapping.actions_max)
+    if known is None or encoder is None or (of_actions is None and mapping is not None and mapping.actions is not None):
+        found = _surveyed(batches, options, known, numbered=kind in LINE_FORMATS, is_encoded=encoder is not None)
+        if encoder is None:
+            names = _in_order(mapping, found)
+            encoder = _built(found.contexts, names, scales)
+            notes += _on_hashing(encoder, found.contexts, "features")
+        if found.actions is not None:
+            known = known or _places(max(2, found.places))
+            if of_actions is None:
+                of_actions = _built(found.actions, found.actions.names, scales)
+                notes += _on_hashing(of_actions, found.actions, "features of actions")
+            encoder, of_actions = _or_placeholder(encoder), _or_placeholder(of_actions)
         known = known or found.classes
-        encoder = encoder or build(_in_order(mapping, found), HASH_BITS, scales=_scales(found) if scales else {})
-        notes += _on_hashing(encoder, found)
     if len(set(known)) < max(2, len(known)):
         raise DatasetError(f"{source.name}: expected two or more distinct classes; got {list(known)}")
     if encoder.n_features < 1:
         raise DatasetError(f"{source.name} has no context features")
-    return LogFile(options.name, kind, encoder, known, mapping, notes, batches.read, options)
+    log = LogFile(options.name, kind, encoder, of_actions, known, mapping, notes, batches.read, options)
+    if log.blocks is not None:
+        try:
+            log.blocks.check()
+        except ValueError as error:
+            raise DatasetError(f"{source.name}: {error}") from error
+    return log
 
 
-def _surveyed(batches: "_Batches", options: Options, known: tuple[str, ...] | None, *, numbered: bool) -> Survey:
-    """Make the first pass, and repeat it if it finds strings in numeric features.
+def _surveyed(
+    batches: "_Batches", options: Options, known: tuple[str, ...] | None, *, numbered: bool, is_encoded: bool
+) -> Survey:
+    """Make the first pass, and repeat it if it finds strings in numeric features that are not encoded yet.
 
     The rows with these strings are left out, so that their classes and values do not count.
 
@@ -268,17 +312,22 @@ def _surveyed(batches: "_Batches", options: Options, known: tuple[str, ...] | No
     """
     class_of = None if known is None else {name: k for k, name in enumerate(known)}
 
-    def once(kinds: Mapping[str, Kind]) -> Survey:
+    def once(kinds: Mapping[str, Kind], action_kinds: Mapping[str, Kind]) -> Survey:
         checks = Checks(options)
-        checked = checks.apply(batches.read(), Meaning(class_of, known is not None, None, kinds))
+        meaning = Meaning(class_of, known is not None, None, kinds, None, action_kinds)
+        checked = checks.apply(batches.read(), meaning)
         found = survey(((one.batch, one.kept) for one in checked), VOCABULARY_MAX, numbered=numbered)
-        if known is None and not found.classes:
+        if known is None and not found.classes and not found.places:
             counts = "".join(f"; {count} skipped: {reason}" for reason, count in checks.skipped.items())
             raise DatasetError(f"{options.name} has no usable rows{counts}")
         return found
 
-    found = once({})
-    return once({name: kind for name, (kind, _) in found.names.items()}) if found.is_mixed else found
+    found = once({}, {})
+    actions = found.actions
+    is_mixed = found.contexts.is_mixed or (actions is not None and actions.is_mixed)
+    if is_encoded or not is_mixed:
+        return found
+    return once(found.contexts.kinds, {} if actions is None else actions.kinds)
 
 
 class _Batches(NamedTuple):
@@ -337,24 +386,41 @@ def _only_numbers(mapping: LogMapping) -> bool:
     return set(mapping.features.kinds().values()) == {Kind.NUMERIC}
 
 
+def _places(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))
+
+
 def _in_order(mapping: LogMapping | None, found: Survey) -> Mapping[str, tuple[Kind, Sequence[str] | None]]:
     """Return the features in mapping order."""
-    if mapping is None:
-        return found.names
-    return {name: found.names.get(name, (kind, ())) for name, kind in mapping.features.kinds().items()}
+    names = found.contexts.names
+    if mapping is None or mapping.x is not None:
+        return names
+    return {name: names.get(name, (kind, ())) for name, kind in mapping.features.kinds().items()}
 
 
-def _scales(found: Survey) -> dict[str, Scale]:
-    return {name: scale for name, one in found.moments.items() if (scale := one.scale) is not None}
+def _built(
+    found: FeatureSurvey, names: Mapping[str, tuple[Kind, Sequence[str] | None]], is_scaled: bool
+) -> FeatureEncoder:
+    moments = found.moments.items() if is_scaled else ()
+    return build(names, HASH_BITS, scales={name: scale for name, one in moments if (scale := one.scale) is not None})
 
 
-def _on_hashing(encoder: FeatureEncoder, found: Survey) -> tuple[str, ...]:
+def _or_placeholder(encoder: FeatureEncoder) -> FeatureEncoder:
+    """Return the encoder. If it has no features, return one with a feature that no row has, as layouts require one."""
+    return encoder if encoder.n_features else build({"(none)": (Kind.NUMERIC, None)}, None)
+
+
+def _kinds(encoder: FeatureEncoder | None) -> dict[str, Kind]:
+    return {} if encoder is None else {name: one.kind for name, one in encoder.names.items()}
+
+
+def _on_hashing(encoder: FeatureEncoder, found: FeatureSurvey, what: str) -> tuple[str, ...]:
     if encoder.hash_bits is None:
         return ()
     hashed = [name for name, one in encoder.names.items() if one.indices is None]
     distinct = found.hashed_distinct
     return (
-        f"features hashed to {1 << encoder.hash_bits:,} indices: {', '.join(hashed)}; about "
+        f"{what} hashed to {1 << encoder.hash_bits:,} indices: {', '.join(hashed)}; about "
         f"{sharing(distinct, encoder.hash_bits):,.0f} of {distinct:,.0f} values share an index",
     )
 

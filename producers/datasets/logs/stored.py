@@ -5,9 +5,10 @@ The directory contains `log.json`, which is written last, and one file of little
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,10 +20,11 @@ from producers.datasets.base import DatasetError, OffsetArray, SparseRows
 from producers.datasets.log import MISSING, Column, LoggedOutcome
 from producers.datasets.logs.reading import LogFile
 from producers.datasets.logs.seen_ids import hashes_of
-from stream.estimating.rows import Eligible, LogBatch
+from stream.estimating.rows import Eligible, LogBatch, OfferedIds
+from stream.wire.actions import ActionBlocks
 from stream.wire.records import FloatArray, IndexArray
 
-VERSION = 3
+VERSION = 4
 
 _CONTENT = "log.json"
 _TILDES = re.compile("(~+)[0-9]*$")
@@ -30,7 +32,7 @@ _COLUMNS: dict[str, str] = {
     "indices": "<i4", "values": "<f8", "offsets": "<i8", "decided_at_ms": "<i8", "labels": "<i8", "actions": "<i8",
     "propensities": "<f8", "rewards": "<f8", "delays_ms": "<i8", "id_hashes": "<u8", "id_rows": "<i8",
     "id_offsets": "<i8", "id_bytes": "u1", "eligible": "<i4", "eligible_offsets": "<i8",
-    "baselines": "<i8",
+    "baselines": "<i8", "offered_offsets": "<i8", "offered_id_offsets": "<i8", "offered_id_bytes": "u1",
 }  # fmt: skip
 
 
@@ -58,6 +60,10 @@ class StoredLog(SparseRows):
     eligible: IndexArray  # the columns of `Eligible`
     eligible_offsets: OffsetArray
     baselines: NDArray[np.int64]  # [n], as in a LogBatch, or MISSING
+    blocks: ActionBlocks | None  # the layout of x; None if the decisions are among classes
+    offered_offsets: OffsetArray  # int64[n + 1]: row j offers the actions offsets[j] to offsets[j + 1] - 1
+    offered_id_offsets: OffsetArray  # int64[m + 1], for m actions of all rows
+    offered_id_bytes: NDArray[np.uint8]
 
     @property
     def eligible_of_rows(self) -> Eligible:
@@ -81,6 +87,13 @@ class StoredLog(SparseRows):
     def event_id(self, row: int) -> str:
         """Return a row's id."""
         return self.id_bytes[self.id_offsets[row] : self.id_offsets[row + 1]].tobytes().decode()
+
+    def offered(self, row: int) -> list[str]:
+        """Return the ids of a row's actions, by place."""
+        first, last = int(self.offered_offsets[row]), int(self.offered_offsets[row + 1])
+        bounds = self.offered_id_offsets[first : last + 1].tolist()
+        data = self.offered_id_bytes[bounds[0] : bounds[-1]].tobytes()
+        return [data[start - bounds[0] : stop - bounds[0]].decode() for start, stop in pairwise(bounds)]
 
     def row_of(self, event_id: str) -> int | None:
         """Return the row with this id, or None."""
@@ -117,7 +130,12 @@ class StoredLog(SparseRows):
                 self.decided_at_ms[start:stop], block.labels, self.actions[start:stop], self.propensities[start:stop],
                 self.rewards[start:stop], self.delays_ms[start:stop],
                 self.eligible_of_rows.part(start, stop) if self.eligible.size else None, self.baselines[start:stop],
+                None if self.blocks is None else self._offered_in(start, stop),
             )  # fmt: skip
+
+    def _offered_in(self, start: int, stop: int) -> OfferedIds:
+        offsets = self.offered_offsets[start : stop + 1]
+        return OfferedIds(offsets - offsets[0], [name for row in range(start, stop) for name in self.offered(row)])
 
 
 def store_log(log: LogFile, folder: Path) -> StoredLog:
@@ -138,6 +156,7 @@ def store_log(log: LogFile, folder: Path) -> StoredLog:
             "version": VERSION, "name": log.name, "rows": rows, "n_features": log.n_features,
             "class_names": log.class_names, "skipped": log.skipped,
             "first_skipped": log.first_skipped, "remarks": log.remarks, "uneven": log.uneven,
+            "blocks": None if log.blocks is None else list(log.blocks),
         }  # fmt: skip
         (folder / _CONTENT).write_bytes(orjson.dumps(content))
     except OSError as error:
@@ -165,7 +184,7 @@ def open_stored(folder: Path) -> StoredLog:
         log = StoredLog(
             name=content["name"], rows=content["rows"], n_features=content["n_features"], class_names=names,
             skipped=content["skipped"], first_skipped=content["first_skipped"], remarks=tuple(content["remarks"]),
-            uneven=content["uneven"], **columns,
+            uneven=content["uneven"], blocks=content["blocks"] and ActionBlocks(*content["blocks"]), **columns,
         )  # fmt: skip
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"{folder} contains a damaged log: {error}") from error
@@ -185,15 +204,14 @@ def remarks_of(log: LogFile | StoredLog) -> Iterator[str]:
 
 
 def _write(log: LogFile, files: Mapping[str, BinaryIO]) -> int:
-    rows = entries = id_bytes = listed = 0
+    rows = entries = id_bytes = listed = actions = action_bytes = 0
     zero = np.zeros(1, "<i8").tobytes()
-    for name in ("offsets", "id_offsets", "eligible_offsets"):
+    for name in ("offsets", "id_offsets", "eligible_offsets", "offered_offsets", "offered_id_offsets"):
         files[name].write(zero)
     for batch in log.batches():
         for name in ("indices", "values", "decided_at_ms", "labels", "actions", "propensities", "rewards", "delays_ms"):
             files[name].write(np.ascontiguousarray(getattr(batch, name), _COLUMNS[name]).tobytes())
-        ids = [one.encode() for one in batch.ids]
-        ends = np.cumsum(np.fromiter(map(len, ids), np.int64, len(ids)))
+        ids, ends = _encoded(batch.ids)
         files["offsets"].write((batch.offsets[1:] + entries).astype("<i8").tobytes())
         files["id_offsets"].write((ends + id_bytes).astype("<i8").tobytes())
         files["id_bytes"].write(b"".join(ids))
@@ -204,6 +222,13 @@ def _write(log: LogFile, files: Mapping[str, BinaryIO]) -> int:
         files["eligible"].write(eligible.classes.astype("<i4").tobytes())
         files["eligible_offsets"].write((eligible.offsets[1:] + listed).astype("<i8").tobytes())
         listed += eligible.classes.size
+        offered = batch.offered or OfferedIds.of_counts(np.zeros(len(ids), np.int64), ())
+        names, name_ends = _encoded(offered.ids)
+        files["offered_offsets"].write((offered.offsets[1:] + actions).astype("<i8").tobytes())
+        files["offered_id_offsets"].write((name_ends + action_bytes).astype("<i8").tobytes())
+        files["offered_id_bytes"].write(b"".join(names))
+        actions += len(names)
+        action_bytes += sum(map(len, names))
         rows += len(ids)
         entries += int(batch.offsets[-1])
         id_bytes += int(ends[-1]) if ids else 0
@@ -211,6 +236,12 @@ def _write(log: LogFile, files: Mapping[str, BinaryIO]) -> int:
         counts = "".join(f"; {count} skipped: {reason}" for reason, count in log.skipped.items())
         raise DatasetError(f"{log.name} contains no usable rows{counts}")
     return rows
+
+
+def _encoded(ids: Sequence[str]) -> tuple[list[bytes], NDArray[np.int64]]:
+    """Return the ids' bytes, and the end of each one."""
+    encoded = [one.encode() for one in ids]
+    return encoded, np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
 
 
 def _index(folder: Path) -> None:
@@ -228,12 +259,15 @@ def _check_sizes(log: StoredLog, folder: Path) -> None:
         "values": log.offsets,
         "id_bytes": log.id_offsets,
         "eligible": log.eligible_offsets,
+        "offered_id_offsets": log.offered_offsets,
+        "offered_id_bytes": log.offered_id_offsets,
     }
     for name in _COLUMNS:
         size = getattr(log, name).size
-        expected = log.rows + 1 if name.endswith("offsets") else log.rows
+        one_more = int(name.endswith("offsets"))
+        expected = log.rows + one_more
         if (ends := entries.get(name)) is not None:
-            expected = int(ends[-1]) if ends.size == log.rows + 1 else -1
+            expected = int(ends[-1]) + one_more if ends.size else -1
         if size != expected:
             raise DatasetError(f"{folder} contains a damaged log: {name} has {size} entries")
 

@@ -25,14 +25,27 @@ ODD_SHARE_MAX = 0.02
 """A feature is numeric if at most this share of its values are strings. The rows with these strings are invalid."""
 
 
-class Survey(NamedTuple):
-    """The result of a first pass."""
+class FeatureSurvey(NamedTuple):
+    """The features of the contexts, or of the actions."""
 
-    classes: tuple[str, ...]
     names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if the values are hashed
     is_mixed: bool  # whether a numeric feature also has strings
     hashed_distinct: float  # estimated number of distinct hashed values over all names
     moments: Mapping[str, Moments]  # moments by name, for the numeric features that were read
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each feature."""
+        return {name: kind for name, (kind, _) in self.names.items()}
+
+
+class Survey(NamedTuple):
+    """The result of a first pass."""
+
+    classes: tuple[str, ...]
+    contexts: FeatureSurvey
+    actions: FeatureSurvey | None  # None if the decisions are among classes
+    places: int  # largest number of actions of a decision
 
 
 def survey(
@@ -47,22 +60,44 @@ def survey(
             played.
     """
     classes: dict[str, None] = {}
-    vocabularies = _Vocabularies(vocabulary_max)
-    moments: dict[str, Moments] = {}
+    contexts, actions = _Features(vocabulary_max), _Features(vocabulary_max)
+    has_actions, places = False, 0
     for batch, kept in batches:
         for named in (batch.labels, batch.actions, batch.baselines):
             if named is not None:
                 classes.update(dict.fromkeys(named.where(kept).distinct))
         if batch.eligible is not None:
             classes.update(dict.fromkeys(sorted(batch.eligible.names(kept))))
-        for feature in (one.where(kept) for one in batch.features):
-            vocabularies.add(feature)
-            if feature.kind is Kind.NUMERIC and feature.numbers is not None:
-                moments[feature.name] = moments.get(feature.name, Moments()).including(feature.numbers)
+        contexts.add(batch.features, kept)
+        if batch.offered is not None:
+            has_actions, counts = True, batch.offered.counts
+            actions.add(batch.offered.features, np.repeat(kept, counts))
+            places = max(places, int(counts[kept].max(initial=0)))
     names = tuple(in_order(classes))
     if numbered and names:
         names = tuple(map(str, range(1, 1 + max(parse_whole(name) or 0 for name in names))))
-    return Survey(names, vocabularies.names(), vocabularies.is_mixed, vocabularies.hashed_distinct(), moments)
+    return Survey(names, contexts.survey(), actions.survey() if has_actions else None, places)
+
+
+class _Features:
+    """Collects the vocabularies and moments of features."""
+
+    def __init__(self, vocabulary_max: int) -> None:
+        self._vocabularies = _Vocabularies(vocabulary_max)
+        self._moments: dict[str, Moments] = {}
+
+    def add(self, features: Iterable[FeatureEntries], kept: NDArray[np.bool_]) -> None:
+        """Add the entries of the rows selected by a mask."""
+        for feature in (one.where(kept) for one in features):
+            self._vocabularies.add(feature)
+            if feature.kind is Kind.NUMERIC and feature.numbers is not None:
+                moments = self._moments.get(feature.name, Moments())
+                self._moments[feature.name] = moments.including(feature.numbers)
+
+    def survey(self) -> FeatureSurvey:
+        """Return the results."""
+        found = self._vocabularies
+        return FeatureSurvey(found.names(), found.is_mixed, found.hashed_distinct(), self._moments)
 
 
 class _Vocabularies:

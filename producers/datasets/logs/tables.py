@@ -7,9 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.log import MISSING
-from producers.datasets.logs.columns import Column, Int64Array, delays_ms, lists, numbers, texts, times_ms
+from producers.datasets.logs.columns import (
+    Column,
+    Int64Array,
+    delays_ms,
+    lists,
+    numbers,
+    plain_of,
+    texts,
+    times_ms,
+    values_of,
+)
 from producers.datasets.logs.mapping import LogMapping
-from producers.datasets.logs.parsed import FeatureEntries, Lists, ParsedBatch, Problem, Texts, problem
+from producers.datasets.logs.objects import FORMS_OF_X, ObjectEntries, features_of
+from producers.datasets.logs.offered import lists_of_actions, offered_of
+from producers.datasets.logs.parsed import FeatureEntries, Lists, Offered, ParsedBatch, Problem, Texts, problem
 from stream.wire.named_features import Kind
 from stream.wire.records import ID_BYTES_MAX, FloatArray
 
@@ -40,21 +52,51 @@ class _TableParser:
     def parse(self) -> ParsedBatch:
         ids = self._ids()
         decided_at_ms = self._times("timestamp", needed=True)
+        offered = self._offered()
         return ParsedBatch(
             n=self._table.n,
             first_row=self._table.first_row,
             ids=ids,
             decided_at_ms=decided_at_ms,
             labels=self.texts("label"),
-            actions=self.texts("action", needed=True),
+            actions=None if offered is not None else self.texts("action", needed=True),
             propensities=self._propensities(),
             rewards=self._numbers("reward", "0 or 1, or an empty value if the outcome is unknown"),
             delays_ms=self._delays(decided_at_ms),
-            eligible=self.eligible(),
-            baselines=self.texts("baseline"),
-            features=tuple(self.feature(name, kind) for name, kind in self._mapping.features.kinds().items()),
+            eligible=None if offered is not None else self.eligible(),
+            baselines=None if offered is not None else self.texts("baseline"),
+            features=self._features(),
             problems=tuple(self._problems),
             where=self._table.where,
+            offered=offered,
+        )
+
+    def _features(self) -> tuple[FeatureEntries, ...]:
+        kinds, column = self._mapping.features.kinds(), self._column("x")
+        if column is None:
+            return tuple(self.feature(name, kind) for name, kind in kinds.items())
+        found = ObjectEntries(self._problems, kinds)
+        for row, value in enumerate(values_of(column[1])):
+            x = features_of(plain_of(value))
+            if x is None:
+                self._problems.append(problem(row, column[0], FORMS_OF_X, value))
+            else:
+                found.add_object(row, "", x)
+        return found.columns()
+
+    def _offered(self) -> Offered | None:
+        """Return the actions of all rows, or None if the rows have classes."""
+        column = self._column("actions")
+        if column is None:
+            return None
+        played, baselines, listed = self.texts("action", needed=True), self.texts("baseline"), self.eligible()
+        return offered_of(
+            lists_of_actions(column[1], column[0], self._problems),
+            [None] * self._table.n if played is None else played.to_list(),
+            [None] * self._table.n if baselines is None else baselines.to_list(),
+            [()] * self._table.n if listed is None else listed.to_list(),
+            self._mapping.kinds_of_actions(),
+            self._problems,
         )
 
     def texts(self, role: str, *, needed: bool = False) -> Texts | None:

@@ -15,22 +15,26 @@ nothing about the action.
 `pdrop` is the probability that a decision was dropped when it was logged. If it is the same for all decisions, the rest
 is a random sample of them. Otherwise, every mean over the log would be wrong, so the log is rejected.
 
-Context features have dotted names such as `user.age`. Numbers and booleans are numeric, strings are categories, and
-`_text` is split into words. Other names that start with _ are ignored.
+The features' names are those of `ObjectEntries`, such as `user.age`.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import orjson
 
 from producers.datasets.base import DatasetError
-from producers.datasets.logs.columns import TEXT_OR_NUMBER, Int64Array, numbers, texts, times_ms
+from producers.datasets.log import MISSING
+from producers.datasets.logs.columns import numbers, texts, times_ms
 from producers.datasets.logs.json_lines import Objects, objects_of
+from producers.datasets.logs.objects import ObjectEntries
+from producers.datasets.logs.offered import OfferedRows, ids_of, problems_of_decisions
 from producers.datasets.logs.parsed import (
     ACTION_MAX,
     FeatureEntries,
     Lists,
+    Offered,
     ParsedBatch,
     Problem,
     Texts,
@@ -39,17 +43,25 @@ from producers.datasets.logs.parsed import (
     problem,
 )
 from producers.datasets.logs.streams import Source
-from stream.wire.named_features import Kind, text_of
 from stream.wire.records import FloatArray
 
 NOTES = (
-    "action features (_multi, _slots) are ignored; only context features are used",
+    "actions have no features in _multi; only context features are used",
     "the reward is the negated cost; an action is identified by its number in `a`, starting at 1",
 )
 
+NOTES_ON_ACTIONS = (
+    "decisions are among the actions in _multi, whose ids are their tags or hashes of their features",
+    "the reward is the negated cost; the baseline is the first action",
+)
 
-def batches(source: Source) -> Iterator[ParsedBatch]:
+
+def batches(source: Source, *, has_actions: bool = False) -> Iterator[ParsedBatch]:
     """Yield the decisions in a file.
+
+    Args:
+        source: The file.
+        has_actions: Whether the decisions are among the actions in `_multi`. Otherwise, their numbers are classes.
 
     Raises:
         DatasetError: decisions were dropped with different probabilities.
@@ -57,7 +69,7 @@ def batches(source: Source) -> Iterator[ParsedBatch]:
     first_row = 0
     pdrop: float | None = None
     for objects in objects_of(source):
-        lines = _Lines(objects, first_row)
+        lines = _Lines(objects, first_row, has_actions=has_actions)
         batch = lines.parse()
         pdrop = _same_pdrop(source, lines, batch, pdrop)
         yield batch
@@ -83,8 +95,9 @@ def _same_pdrop(source: Source, lines: "_Lines", batch: ParsedBatch, pdrop: floa
 class _Lines:
     """Parses the lines in a block and collects problems."""
 
-    def __init__(self, objects: Objects, first_row: int) -> None:
+    def __init__(self, objects: Objects, first_row: int, *, has_actions: bool) -> None:
         self._objects = objects
+        self._has_actions = has_actions
         self._rows = objects.rows
         self._first_row = first_row
         self._problems = list(objects.problems)
@@ -99,19 +112,21 @@ class _Lines:
         self._need("EventId", "the decision's id", ids.missing())
         times = times_ms(self._column("Timestamp"), "Timestamp", None, self._problems)
         actions, propensities = self._played()
+        offered = self._offered(actions) if self._has_actions else None
         return ParsedBatch(
             n=len(self._rows),
             first_row=self._first_row,
             ids=ids,
             decided_at_ms=times,
-            actions=actions,
+            actions=None if self._has_actions else actions,
             propensities=propensities,
             rewards=self._rewards(),
             features=self._features(),
             problems=tuple(self._problems),
             where=self._objects.where,
             left_out=left_out,
-            eligible=self._eligible(),
+            eligible=None if self._has_actions else self._eligible(),
+            offered=offered,
         )
 
     def _played(self) -> tuple[Texts, FloatArray]:
@@ -151,7 +166,7 @@ class _Lines:
         return [float(value) if _is_pdrop(value := fields.get("pdrop", 0)) else 0.0 for fields in self._rows]
 
     def _features(self) -> tuple[FeatureEntries, ...]:
-        found = _Entries(self._problems)
+        found = ObjectEntries(self._problems)
         for row, fields in enumerate(self._rows):
             context = fields.get("c")
             if type(context) is not dict:
@@ -163,6 +178,33 @@ class _Lines:
                 self._problems.append(Problem(row, "c: expected fewer than 100 levels of nesting", "more levels"))
         return found.columns()
 
+    def _offered(self, played: Texts) -> Offered:
+        """Return the actions in `_multi`. The played and the eligible actions are numbers, starting at 1."""
+        rows, of_actions = OfferedRows(), list[Problem]()
+        found = ObjectEntries(of_actions)
+        for row, fields in enumerate(self._rows):
+            context = fields.get("c")
+            actions = context.get("_multi") if type(context) is dict else None
+            if type(actions) is not list or not actions or not all(type(action) is dict for action in actions):
+                self._problems.append(problem(row, "c._multi", "a list of objects, one for each action", actions))
+                rows.add(())
+                continue
+            for place, action in enumerate(actions):
+                found.add_object(rows.count + place, "", action)
+            numbers = fields.get("a") or range(1, len(actions) + 1)
+            listed = sorted(number - 1 for number in numbers) if all(map(is_action, numbers)) else [0]
+            if listed[-1] >= len(actions) or len(set(listed)) < len(listed):
+                self._problems.append(problem(row, "a", f"distinct numbers from 1 to {len(actions)}", numbers))
+            rows.add(
+                _ids(actions),
+                int(played[row] or 0) - 1,
+                0 if listed[0] == 0 else MISSING,
+                listed,
+            )
+        offered = rows.offered(found.columns())
+        self._problems += problems_of_decisions(offered, of_actions)
+        return offered
+
     def _column(self, name: str) -> list[Any]:
         return [fields.get(name) for fields in self._rows]
 
@@ -170,55 +212,13 @@ class _Lines:
         self._problems.extend(problem(row, field, expected, "nothing") for row in np.flatnonzero(nulls).tolist())
 
 
-class _Entries:
-    """The entries of all rows, by name and kind."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        self._problems = problems
-        self._numbers: dict[str, tuple[list[int], list[bool | int | float]]] = {}
-        self._texts: dict[tuple[str, Kind], tuple[list[int], list[str]]] = {}
-
-    def add_object(self, row: int, prefix: str, fields: dict[str, Any]) -> None:
-        for name, value in fields.items():
-            if name == "_text":
-                self._add(row, prefix + name, value, Kind.TEXT)
-            elif not name.startswith("_"):
-                self._add(row, prefix + name, value, Kind.CATEGORICAL)
-
-    def _add(self, row: int, name: str, value: Any, kind: Kind) -> None:
-        if type(value) is str:
-            rows, entries = self._texts.setdefault((name, kind), ([], []))
-            text = text_of(value)
-            if text:
-                rows.append(row)
-                entries.append(text)
-            elif value:
-                self._problems.append(problem(row, name, TEXT_OR_NUMBER, value))
-        elif type(value) in (int, float, bool):
-            places, values = self._numbers.setdefault(name, ([], []))
-            places.append(row)
-            values.append(value)
-        elif type(value) is dict:
-            self.add_object(row, name + ".", value)
-        elif type(value) is list:
-            for place, one in enumerate(value):
-                inner = f"{name}[{place}]" if type(one) in (int, float, bool) else name
-                self._add(row, inner, one, kind)
-
-    def columns(self) -> tuple[FeatureEntries, ...]:
-        numeric = [
-            FeatureEntries(name, Kind.NUMERIC, _rows(rows), np.array(values, np.float64), None, given=values)
-            for name, (rows, values) in self._numbers.items()
-        ]
-        others = [
-            FeatureEntries(name, kind, _rows(rows), None, Texts.of(values))
-            for (name, kind), (rows, values) in self._texts.items()
-        ]
-        return (*numeric, *others)
-
-
-def _rows(rows: list[int]) -> Int64Array:
-    return np.array(rows, np.int64)
+def _ids(actions: list[dict[str, Any]]) -> list[str]:
+    tags = [tag if type(tag := action.get("_tag")) is str else None for action in actions]
+    contents = (
+        orjson.dumps({name: value for name, value in action.items() if name != "_tag"}, option=orjson.OPT_SORT_KEYS)
+        for action in actions
+    )
+    return ids_of(tags, contents)
 
 
 def _reason_to_leave_out(fields: dict[str, Any]) -> str | None:

@@ -31,6 +31,7 @@ from producers.datasets.logs.parsed import (
 )
 from producers.datasets.logs.streams import LineBlock, Source, line_blocks
 from stream.parsing import parse_number, parse_whole
+from stream.text import is_utf8
 from stream.wire.named_features import Kind, text_of
 
 NOTES = (
@@ -72,26 +73,22 @@ class _Lines:
         self._rewards: list[float] = []
         self._propensities: list[float] = []
         self._listed: list[tuple[str, ...] | None] = []
-        self._entries: dict[str, tuple[list[int], list[float], list[str]]] = {}
+        self._features = Namespaces(self._problems)
 
     def parse(self) -> ParsedBatch:
         for row, line in enumerate(self._lines):
             label, bar, features = line.partition("|")
-            if not bar or any("\udc80" <= one <= "\udcff" for one in line):
-                self._problems.append(problem(row, "line", "UTF-8 text with a | before the features", line))
+            if not bar or not is_utf8(line):
+                self._problems.append(problem(row, "line", LINE_EXPECTED, line))
             self._add_label(row, label)
-            for namespace in features.split("|"):
-                self._add_namespace(row, namespace)
+            self._features.add(row, features)
         return ParsedBatch(
             n=len(self._lines),
             first_row=self._first_row,
             actions=Texts.of(self._actions),
             propensities=np.array(self._propensities),
             rewards=0.0 - np.array(self._rewards),
-            features=tuple(
-                FeatureEntries(name, Kind.CATEGORICAL, np.array(rows, np.int64), np.array(values), _texts(texts))
-                for name, (rows, values, texts) in self._entries.items()
-            ),
+            features=self._features.columns(),
             problems=tuple(self._problems),
             where=lambda row: f"line {self.numbers[row]}",
             eligible=Lists(*distinct_of(self._listed)),
@@ -111,16 +108,35 @@ class _Lines:
             listed.append(str(number))
             if len(parts) == 3:
                 action = str(number)
-                read = parse_number(parts[1]), parse_number(parts[2])
-                if read[0] is None or read[1] is None or not 0.0 < read[1] <= 1.0:
-                    expected = "a cost, and a probability in (0, 1]"
-                    self._problems.append(problem(row, "label", expected, token))
+                read = cost_and_probability(token)
+                if read is None:
+                    self._problems.append(problem(row, "label", COST_EXPECTED, token))
                     break
-                cost, propensity = read[0], read[1]
+                cost, propensity = read
         self._listed.append(tuple(listed) if len(listed) > 1 or (listed and action is None) else None)
         self._actions.append(action)
         self._rewards.append(cost)
         self._propensities.append(propensity)
+
+
+class Namespaces:
+    """The features of all rows, by namespace."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+        self._entries: dict[str, tuple[list[int], list[float], list[str]]] = {}
+
+    def add(self, row: int, features: str) -> None:
+        """Add the text after the first bar of a line."""
+        for text in features.split("|"):
+            self._add_namespace(row, text)
+
+    def columns(self) -> tuple[FeatureEntries, ...]:
+        """Return the entries."""
+        return tuple(
+            FeatureEntries(name, Kind.CATEGORICAL, np.array(rows, np.int64), np.array(values), _texts(texts))
+            for name, (rows, values, texts) in self._entries.items()
+        )
 
     def _add_namespace(self, row: int, text: str) -> None:
         tokens = vw_words(text)
@@ -143,6 +159,16 @@ class _Lines:
             rows.append(row)
             values.append(weight * (1.0 if number is None else number))
             texts.append(f"{feature}={given}" if number is None else feature)
+
+
+def cost_and_probability(token: str) -> tuple[float, float] | None:
+    """Return the cost and the probability of a label action:cost:probability, or None if they are invalid."""
+    cost, propensity = map(parse_number, token.split(":")[1:])
+    return None if cost is None or propensity is None or not 0.0 < propensity <= 1.0 else (cost, propensity)
+
+
+LINE_EXPECTED = "UTF-8 text with a | before the features"
+COST_EXPECTED = "a cost, and a probability in (0, 1]"
 
 
 def _texts(texts: list[str]) -> Texts:

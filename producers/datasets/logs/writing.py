@@ -24,10 +24,11 @@ CELLS_MAX = 1 << 20
 """Maximum number of cells per batch, which limits the memory for wide rows."""
 
 
-ColumnType = Literal["text", "texts", "whole", "number"]
+ColumnType = Literal["text", "texts", "whole", "number", "plain"]
 
 Columns = Mapping[str, ColumnType]
-"""The columns' types by name. A column of texts contains lists; whole numbers have 64 bits."""
+"""The columns' types by name. A column of texts contains lists; whole numbers have 64 bits. A plain value consists of
+objects and lists, as JSON; Parquet files contain its JSON text."""
 
 Row = Mapping[str, Any]
 """Values by column name. A missing value is None or absent."""

@@ -53,7 +53,6 @@ UNKNOWN = [
     (b"BZh91AY", "compressed with bzip2"),
     (b'[{"a": 1}]', "a JSON array; write one object per line"),
     (b"<html><body>,</body></html>", "HTML or XML"),
-    (b"shared | a\n0:1:0.5 | b\n", "VW text with action features"),
     (b"| a b\n| c\n", "VW text without labels"),
     (b"hello\nworld\n", "text with one column ('hello')"),
 ]

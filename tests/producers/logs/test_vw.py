@@ -19,7 +19,7 @@ DECISION: dict[str, Any] = {
     "c": {
         "user": {"major": "engineering", "age": 21, "new": True}, "hour": 9, "_text": "Two words",
         "tags": [{"t": "a"}, {"t": "b"}], "vector": [0.5, 0, 2], "_synthetic": False,
-        "_multi": [{"i": {"id": "x"}}, {"i": {"id": "y"}}, {"i": {"id": "z"}}],
+        "_multi": [{"_tag": "x"}, {"_tag": "y"}, {"_tag": "z"}],
     },
 }  # fmt: skip
 
