@@ -33,6 +33,7 @@ from stream.estimating.policies import Policy, Training, parse_policy
 from stream.estimating.rows import Chunk, LogBatch
 from stream.learners import KernelLearner, Learner, create
 from stream.learners.wrappers.mixture import Mixture
+from stream.wire.actions import ActionBlocks
 from stream.wire.records import Features, FloatArray
 
 RESULTS = Path(__file__).parent / "results"
@@ -79,6 +80,7 @@ class MemoryLog(NamedTuple):
     n_features: int
     class_names: tuple[str, ...]
     name: str = "memory"
+    blocks: ActionBlocks | None = None
 
     def batches(self) -> Iterator[LogBatch]:
         """Yield all rows as one batch."""

@@ -55,7 +55,8 @@ class LoggedDecision(NamedTuple):
 
     id: str
     decided_at_ms: int  # append time of the prediction; never decreases from row to row
-    x: Any  # features, as in the context
+    x: Any  # features, as in the context; None if the context has none
+    actions: list[dict[str, Any]] | None  # actions with features, as in the context; None if it has none
     eligible: tuple[int, ...] | None  # indices of the eligible classes; None if all classes are eligible
     eligible_names: tuple[str, ...] | None  # as listed in the context, if the pipeline has open classes
     action: int
@@ -224,9 +225,9 @@ class _Partition:
                     continue
                 eligible, names = self._eligible(fields, given)
                 yield LoggedDecision(
-                    fields.id, decided_ms, given["x"], eligible, names, fields.action, fields.class_name,
-                    fields.greedy, fields.propensity, fields.model_version, fields.arm, _OUTCOMES[outcome],
-                    None if isnan(reward) else reward, None if delay_ms == _UNKNOWN else delay_ms,
+                    fields.id, decided_ms, given.get("x"), given.get("actions"), eligible, names, fields.action,
+                    fields.class_name, fields.greedy, fields.propensity, fields.model_version, fields.arm,
+                    _OUTCOMES[outcome], None if isnan(reward) else reward, None if delay_ms == _UNKNOWN else delay_ms,
                     fields.baseline,
                 )  # fmt: skip
         finally:
@@ -317,5 +318,7 @@ def _context_of(record: Record | None, fields: PredictionFields, envelope: Envel
         context = orjson.loads(json_of(record, envelope))
     except (MalformedError, orjson.JSONDecodeError):  # another record, after the topic was recreated
         return None
-    is_same = type(context) is dict and context.get("id") == fields.id and "x" in context
+    is_same = (
+        type(context) is dict and context.get("id") == fields.id and not context.keys().isdisjoint(("x", "actions"))
+    )
     return context if is_same else None

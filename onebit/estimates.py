@@ -135,8 +135,8 @@ def estimate(
     Args:
         data: Log file in CSV, JSON lines, Parquet, or a Vowpal Wabbit format. Or a table in memory, such as a pandas or
             polars DataFrame or a pyarrow table, which is read like a Parquet file.
-        policies: Policies to evaluate: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or learners, written
-            `NAME` or `NAME:PARAMETER=VALUE,...`.
+        policies: Policies to evaluate: `logged`, `uniform`, `baseline`, `constant:ACTION`, `model:FILE`, or learners,
+            written `NAME` or `NAME:PARAMETER=VALUE,...`. With actions that have features, also `first`.
         map: Column mapping for a table: a TOML file, or `action=item,reward=click,...`.
         reward_above: Rewards above this value are converted to 1, all other rewards to 0.
         on_bad_row: Whether to stop at an invalid row or skip it.
@@ -177,7 +177,7 @@ def estimate(
     training = Training(seed, None if delay is None else parse_delay(delay), reward, rewards)
     if training.delay is not None:
         training.delay.check_classes(len(log.class_names))
-    decisions = Decisions(log.name, log.class_names, log.n_features, log.encoder)
+    decisions = Decisions(log.name, log.class_names, log.n_features, log.encoder, log.blocks, log.action_encoder)
     found = estimate_log(
         log,
         [policy_of(spec, decisions, training) for spec in policies],

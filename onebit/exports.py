@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from consumers.decision_log import DecisionLog, ExportError, LeftOut, LoggedDecision, Range
 from onebit.changes import settings_now
+from producers.datasets.logs.mapping import ACTIONS
+from producers.datasets.logs.objects import features_of
 from producers.datasets.logs.seen_ids import SeenIds
 from producers.datasets.logs.writing import ColumnType, NewLog, WrittenFiles, check_log_path
 from stream.programs.connection import Connected, connected
@@ -18,11 +20,14 @@ from stream.programs.since import parse_since
 from stream.settings.definitions import Settings
 from stream.settings.sources import given_settings
 from stream.task.settings import TaskSettings
-from stream.wire.named_features import Kind, from_plain, number_of, text_of
+from stream.wire.named_features import FeatureEncoder, Kind, build, from_plain, number_of, text_of, to_plain
 from stream.wire.records import HOLDOUT
 
 FEATURES_MAX = 1_000
 """Limit on features without names, each of which is a column."""
+
+ACTION_FEATURES_MAX = 100_000
+"""Limit on features of actions without names, each of which is listed in the file with the indices."""
 
 CHUNK = 1_000
 """Number of decisions whose ids are looked up together."""
@@ -106,7 +111,7 @@ def write_log(connection: Connected, out: Path, extent: Range) -> ExportReport:
         is_there = {"propensity": log.has_propensities, "baseline": log.has_baselines}
         absent = [role for role, has_any in is_there.items() if not has_any]
         layout = _Layout(task, absent)
-        with NewLog(out, layout.columns, layout.mapping, task.features) as new, closing(log.rows()) as decisions:
+        with NewLog(out, layout.columns, layout.mapping, layout.encoding) as new, closing(log.rows()) as decisions:
             for decision in chain.from_iterable(map(ids.unique, _chunks(decisions))):
                 row = layout.row(decision)
                 if row is None:
@@ -163,10 +168,12 @@ _COLUMNS: dict[str, tuple[str, ColumnType]] = {
     "greedy": ("greedy", "text"),
     "version": ("model_version", "whole"),
     "baseline": ("baseline", "text"),
+    "actions": ("actions", "plain"),
+    "x": ("x", "plain"),
 }
 """The columns other than features, by role. A feature with the same name keeps it; the column gets an underscore."""
 
-_MAPPED = ("id", "timestamp", "action", "propensity", "reward", "delay", "eligible", "baseline")
+_MAPPED = ("id", "timestamp", "action", "propensity", "reward", "delay", "eligible", "baseline", "actions", "x")
 """The roles in the mapping."""
 
 
@@ -175,27 +182,37 @@ class _Layout:
 
     def __init__(self, task: TaskSettings, absent: Collection[str]) -> None:
         self._task = task
-        self._names = None if task.open_classes else task.class_names or tuple(map(str, range(task.n_classes)))
-        if task.features is not None:
-            self._kinds = {name: one.kind for name, one in from_plain(task.features).names.items()}
-        elif task.n_features > FEATURES_MAX:
-            raise ExportError(
-                f"expected named features, or at most {FEATURES_MAX:,} features without names; got "
-                f"{task.n_features:,}. Each feature without a name would be a column"
-            )
-        else:
-            self._kinds = {f"x{index}": Kind.NUMERIC for index in range(task.n_features)}
-        self._of = {role: self._free(name) for role, (name, _) in _COLUMNS.items() if role not in absent}
+        self._blocks = task.blocks
+        self._names = None
+        if not task.open_classes and self._blocks is None:
+            self._names = task.class_names or tuple(map(str, range(task.n_classes)))
+        self._encoder = _encoder_of(task.features, task.context_features, FEATURES_MAX)
+        self._action_encoder = None
+        if self._blocks is not None and task.actions is not None:
+            of_actions = task.actions["features"]
+            self._action_encoder = _encoder_of(of_actions, self._blocks.features, ACTION_FEATURES_MAX)
+        # An encoder without names accepts every name, so that the columns are unknown.
+        without = {
+            *absent,
+            *(() if self._blocks is not None else ("actions",)),
+            *(("x",) if self._encoder.names else ()),
+        }
+        self._kinds = {name: one.kind for name, one in self._encoder.names.items()}
+        self._of = {role: self._free(name) for role, (name, _) in _COLUMNS.items() if role not in without}
         self.columns: dict[str, ColumnType] = {name: _COLUMNS[role][1] for role, name in self._of.items()}
         self.columns |= {name: "number" if kind is Kind.NUMERIC else "text" for name, kind in self._kinds.items()}
         self.mapping: dict[str, Any] = {role: self._of[role] for role in _MAPPED if role in self._of}
-        self.mapping |= {
-            "time_unit": "ms",
-            "delay_unit": "ms",
-        }
+        self.mapping |= {"time_unit": "ms", "delay_unit": "ms"}
         if self._names is not None:
             self.mapping["classes"] = list(self._names)
-        if task.features is None:
+        if self._blocks is not None:
+            self.mapping["actions_max"] = self._blocks.places
+        self.encoding: dict[str, Any] | None = None  # the indices of named features, and of actions' features
+        if self._action_encoder is not None:
+            self.encoding = to_plain(self._encoder) | {ACTIONS: to_plain(self._action_encoder)}
+        elif task.features is not None:
+            self.encoding = dict(task.features)
+        else:
             self.mapping["features"] = {"numeric": list(self._kinds)}
 
     def _free(self, name: str) -> str:
@@ -206,12 +223,14 @@ class _Layout:
 
     def row(self, decision: LoggedDecision) -> dict[str, Any] | None:
         """Return a decision as a row, or None if its features have no names but those of the pipeline have."""
-        features = self._features(decision.x)
-        if features is None:
+        features = _named(decision.x, self._encoder, has_names=self._task.features is not None)
+        actions = [self._action(one) for one in decision.actions or ()]
+        if features is None or None in actions:
             return None
         names, eligible = self._names, decision.eligible_names
-        if names is not None and decision.eligible is not None and len(decision.eligible) < len(names):
-            eligible = tuple(names[k] for k in decision.eligible)
+        classes = [one["id"] for one in decision.actions or ()] if names is None else names
+        if decision.eligible is not None and len(decision.eligible) < len(classes):
+            eligible = tuple(classes[k] for k in decision.eligible)
         values: dict[str, Any] = {
             "id": decision.id,
             "timestamp": decision.decided_at_ms,
@@ -222,23 +241,54 @@ class _Layout:
             "eligible": None if eligible is None else list(eligible),
             "outcome": str(decision.outcome),
             "arm": HOLDOUT if decision.arm == HOLDOUT else LEARNER_ARM,
-            "greedy": self._class_name(decision.greedy),
+            "greedy": _class_name(decision.greedy, classes),
             "version": decision.model_version,
-            "baseline": self._class_name(decision.baseline),
+            "baseline": _class_name(decision.baseline, classes),
+            "actions": actions,
+            "x": features,
         }
-        return {name: values[role] for role, name in self._of.items()} | features
+        row = {name: values[role] for role, name in self._of.items()}
+        return row if "x" in self._of else row | features
 
-    def _class_name(self, k: int | None) -> str | None:
-        return None if k is None or self._names is None else self._names[k]
+    def _action(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return an action with named features, or None if its features have no names."""
+        assert self._action_encoder is not None
+        assert self._task.actions is not None
+        has_names = self._task.actions["features"] is not None
+        x = _named(given.get("x"), self._action_encoder, has_names=has_names)
+        return None if x is None else {"id": given["id"], "x": x}
 
-    def _features(self, x: Any) -> dict[str, Any] | None:
-        is_named = type(x) is dict and type(x.get("i")) is not list
-        if is_named:
-            return {name: self._value(name, value) for name, value in x.items() if value is not None}
-        if self._task.features is not None:
-            return None
-        entries = enumerate(x) if type(x) is list else zip(x["i"], x.get("v") or repeat(1.0), strict=False)
-        return {f"x{index}": float(value) for index, value in entries}
 
-    def _value(self, name: str, value: object) -> object:
-        return number_of(name, value) if self._kinds[name] is Kind.NUMERIC else text_of(value)
+def _encoder_of(features: Mapping[str, Any] | None, count: int, count_max: int) -> FeatureEncoder:
+    """Return the encoder of named features. Features without names are called x0, x1, and so on.
+
+    Raises:
+        ExportError: there are too many features without names.
+    """
+    if features is not None:
+        return from_plain(features)
+    if count > count_max:
+        raise ExportError(
+            f"expected named features, or at most {count_max:,} features without names; got {count:,}. Each feature "
+            "without a name would be listed"
+        )
+    return build({f"x{index}": (Kind.NUMERIC, None) for index in range(count)}, None)
+
+
+def _class_name(k: int | None, classes: Sequence[str]) -> str | None:
+    return None if k is None or not classes else classes[k]
+
+
+def _named(x: Any, encoder: FeatureEncoder, *, has_names: bool) -> dict[str, Any] | None:
+    """Return features by name, or None if they have no names but those of the pipeline have."""
+    if type(x) is dict and type(x.get("i")) is not list:
+        return {name: _value(name, value, encoder) for name, value in x.items() if value is not None}
+    if has_names and x is not None:
+        return None
+    return {name: float(value) for name, value in (features_of(x) or {}).items()}
+
+
+def _value(name: str, value: object, encoder: FeatureEncoder) -> object:
+    if not encoder.names:
+        return value
+    return number_of(name, value) if encoder.names[name].kind is Kind.NUMERIC else text_of(value)

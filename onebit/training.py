@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from producers.data import Data, InMemory, dataset_of, in_memory
+from producers.data import Data, InMemory, dataset_of, in_memory, mean_nnz
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import is_log
 from producers.datasets.logs.mapping import mapping_for, read_mapping
@@ -24,7 +24,9 @@ from stream.recovery.model_files import Model, model_of, write_model
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings
 from stream.task.settings import TaskSettings
+from stream.wire.actions import ActionBlocks
 from stream.wire.named_features import FeatureEncoder, Kind, to_plain
+from stream.wire.records import IndexArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def train(
         epochs: Number of passes over the rows.
         seed: Seed for all random draws.
         settings: Other settings from docs/settings.md, by name: `scale`, `reward`, `rewards`, `reward_range`,
-            `propensity_min`, `classes_max`, `on_bad_row` and `reward_above`.
+            `propensity_min`, `classes_max`, `actions_max`, `on_bad_row` and `reward_above`.
 
     Raises:
         OnebitError: a setting is invalid, the data cannot be read, or the learner cannot learn from them.
@@ -106,7 +108,7 @@ def trained(settings: Settings, *, labels: bool = False, memory: InMemory | None
     if len(settings.learner) != 1:
         raise SettingsError(f"--learner: expected one learner; got {', '.join(settings.learner)}")
     rows = _rows_of(settings, memory)
-    settings, why = with_chosen(settings, len(rows.class_names), rows.n_features, rows.mean_nnz())
+    settings, why = with_chosen(settings, len(rows.class_names), rows.n_features, rows.mean_nnz(), rows.blocks)
     if why:
         announce(why)
     (name,) = settings.learner
@@ -119,7 +121,7 @@ def trained(settings: Settings, *, labels: bool = False, memory: InMemory | None
         settings.seed,
         from_labels=from_labels,
         propensity_min=settings.propensity_min,
-        classes=np.arange(len(rows.class_names), dtype=np.int32) if task.open_classes else None,
+        classes=_every(task, rows),
         graded=task.graded,
         progress=lambda rows: progress(rows, 0),
     )
@@ -147,6 +149,8 @@ class _Rows(NamedTuple):
     batches: Callable[[], Iterable[LogBatch]]
     remarks: Callable[[], Iterable[str]]
     has_decisions: bool
+    blocks: ActionBlocks | None = None  # the layout of x; None if the decisions are among classes
+    action_encoder: FeatureEncoder | None = None  # as `encoder`, for the features of actions
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -156,14 +160,20 @@ class _Rows(NamedTuple):
     def mean_nnz(self) -> float:
         """Return the mean number of non-zeros per row, from the first batch."""
         first = next(iter(self.batches()))
-        return int(first.offsets[-1]) / len(first.ids)
+        return mean_nnz(first.indices, len(first.ids), self.blocks)
 
 
 def _rows_of(settings: Settings, memory: InMemory | None) -> _Rows:
     if isinstance(memory, Dataset) or (
         memory is None and not is_log(settings.data, is_mapped=settings.map is not None)
     ):
-        return _rows_of_dataset(dataset_of(settings.model_copy(update={"scale": "none"}), memory))
+        dataset = dataset_of(settings.model_copy(update={"scale": "none"}), memory)
+        if dataset.blocks is not None:
+            raise SettingsError(
+                f"--data {dataset.name}: expected a log of decisions or labelled data; it has rewards for simulations "
+                "only. Use a log, such as one from `onebit export log`"
+            )
+        return _rows_of_dataset(dataset)
     if isinstance(memory, Source):
         source, mapping = memory, None if settings.map is None else read_mapping(settings.map)
     else:
@@ -173,10 +183,16 @@ def _rows_of(settings: Settings, memory: InMemory | None) -> _Rows:
     )
     first = next(iter(log.batches()), None)
     has_decisions = first is not None and bool(((first.actions >= 0) & ~np.isnan(first.rewards)).any())
-    encoder = None if _are_indices(log.encoder) else log.encoder
     return _Rows(
-        log.name, log.class_names, log.n_features, encoder, log.batches, lambda: remarks_of(log), has_decisions
+        log.name, log.class_names, log.n_features, _named(log.encoder), log.batches, lambda: remarks_of(log),
+        has_decisions, log.blocks, None if log.action_encoder is None else _named(log.action_encoder),
     )  # fmt: skip
+
+
+def _every(task: TaskSettings, rows: _Rows) -> IndexArray | None:
+    """Return the eligible classes of rows that list none, if the pipeline can have more classes than the log."""
+    is_larger = task.open_classes or task.n_classes > len(rows.class_names)
+    return np.arange(len(rows.class_names), dtype=np.int32) if is_larger else None
 
 
 def _checked(batches: Iterable[LogBatch], task: TaskSettings) -> Iterator[LogBatch]:
@@ -187,12 +203,13 @@ def _checked(batches: Iterable[LogBatch], task: TaskSettings) -> Iterator[LogBat
         yield batch
 
 
-def _are_indices(encoder: FeatureEncoder) -> bool:
-    """Return whether the features are named x0, x1, ..., as those of an exported log without names."""
+def _named(encoder: FeatureEncoder) -> FeatureEncoder | None:
+    """Return the encoder, or None if the features are named x0, x1, ..., as those of an exported log without names."""
     names = [f"x{index}" for index in range(encoder.n_features)]
-    return list(encoder.names) == names and all(
+    are_indices = list(encoder.names) == names and all(
         one.kind is Kind.NUMERIC and one.scale is None for one in encoder.names.values()
     )
+    return None if are_indices else encoder
 
 
 BLOCK_ROWS = 16_384
@@ -230,11 +247,14 @@ def _task_of(settings: Settings, learner: str, rows: _Rows) -> TaskSettings:
                 + (" classes without names" if names is None else "")
             )
         n_classes, names = settings.classes_max, None
+    blocks = _layout(settings, rows)
+    if blocks is not None:
+        n_classes, names = blocks.places, None
     return TaskSettings(
         learner,
         n_classes,
-        rows.n_features,
-        parameters_of(settings, learner),
+        rows.n_features if blocks is None else blocks.n_features,
+        parameters_of(settings, learner, blocks),
         features=None if rows.encoder is None else to_plain(rows.encoder),
         class_names=names,
         open_classes=settings.classes_max is not None,
@@ -243,4 +263,26 @@ def _task_of(settings: Settings, learner: str, rows: _Rows) -> TaskSettings:
         rewards=settings.rewards,
         reward_range=settings.reward_range,
         seed=settings.seed,
+        actions=None
+        if blocks is None
+        else {
+            "context": blocks.context,
+            "features": None if rows.action_encoder is None else to_plain(rows.action_encoder),
+        },
     ).resolved()
+
+
+def _layout(settings: Settings, rows: _Rows) -> ActionBlocks | None:
+    """Return the pipeline's layout of x. It begins with that of the log, and may have more places.
+
+    Raises:
+        SettingsError: the log has decisions among classes, or more actions than the pipeline.
+    """
+    blocks, places = rows.blocks, settings.actions_max
+    if places is None:
+        return blocks
+    if blocks is None:
+        raise SettingsError(f"--actions-max: expected a log with actions that have features; {rows.name} has classes")
+    if places < blocks.places:
+        raise SettingsError(f"--actions-max {places}: expected at least {blocks.places}, as in {rows.name}")
+    return blocks._replace(places=places)

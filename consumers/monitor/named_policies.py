@@ -52,15 +52,17 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         ModelError: a model's file cannot be read.
     """
     n_classes, n_features = settings["n_classes"], settings["n_features"]
+    reading = restored_settings(settings).action_reading() if settings.get("actions") else None
     decisions = Decisions(
         topics.predictions,
         tuple(settings["class_names"] or map(str, range(n_classes))),
         n_features,
         None if settings["features"] is None else from_plain(settings["features"]),
+        None if reading is None else reading.blocks,
+        None if reading is None else reading.encoder,
     )
     named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in ALWAYS]
     own = {name: settings.get(name) for name in POLICY_SETTINGS}
-    reading = restored_settings(settings).action_reading() if settings.get("actions") else None
     graded = parse_range(settings["reward_range"]) if settings["rewards"] == "graded" else None
     return Policies(
         named, n_classes, n_features, decisions.encoder, settings["holdout"], settings["envelope"], own, graded, reading

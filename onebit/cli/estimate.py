@@ -41,8 +41,9 @@ def estimate_policies(
         typer.Option(
             metavar="SPEC",
             autocompletion=policy_names,
-            help="Policy to evaluate; repeatable: logged, uniform, constant:ACTION, model:FILE from "
-            "`onebit model export`, or a learner trained on the log, NAME or NAME:PARAMETER=VALUE,...",
+            help="Policy to evaluate; repeatable: logged, uniform, baseline, first (with actions that have features), "
+            "constant:ACTION, model:FILE from `onebit model export`, or a learner trained on the log, NAME or "
+            "NAME:PARAMETER=VALUE,...",
         ),
     ],
     delay: Annotated[

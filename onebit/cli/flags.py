@@ -161,7 +161,7 @@ def data_names(incomplete: str) -> list[str]:
 
 def policy_names(incomplete: str) -> list[str]:
     """Return the `onebit estimate` policies whose names start with the typed text."""
-    return _starting(incomplete, "logged", "uniform", "constant:", "model:", *_learners())
+    return _starting(incomplete, "logged", "uniform", "baseline", "first", "constant:", "model:", *_learners())
 
 
 ALIASES = {"serve_port": ("--port",), "page_port": ("--port",)}

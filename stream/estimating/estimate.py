@@ -10,7 +10,7 @@ from stream.estimating.bootstrap import poisson_counts
 from stream.estimating.evaluation import PROPENSITY_FLOOR, Limits, Options, PolicyEvaluation, PolicyEvaluator
 from stream.estimating.live_results import Flag
 from stream.estimating.policies import EstimateError, Policy, evaluable_learners
-from stream.estimating.reward_model import RunningRewardModel
+from stream.estimating.reward_model import RunningRewardModel, reward_model
 from stream.estimating.rows import Chunk, DecisionLog, chunks
 from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Survey, survey
 from stream.learners import registered
@@ -51,7 +51,10 @@ def estimate(
     draws = Draws(options.seed, Purpose.ESTIMATE)
     n_classes = len(log.class_names)
     found = survey(
-        _with_progress(chunks(log.batches(), draws, rewards=options.rewards), 0, progress), log.n_features, n_classes
+        _with_progress(chunks(log.batches(), draws, rewards=options.rewards), 0, progress),
+        log.n_features,
+        n_classes,
+        log.blocks,
     )
     if not found.judged:
         raise EstimateError(
@@ -65,14 +68,19 @@ def estimate(
         )
     for policy in policies:
         if found.has_eligible and not policy.supports_eligible:
-            able = [name for name in evaluable_learners() if registered()[name].supports_eligible]
+            able = [
+                name
+                for name in evaluable_learners(for_actions=log.blocks is not None)
+                if registered()[name].supports_eligible
+            ]
             raise EstimateError(
                 f"{policy.name} cannot decide among the eligible classes of {log.name}; use one of {', '.join(able)}"
             )
     limits = limits_of(found, options)
     judges = [PolicyEvaluator(policy, options, limits) for policy in policies]
     rows = _with_progress(chunks(log.batches(), draws, rewards=options.rewards), found.events, progress)
-    _evaluate_all(judges, rows, found, RunningRewardModel(log.n_features, n_classes), options)
+    running = RunningRewardModel(reward_model(log.n_features, n_classes, log.blocks, folds=2))
+    _evaluate_all(judges, rows, found, running, options)
     flags = (*found.flags, *_limit_flags(found, options))
     return Estimates(
         log.name,

@@ -20,10 +20,15 @@ from stream.learners import FromLogs, Learner, check_parameters, create, registe
 from stream.randomness.delays import DelayModel
 from stream.randomness.draws import Draws, Purpose
 from stream.settings.task_fields import Reward, Rewards, allows_any_right
+from stream.task.settings import CONTEXT
+from stream.wire.actions import ActionBlocks, key_of
 from stream.wire.records import Decision, Features, FloatArray
 
 BASELINE = "baseline"
 """The name of the policy that the service's own rule is."""
+
+FIRST = "first"
+"""The name of the policy that plays each context's first action."""
 
 UNUSED_PROPENSITY = 1.0
 """The propensity passed to learners that do not use propensities."""
@@ -103,6 +108,42 @@ class Constant(Policy):
         return p
 
 
+class ConstantAction(Policy):
+    """Always plays the action with one id or, if a context does not offer it, a random eligible action."""
+
+    looks_at_x = True
+
+    def __init__(self, blocks: ActionBlocks, action: str) -> None:
+        self.name = f"constant:{action}"
+        self._blocks = blocks
+        self._key = key_of(action)
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """Return 1 for the constant action and 0 for others, or uniform probabilities if it is not eligible."""
+        blocks = self._blocks
+        p = Uniform(blocks.places).probabilities(chunk)
+        place, index = np.divmod(chunk.indices.astype(np.int64) - blocks.context, blocks.width)
+        found = np.flatnonzero((place >= 0) & (index == 0) & (chunk.values == self._key))
+        rows = np.searchsorted(chunk.offsets, found, side="right") - 1
+        among = p[rows, place[found]] > 0.0
+        p[rows[among]] = np.arange(blocks.places) == place[found[among], None]
+        return p
+
+
+class First(Policy):
+    """Plays the first eligible action of each context."""
+
+    def __init__(self, n_classes: int) -> None:
+        self.name = FIRST
+        self._n_classes = n_classes
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """Return 1 for the first eligible action and 0 for others."""
+        p = np.zeros((len(chunk.ids), self._n_classes))
+        p[np.arange(len(chunk.ids)), chunk.mask(self._n_classes).argmax(axis=1)] = 1.0
+        return p
+
+
 class Baseline(Policy):
     """Plays the class of the service's own rule, which the log names."""
 
@@ -163,16 +204,29 @@ class Model(Policy):
 
     looks_at_x = True
 
-    def __init__(self, name: str, learner: Learner) -> None:
+    def __init__(self, name: str, learner: Learner, n_classes: int | None = None) -> None:
+        """Create the policy.
+
+        Args:
+            name: The policy's name.
+            learner: The learner.
+            n_classes: The number of classes of the log, by default that of the learner. A learner for actions may have
+                more places than the log.
+        """
+        n_classes = learner.n_classes if n_classes is None else n_classes
         self.name = name
         self.supports_eligible = learner.supports_eligible
         self._learner = learner
+        self._n_classes = n_classes
+        self._every = None if learner.n_classes == n_classes else np.arange(n_classes, dtype=np.int32)
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
         """Return the probabilities of the learner's decisions."""
-        p = np.zeros((len(chunk.ids), self._learner.n_classes))
+        p = np.zeros((len(chunk.ids), self._n_classes))
         for j in np.flatnonzero(chunk.judged):
-            p[j] = self._learner.distribution(chunk.features(int(j)), chunk.among(int(j)))
+            among = chunk.among(int(j))
+            whole = self._learner.distribution(chunk.features(int(j)), self._every if among is None else among)
+            p[j] = whole[: self._n_classes]
         return p
 
 
@@ -206,18 +260,17 @@ class Trained(Policy):
     looks_at_x = True
 
     def __init__(self, name: str, learner: Learner, training: Training) -> None:
+        able = evaluable_learners(for_actions=learner.for_actions)
         if reason := _UNSOUND.get(learner.from_logs):
-            raise EstimateError(
-                f"{name} cannot be evaluated on a log: {reason}; use one of {', '.join(evaluable_learners())}"
-            )
+            raise EstimateError(f"{name} cannot be evaluated on a log: {reason}; use one of {', '.join(able)}")
         if training.rewards == "graded" and not learner.learns_values:
-            fitting = [one for one in evaluable_learners() if registered()[one].learns_values]
+            fitting = [one for one in able if registered()[one].learns_values]
             raise EstimateError(
                 f"{name} cannot be evaluated with graded rewards, because it learns whether a class is right, not from "
                 f"numbers; use one of {', '.join(fitting)}"
             )
         if training.reward == "any" and learner.one_right_class:
-            fitting = [one for one in evaluable_learners() if not registered()[one].one_right_class]
+            fitting = [one for one in able if not registered()[one].one_right_class]
             raise EstimateError(
                 f"{name} cannot be evaluated if several classes may be right, because it assumes that a right answer "
                 f"makes all others wrong; use one of {', '.join(fitting)}"
@@ -289,18 +342,29 @@ class Trained(Policy):
         self._learner.update(row.x, row.decision, row.reward, v)
 
 
-def evaluable_learners() -> list[str]:
-    """Return the names of learners that can be evaluated on a log."""
-    return [name for name, cls in registered().items() if cls.from_logs not in _UNSOUND and not cls.for_actions]
+def evaluable_learners(*, for_actions: bool = False) -> list[str]:
+    """Return the names of learners that can be evaluated on a log of decisions among classes, or among actions."""
+    return [
+        name for name, cls in registered().items() if cls.from_logs not in _UNSOUND and cls.for_actions == for_actions
+    ]
 
 
-def parse_policy(spec: str, class_names: Sequence[str], n_features: int, training: Training) -> Policy:
-    """Parse a policy: logged, uniform, baseline, constant:ACTION, or a learner as NAME:PARAMETER=VALUE,...
+def parse_policy(
+    spec: str, class_names: Sequence[str], n_features: int, training: Training, blocks: ActionBlocks | None = None
+) -> Policy:
+    """Parse a policy: logged, uniform, baseline, first, constant:ACTION, or a learner as NAME:PARAMETER=VALUE,...
 
     The caller reads model files; see `Model`.
 
+    Args:
+        spec: The policy.
+        class_names: The classes, or the places if the decisions are among actions.
+        n_features: The number of features d.
+        training: How learners are trained.
+        blocks: The layout of x; None if the decisions are among classes.
+
     Raises:
-        EstimateError: the policy is unknown.
+        EstimateError: the policy is unknown, or does not apply to the decisions.
         ParameterError: the learner does not accept the parameters.
     """
     n_classes = len(class_names)
@@ -311,6 +375,16 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         return Uniform(n_classes)
     if spec == BASELINE:
         return Baseline(n_classes)
+    if spec == FIRST:
+        if blocks is None:
+            raise EstimateError(
+                f"policy {FIRST}: expected contexts that list actions with features; the decisions are among classes"
+            )
+        return First(n_classes)
+    if name == "constant" and blocks is not None:
+        if not rest:
+            raise EstimateError(f"policy {spec}: expected constant:ID with the id of an action")
+        return ConstantAction(blocks, rest)
     if name == "constant":
         if rest not in class_names:
             shown = ", ".join(class_names[:20]) + (", ..." if n_classes > 20 else "")
@@ -320,17 +394,18 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         return Constant(n_classes, class_names.index(rest), rest)
     if name not in registered():
         raise EstimateError(
-            f"policy {spec}: expected logged, uniform, baseline, constant:ACTION, model:FILE, or one of the learners "
-            f"{', '.join(evaluable_learners())}"
+            f"policy {spec}: expected logged, uniform, baseline, {'' if blocks is None else FIRST + ', '}"
+            "constant:ACTION, model:FILE, or one of the learners "
+            f"{', '.join(evaluable_learners(for_actions=blocks is not None))}"
         )
-    if registered()[name].for_actions:
+    if registered()[name].for_actions != (blocks is not None):
+        kind = "classes" if blocks is None else "actions with features"
         raise EstimateError(
-            f"{name} decides among actions with features, but the log has classes; use one of "
-            f"{', '.join(evaluable_learners())}"
+            f"policy {spec}: the decisions are among {kind}, which {name} does not support; use one of "
+            f"{', '.join(evaluable_learners(for_actions=blocks is not None))}"
         )
-    parameters = check_parameters(
-        name, _parameters(spec, rest), any_right=allows_any_right(training.reward, training.rewards)
-    )
+    given = _parameters(spec, rest) if blocks is None else {CONTEXT: blocks.context, **_parameters(spec, rest)}
+    parameters = check_parameters(name, given, any_right=allows_any_right(training.reward, training.rewards))
     return Trained(spec, create(name, n_classes, n_features, **parameters), training)
 
 

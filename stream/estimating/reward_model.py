@@ -9,13 +9,17 @@ the row's own. A fold's λ is the value in RIDGES with the best predictions for 
 computed from the sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ equals r̄; for a rare
 action, it is close to r̄.
 
+With actions that have features, there is one regression for all actions: z = (x̃, 1) ⊗ (ṽ, 1) for the context's
+features x̃ and the action's features ṽ.
+
 If d features require too much memory, x is mapped to m features by signed hashing (Weinberger et al., "Feature hashing
 for large scale multitask learning", ICML 2009). The coarser model widens the intervals, but biases only the direct
 method.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +27,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from stream.estimating.rows import Chunk
 from stream.randomness.draws import words
+from stream.wire.actions import ActionBlocks
 from stream.wire.records import FloatArray
 
 SUMS_BYTES_MAX = 8 * 2**20
@@ -33,6 +38,9 @@ SIZE_MIN = 8
 
 VALUE_MAX = 1e100
 """Features are limited to this magnitude, so that the sums of their squares are finite."""
+
+PRODUCTS_MAX = 256
+"""Maximum size of z with actions. The time for a prediction is proportional to it, for each action of a decision."""
 
 RIDGES = (1.0, 10.0, 100.0, 1000.0)
 
@@ -110,42 +118,46 @@ def _best_ridge(known: _Sums, held: _Sums) -> float:
     return RIDGES[int(np.argmin(losses))]
 
 
-class RewardModel:
-    """Ridge regressions of the reward, one per action and fold."""
+class RewardModel(ABC):
+    """Ridge regressions of the reward, for each fold."""
 
-    def __init__(self, n_features: int, n_classes: int, folds: int) -> None:
+    def __init__(self, groups: int, size: int, folds: int) -> None:
+        """Create untrained regressions.
+
+        Args:
+            groups: The number of regressions in each fold.
+            size: The number of features m, without the constant, which is the last one.
+            folds: The number of folds.
+        """
         self.folds = folds
-        self.n_classes = n_classes
-        self.size = size_of(n_features, n_classes, folds)
-        width = self.size + 1
-        self._A = np.zeros((folds, n_classes, width, width))
-        self._b = np.zeros((folds, n_classes, width))
-        self._hashed = words(SIGN_STATE, n_features) if self.size < n_features else None
-        self._theta = np.zeros((folds, n_classes, width))
+        self.size = size
+        width = size + 1
+        self._A = np.zeros((folds, groups, width, width))
+        self._b = np.zeros((folds, groups, width))
+        self._theta = np.zeros((folds, groups, width))
         self._mean = np.full(folds, 0.5)
 
+    @abstractmethod
     def features(self, chunk: Chunk) -> FloatArray:
-        """Return z for every row, float64[n, m + 1]."""
-        n = len(chunk.ids)
-        rows = np.repeat(np.arange(n), np.diff(chunk.offsets))
-        z = np.zeros((n, self.size + 1))
-        z[:, -1] = 1.0
-        if self._hashed is None:
-            z[rows, chunk.indices] = chunk.values
-        else:
-            word = self._hashed[chunk.indices]
-            signs = np.where(word >> np.uint64(63), -1.0, 1.0)
-            np.add.at(z, (rows, (word % np.uint64(self.size)).astype(np.int64)), signs * chunk.values)
-        return np.clip(z, -VALUE_MAX, VALUE_MAX)
+        """Return a row of numbers for each decision, from which z is computed."""
 
+    @abstractmethod
     def add(self, z: FloatArray, actions: NDArray[np.int64], rewards: FloatArray, fold: NDArray[np.int64]) -> None:
-        """Add rows with z [n, m + 1], actions, rewards from 0 to 1, and folds."""
-        group = fold * self.n_classes + actions
-        order = np.argsort(group, kind="stable")
-        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+        """Add rows of `features`, with actions, rewards from 0 to 1, and folds."""
+
+    @abstractmethod
+    def predict(self, z: FloatArray, fold: NDArray[np.int64]) -> FloatArray:
+        """Return q̂ for every action, float64[n, K], using the weights for each row's fold."""
+
+    def _add(self, group: NDArray[np.int64], z: FloatArray, rewards: FloatArray, fold: NDArray[np.int64]) -> None:
+        """Add rows z [n, m + 1] to the regressions with these numbers."""
+        groups = self._A.shape[1]
+        part = fold * groups + group
+        order = np.argsort(part, kind="stable")
+        starts = np.flatnonzero(np.diff(part[order], prepend=-1))
         for start, stop in zip(starts, [*starts[1:], order.size], strict=True):
             rows = order[start:stop]
-            f, a = divmod(int(group[rows[0]]), self.n_classes)
+            f, a = divmod(int(part[rows[0]]), groups)
             self._A[f, a] += z[rows].T @ z[rows]
             self._b[f, a] += rewards[rows] @ z[rows]
 
@@ -164,14 +176,120 @@ class RewardModel:
             known = _Sums.of([held, *others])
             self._mean[f], self._theta[f] = known.mean, known.weights(_best_ridge(_Sums.of(others), held))
 
+
+class ClassRewardModel(RewardModel):
+    """A regression for each class."""
+
+    def __init__(self, n_features: int, n_classes: int, folds: int) -> None:
+        super().__init__(n_classes, size_of(n_features, n_classes, folds), folds)
+        self.n_classes = n_classes
+        self._reduced = _Reduced(n_features, self.size)
+
+    def features(self, chunk: Chunk) -> FloatArray:
+        """Return z for every row, float64[n, m + 1]."""
+        n = len(chunk.ids)
+        rows = np.repeat(np.arange(n), np.diff(chunk.offsets))
+        z = np.zeros((n, self.size + 1))
+        z[:, -1] = 1.0
+        self._reduced.add(z, rows, chunk.indices, chunk.values)
+        return np.clip(z, -VALUE_MAX, VALUE_MAX)
+
+    def add(self, z: FloatArray, actions: NDArray[np.int64], rewards: FloatArray, fold: NDArray[np.int64]) -> None:
+        """See `RewardModel.add`."""
+        self._add(actions, z, rewards, fold)
+
     def predict(self, z: FloatArray, fold: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ for every action, float64[n, K], using the weights for each row's fold."""
+        """See `RewardModel.predict`."""
         q = np.empty((z.shape[0], self.n_classes))
         for f in range(self.folds):
             rows = fold == f
             q[rows] = self._mean[f] + z[rows] @ self._theta[f].T
         clipped: FloatArray = np.clip(q, 0.0, 1.0)
         return clipped
+
+
+class ActionRewardModel(RewardModel):
+    """A regression over the features of contexts and actions."""
+
+    def __init__(self, blocks: ActionBlocks, folds: int) -> None:
+        self._blocks = blocks
+        of_context, of_action = sizes_of_sides(blocks.context, blocks.features)
+        super().__init__(1, (of_context + 1) * (of_action + 1) - 1, folds)
+        self._context = _Reduced(blocks.context, of_context)
+        self._action = _Reduced(blocks.features, of_action)
+
+    def features(self, chunk: Chunk) -> FloatArray:
+        """Return (x̃, 1), and (ṽ, 1) for each place, for every row."""
+        blocks, n = self._blocks, len(chunk.ids)
+        rows = np.repeat(np.arange(n), np.diff(chunk.offsets))
+        found = np.zeros((n, self._context.size + 1))
+        of_actions = np.zeros((n * blocks.places, self._action.size + 1))
+        found[:, -1] = of_actions[:, -1] = 1.0
+        place, index = np.divmod(chunk.indices.astype(np.int64) - blocks.context, blocks.width)
+        of_context, of_action = place < 0, (place >= 0) & (index > 0)  # not the keys
+        self._context.add(found, rows[of_context], chunk.indices[of_context], chunk.values[of_context])
+        actions = rows[of_action] * blocks.places + place[of_action]
+        self._action.add(of_actions, actions, index[of_action] - 1, chunk.values[of_action])
+        whole = np.concatenate((found, of_actions.reshape(n, -1)), axis=1)
+        return np.clip(whole, -SIDE_MAX, SIDE_MAX)
+
+    def add(self, z: FloatArray, actions: NDArray[np.int64], rewards: FloatArray, fold: NDArray[np.int64]) -> None:
+        """See `RewardModel.add`."""
+        self._add(np.zeros(actions.size, np.int64), self._products(z, actions), rewards, fold)
+
+    def predict(self, z: FloatArray, fold: NDArray[np.int64]) -> FloatArray:
+        """See `RewardModel.predict`."""
+        theta = self._theta[fold, 0].reshape(z.shape[0], self._context.size + 1, self._action.size + 1)
+        of_actions = np.einsum("ni,nij->nj", z[:, : self._context.size + 1], theta)
+        sides = z[:, self._context.size + 1 :].reshape(z.shape[0], self._blocks.places, self._action.size + 1)
+        clipped: FloatArray = np.clip(self._mean[fold, None] + np.einsum("nj,nkj->nk", of_actions, sides), 0.0, 1.0)
+        return clipped
+
+    def _products(self, z: FloatArray, places: NDArray[np.int64]) -> FloatArray:
+        """Return (x̃, 1) ⊗ (ṽ, 1) for one action of each row, float64[n, m + 1]."""
+        n, width = z.shape[0], self._action.size + 1
+        starts = self._context.size + 1 + places * width
+        sides = z[np.arange(n)[:, None], starts[:, None] + np.arange(width)]
+        products: FloatArray = (z[:, : self._context.size + 1, None] * sides[:, None, :]).reshape(n, -1)
+        return products
+
+
+SIDE_MAX = 1e50
+"""Limit on the magnitude of the features of contexts and actions, whose products are limited to `VALUE_MAX`."""
+
+
+def sizes_of_sides(context: int, action: int) -> tuple[int, int]:
+    """Return the numbers of features of x̃ and ṽ, without the constants. The smaller side is reduced last.
+
+    >>> sizes_of_sides(10, 20), sizes_of_sides(4, 65_536), sizes_of_sides(65_536, 65_536)
+    ((10, 20), (4, 50), (15, 15))
+    """
+    root = int(PRODUCTS_MAX**0.5) - 1
+    small = min(context, action, root)
+    large = PRODUCTS_MAX // (small + 1) - 1
+    return (min(context, large), small) if action < context else (small, min(action, large))
+
+
+class _Reduced:
+    """Maps d features to m by signed hashing, or leaves them unchanged if m = d."""
+
+    def __init__(self, n_features: int, size: int) -> None:
+        self.size = size
+        self._hashed = words(SIGN_STATE, n_features) if size < n_features else None
+
+    def add(self, z: FloatArray, rows: NDArray[np.int64], indices: NDArray[Any], values: FloatArray) -> None:
+        """Add entries to z [n, m + 1]."""
+        if self._hashed is None:
+            z[rows, indices] = values
+            return
+        word = self._hashed[indices]
+        signs = np.where(word >> np.uint64(63), -1.0, 1.0)
+        np.add.at(z, (rows, (word % np.uint64(self.size)).astype(np.int64)), signs * values)
+
+
+def reward_model(n_features: int, n_classes: int, blocks: ActionBlocks | None, folds: int) -> RewardModel:
+    """Create the reward model for decisions among classes, or among actions with features."""
+    return ClassRewardModel(n_features, n_classes, folds) if blocks is None else ActionRewardModel(blocks, folds)
 
 
 REFIT_FIRST = 32
@@ -182,23 +300,24 @@ REFIT_GROWTH = 1.5
 class RunningRewardModel:
     """A reward model fitted on preceding rows only, so that its predictions are valid in a confidence sequence."""
 
-    def __init__(self, n_features: int, n_classes: int) -> None:
-        self.model = RewardModel(n_features, n_classes, folds=2)
+    def __init__(self, model: RewardModel) -> None:
+        """Create a model that predicts with this one, which has two folds and is not trained."""
+        self.model = model
         self._seen = 0
         self._refit_at = REFIT_FIRST
 
     def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: FloatArray) -> FloatArray:
         """Add the next rows, and return q̂ [n, K] for them, as predicted by models fitted on earlier rows only."""
-        q = np.empty((z.shape[0], self.model.n_classes))
+        parts = []
         start = 0
         while start < z.shape[0]:
             rows = slice(start, min(z.shape[0], start + self._refit_at - self._seen))
             fold = (self._seen + np.arange(rows.stop - start)) % 2
-            q[rows] = self.model.predict(z[rows], fold)
+            parts.append(self.model.predict(z[rows], fold))
             self.model.add(z[rows], actions[rows], rewards[rows], fold)
             self._seen += fold.size
             start = rows.stop
             if self._seen == self._refit_at:
                 self.model.fit()
                 self._refit_at = int(REFIT_GROWTH * self._refit_at)
-        return q
+        return np.concatenate(parts) if parts else self.model.predict(z, np.zeros(0, np.int64))

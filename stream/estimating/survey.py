@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc
 
 from stream.estimating.live_results import Flag
-from stream.estimating.reward_model import RewardModel
+from stream.estimating.reward_model import RewardModel, reward_model
 from stream.estimating.rows import Chunk
+from stream.wire.actions import ActionBlocks
 from stream.wire.records import FloatArray
 
 FOLDS = 5
@@ -60,17 +61,24 @@ class Survey(NamedTuple):
     reward_model: RewardModel  # the reward model, fitted per fold
 
 
-def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
-    """Read a log to its end and return a summary of its contents."""
-    reward_model = RewardModel(n_features, n_classes, FOLDS)
+def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int, blocks: ActionBlocks | None = None) -> Survey:
+    """Read a log to its end and return a summary of its contents.
+
+    Args:
+        chunks: The log.
+        n_features: The number of features d.
+        n_classes: The number of classes K.
+        blocks: The layout of x; None if the decisions are among classes.
+    """
+    model = reward_model(n_features, n_classes, blocks, FOLDS)
     counts = _Counts(n_classes)
     for chunk in chunks:
         counts.add(chunk)
         rows = np.flatnonzero(chunk.judged)
         if rows.size:
-            z = reward_model.features(chunk)[rows]
-            reward_model.add(z, chunk.actions[rows], chunk.rewards[rows], chunk.folds(FOLDS)[rows])
-    reward_model.fit()
+            z = model.features(chunk)[rows]
+            model.add(z, chunk.actions[rows], chunk.rewards[rows], chunk.folds(FOLDS)[rows])
+    model.fit()
     return Survey(
         events=counts.events,
         judged=counts.judged,
@@ -83,7 +91,7 @@ def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
         classes_min=counts.classes_min,
         classes_max=counts.classes_max,
         flags=tuple(counts.flags()),
-        reward_model=reward_model,
+        reward_model=model,
     )
 
 

@@ -239,10 +239,10 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
         int | None,
         Field(ge=2, le=ACTIONS_MAX),
         Setting(
-            frozenset((Program.LEARN,)),
+            frozenset((Program.LEARN, Program.TRAIN)),
             "Maximum number of actions per context, for contexts that list actions with features; replaces --n-classes",
             "K",
-            unset="contexts have no actions",
+            unset="for training, the largest number in the log; otherwise, contexts have no actions",
             determines=("n_classes", "n_features", "actions"),
         ),
     ] = None

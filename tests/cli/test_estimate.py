@@ -139,7 +139,7 @@ def write_file(path: Path, n_features: int, state: Any, **settings: Any) -> None
     meta = {
         "format": FILE_FORMAT, "digest": state_digest([state]), "learner": "late-ucb", "n_classes": N_CLASSES,
         "n_features": n_features, "parameters": parameters, "scale": "none", "open_classes": False,
-        "rewards": "bit", "reward_range": "0,1",
+        "rewards": "bit", "reward_range": "0,1", "actions": None,
         "settings": settings,
     }  # fmt: skip
     write_model(path, Model(meta, state))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from producers.datasets.log import MISSING
 from stream.estimating.rows import LogBatch
+from stream.wire.actions import ActionBlocks
 from stream.wire.records import FloatArray
 
 N_CLASSES, N_FEATURES = 4, 5
@@ -21,6 +22,7 @@ class MemoryLog(NamedTuple):
     class_names: tuple[str, ...] = tuple("abcd")
     batch_rows: int = 700
     name: str = "memory"
+    blocks: ActionBlocks | None = None
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -47,6 +49,7 @@ class MemoryLog(NamedTuple):
                 rewards=rows.rewards[start:stop],
                 delays_ms=rows.delays_ms[start:stop],
                 eligible=None if rows.eligible is None else rows.eligible.part(start, stop),
+                baselines=None if rows.baselines is None else rows.baselines[start:stop],
             )
 
 

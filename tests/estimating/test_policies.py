@@ -134,7 +134,7 @@ def test_every_learner_that_supports_logs_learns_from_a_log(name: str) -> None:
 def test_error_names_a_learner_that_cannot_be_evaluated_on_a_log(name: str) -> None:
     with pytest.raises(EstimateError) as raised:
         parsed(name)
-    assert str(raised.value).startswith(f"{name} ")
+    assert name in str(raised.value)
 
 
 def test_right_answer_does_not_update_other_classes_if_several_classes_can_be_right() -> None:

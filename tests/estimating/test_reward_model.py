@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream.estimating.reward_model import REFIT_FIRST, RIDGES, RewardModel, RunningRewardModel, size_of
+from stream.estimating.reward_model import REFIT_FIRST, RIDGES, ClassRewardModel, RunningRewardModel, size_of
 from stream.estimating.rows import Chunk, chunks
 from stream.randomness.draws import Draws, Purpose
 from stream.wire.records import FloatArray
@@ -35,7 +35,7 @@ def best_ridge(z: FloatArray, chunk: Chunk, fold: NDArray[np.int64], f: int) -> 
 
 def test_predictions_for_a_fold_equal_ridge_regression_on_the_other_folds() -> None:
     chunk = one_chunk(600)
-    model = RewardModel(N_FEATURES, N_CLASSES, 5)
+    model = ClassRewardModel(N_FEATURES, N_CLASSES, 5)
     z, fold = model.features(chunk), chunk.folds(5)
     model.add(z, chunk.actions, chunk.rewards, fold)
     model.fit()
@@ -59,7 +59,7 @@ def test_predictions_do_not_depend_on_feature_units(unit: float) -> None:
     predictions = []
     for values in (chunk.values, (chunk.values.reshape(-1, N_FEATURES) * units).reshape(-1)):
         one = chunk._replace(values=values)
-        model = RewardModel(N_FEATURES, N_CLASSES, 5)
+        model = ClassRewardModel(N_FEATURES, N_CLASSES, 5)
         z, fold = model.features(one), one.folds(5)
         model.add(z, one.actions, one.rewards, fold)
         model.fit()
@@ -72,7 +72,7 @@ def test_predictions_are_finite_with_nearly_constant_and_huge_features() -> None
     values = chunk.values.reshape(-1, N_FEATURES).copy()
     values[:, 0] = 1.7e12 + np.arange(300)
     values[7, 1] = 1e300
-    model = RewardModel(N_FEATURES, N_CLASSES, 5)
+    model = ClassRewardModel(N_FEATURES, N_CLASSES, 5)
     one = chunk._replace(values=values.reshape(-1))
     model.add(model.features(one), one.actions, one.rewards, one.folds(5))
     model.fit()
@@ -83,7 +83,7 @@ def test_predictions_are_finite_with_nearly_constant_and_huge_features() -> None
 
 def test_reward_model_predicts_a_different_reward_for_each_class() -> None:
     chunk = one_chunk(4_000)
-    model = RewardModel(N_FEATURES, N_CLASSES, 5)
+    model = ClassRewardModel(N_FEATURES, N_CLASSES, 5)
     z, fold = model.features(chunk), chunk.folds(5)
     model.add(z, chunk.actions, chunk.rewards, fold)
     model.fit()
@@ -97,7 +97,7 @@ def test_running_reward_model_uses_only_earlier_rows() -> None:
     changed[300:] = 1 - changed[300:]
     predictions = []
     for rewards in (chunk.rewards, changed):
-        running = RunningRewardModel(N_FEATURES, N_CLASSES)
+        running = RunningRewardModel(ClassRewardModel(N_FEATURES, N_CLASSES, 2))
         predictions.append(running.predict_then_add(running.model.features(chunk), chunk.actions, rewards))
     first, second = predictions
     assert np.array_equal(first[:301], second[:301])
@@ -108,7 +108,10 @@ def test_running_reward_model_uses_only_earlier_rows() -> None:
 
 def test_running_reward_model_does_not_depend_on_batch_boundaries() -> None:
     chunk = one_chunk(500)
-    whole, cut = RunningRewardModel(N_FEATURES, N_CLASSES), RunningRewardModel(N_FEATURES, N_CLASSES)
+    whole, cut = (
+        RunningRewardModel(ClassRewardModel(N_FEATURES, N_CLASSES, 2)),
+        RunningRewardModel(ClassRewardModel(N_FEATURES, N_CLASSES, 2)),
+    )
     z = whole.model.features(chunk)
     in_parts = [
         cut.predict_then_add(z[rows], chunk.actions[rows], chunk.rewards[rows])
@@ -129,7 +132,7 @@ def test_many_features_are_hashed_to_fit_the_memory_limit() -> None:
     )
     batch = batch._replace(indices=np.sort(rng.integers(0, d, (6, 3)), axis=1).astype(np.int32).reshape(-1))
     chunk = next(iter(chunks([batch], Draws(0, Purpose.ESTIMATE))))
-    model = RewardModel(d, K, 5)
+    model = ClassRewardModel(d, K, 5)
     z = model.features(chunk)
     assert z.shape == (6, size + 1)
     assert np.abs(z[:, :-1]).sum(axis=1) == pytest.approx(np.abs(chunk.values).reshape(6, 3).sum(axis=1))
