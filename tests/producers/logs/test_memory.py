@@ -109,11 +109,12 @@ def test_table_requires_a_mapping_of_its_columns() -> None:
 
 
 def test_table_without_pyarrow_is_rejected_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = frame()  # pandas imports parts of pyarrow when they are used first
     monkeypatch.delitem(sys.modules, "producers.datasets.logs.parquet_tables", raising=False)
     monkeypatch.delattr("producers.datasets.logs.parquet_tables", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DatasetError, match=r"onebit\[parquet\]"):
-        source_of_table(frame())
+        source_of_table(table)
 
 
 def test_table_is_not_cached(tmp_path: Path) -> None:
