@@ -107,28 +107,46 @@ class Pipeline:
         letters = map(decode_dead_letter, reversed(self.test.records(self.test.topics.dead_letter, partition)))
         return next((letter.reason for letter in letters if letter.key == event_id.encode()), None)
 
-    def feedback(self, event_id: str, reward: float, *, after: str = "0ms", **fields: Any) -> None:
+    def feedback(
+        self,
+        event_id: str,
+        reward: float,
+        *,
+        after: str = "0ms",
+        action: int | str | None = None,
+        label: int | None = None,
+        part: str | None = None,
+        final: bool = False,
+    ) -> None:
         """Write feedback now, or after a virtual delay; see `advance`.
 
         Args:
             event_id: The decision's id.
             reward: 1 if the decision's action was right, otherwise 0; or a number, with graded rewards.
             after: Virtual delay, such as 30s.
-            fields: Optional fields `action` and `label`; see docs/topics.md.
+            action: Optional field of the feedback; see docs/topics.md.
+            label: Optional field.
+            part: The id of this part of the reward; required if rewards are summed.
+            final: Whether the decision is settled at once, although other feedback could change its reward.
 
         Raises:
-            NotSendableError: the id is not a string, or another value is not a number.
-            RejectedError: the reward, the action or the label is out of range.
+            NotSendableError: a value has the wrong type.
+            RejectedError: the reward, the action or the label is out of range, or the part is missing.
         """
-        checked = feedback_of(event_id, reward, **fields)
+        checked = feedback_of(event_id, reward, action, label, part, final=final)
         try:
             record = Record("", 0, 0, 0, None, encode_feedback(checked), HEADERS)
-            decode_feedback(record, self.test.n_classes, graded=self.test.graded, has_actions=self.test.has_actions)
+            decode_feedback(
+                record,
+                self.test.n_classes,
+                graded=self.test.graded,
+                rule=self.test.rule,
+                has_actions=self.test.has_actions,
+            )
         except MalformedError as error:
             raise RejectedError(f"feedback for {event_id!r}: {error}") from error
-        self._send(
-            partial(self.test.feedback, event_id, checked.reward, action=checked.action, label=checked.label), after
-        )
+        fields: dict[str, Any] = {"action": checked.action, "label": checked.label, "part": part, "final": final}
+        self._send(partial(self.test.feedback, event_id, checked.reward, **fields), after)
 
     def shown(self, event_id: str, *, after: str = "0ms") -> None:
         """Report, now or after a virtual delay, that a deferred decision was shown.

@@ -45,9 +45,16 @@ def context_value(event_id: str, *indices: int, **fields: Any) -> bytes:
     return orjson.dumps({"id": event_id, "x": {"i": indices or (0, 2)}, **fields})
 
 
-def feedback_value(event_id: str, reward: float, label: int | None = None, action: int | None = None) -> bytes:
+def feedback_value(
+    event_id: str,
+    reward: float,
+    label: int | None = None,
+    action: int | None = None,
+    part: str | None = None,
+    final: bool | None = None,
+) -> bytes:
     """A feedback record's value."""
-    optional = {"label": label, "action": action}
+    optional = {"label": label, "action": action, "part": part, "final": final}
     given = {name: value for name, value in optional.items() if value is not None}
     return orjson.dumps({"id": event_id, "reward": reward, **given})
 
@@ -90,9 +97,9 @@ class Inputs:
         return self.add(TOPICS.feedback, append_ms, encode_feedback(Shown(event_id)))
 
     def feedback(
-        self, event_id: str, reward: float, append_ms: int, label: int | None = None, action: int | None = None
+        self, event_id: str, reward: float, append_ms: int, label: int | None = None, **optional: Any
     ) -> Record:
-        return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label, action))
+        return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label, **optional))
 
     def feedback_of(self, fields: dict[str, Any], append_ms: int) -> Record:
         """Add feedback with these fields."""
@@ -251,9 +258,9 @@ class Pipeline:
         partition = partition_for(event_id.encode(), self.partitions)
         self.send(TOPICS.feedback, encode_feedback(Shown(event_id)), partition, event_id.encode())
 
-    def answer(self, event_id: str, reward: float, action: int | None = None) -> None:
+    def answer(self, event_id: str, reward: float, action: int | None = None, **optional: Any) -> None:
         partition = partition_for(event_id.encode(), self.partitions)
-        value = feedback_value(event_id, reward, action=action)
+        value = feedback_value(event_id, reward, action=action, **optional)
         self.send(TOPICS.feedback, value, partition, event_id.encode())
 
     def request(self, **changes: Any) -> Request:

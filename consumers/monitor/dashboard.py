@@ -428,7 +428,11 @@ class Dashboard:
 
 
 def _dead_letters(ledger: Ledger) -> int:
-    return ledger.context_malformed + ledger.feedback_malformed + ledger.mismatched + ledger.orphans_dropped
+    malformed, refused = (
+        ledger.context_malformed + ledger.feedback_malformed,
+        ledger.mismatched + ledger.feedback_excess,
+    )
+    return malformed + refused + ledger.orphans_dropped
 
 
 def _settled(ledger: Ledger) -> int:

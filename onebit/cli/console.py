@@ -259,6 +259,10 @@ POLICY_HINTS = {
     "NO_OWN_DECISIONS": "use another --learner, or a smaller --holdout",
     "NO_CHALLENGE": "use another --challenger or --learner",
     "ONE_RIGHT_CLASS": "use another --learner",
+    "NOT_FOR_ACTIONS": "use another --learner",
+    "FOR_ACTIONS": "use another --learner, or set --actions-max",
+    "NO_SUM_OF_BITS": "use --feedback max, or --rewards graded",
+    "NO_SUM_CORRECTED": "use --late ignore, or --feedback max",
     "NO_VALUES": "use another --learner, such as late-ucb or stack-igw, or --rewards bit",
 }
 """Remedies for settings that the learner does not support, by reason."""

@@ -34,7 +34,8 @@ def requeue_letters(
         str | None,
         typer.Option(
             metavar="KIND|TEXT",
-            help="Only dead letters of this kind (malformed, orphan or mismatched), or with this text in the reason",
+            help="Only dead letters of this kind (malformed, orphan, mismatched or excess), or with this text in the "
+            "reason",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the dead letters, but write nothing")] = False,

@@ -132,7 +132,9 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
         replay=replay_options(settings, dataset, settings.partitions),
         plan=feedback_plan(settings, dataset),
         feedback=FeedbackOptions(
-            with_label=registered()[learner].needs_label or settings.with_label, speed=feedback_speed(settings)
+            with_label=registered()[learner].needs_label or settings.with_label,
+            speed=feedback_speed(settings),
+            rule=settings.feedback,
         ),
         shortest_delay_ms=shortest_delay_ms(settings, dataset),
     )

@@ -20,6 +20,7 @@ from onebit.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
 from stream.recovery.control import read_requests
+from stream.task.answers import PARTS_MAX
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import stored_settings
 from stream.wire.codec import HEADERS
@@ -77,10 +78,14 @@ def label_of(event_id: str) -> int:
 
 
 def reward_of(item: Item, task: TaskSettings) -> float:
-    """Return the reward in feedback: the item's bit, or a number that depends on the bit and the event."""
+    """Return the reward in feedback: the item's bit, or a number that depends on the bit, the event and the part.
+
+    Some parts of a sum are outside the range.
+    """
     if task.graded is None:
         return item.bit
-    return task.graded.value((2 * int(item.id[1:]) + item.bit) % 7 / 6)
+    number = (2 * int(item.id[1:]) + item.bit + 3 * item.part * (task.feedback != "first")) % 7
+    return task.graded.value((number - 2) / 3 if task.feedback == "sum" else number / 6)
 
 
 def action_of(k: int) -> dict[str, Any]:
@@ -124,6 +129,9 @@ class Outside:
             self._send_event(item, TOPICS.feedback, {"shown": True})
         elif kind is ItemKind.CHANGE:
             self._send_request(item)
+        elif kind is ItemKind.FEEDBACK_MANY:
+            for part in range(PARTS_MAX + 1):
+                self._send_feedback(item._replace(part=part))
         elif kind not in (ItemKind.FEEDBACK_LOST, ItemKind.SHOWN_NEVER, ItemKind.TIME):
             self._send_feedback(item)
         self._trace.fired[kind] += 1
@@ -156,7 +164,10 @@ class Outside:
 
     def _send_feedback(self, item: Item) -> None:
         action = class_name(item.action) if item.action is not None and self._task.actions is not None else item.action
-        fields = {"reward": reward_of(item, self._task), "label": label_of(item.id), "action": action}
+        reward, label = reward_of(item, self._task), label_of(item.id)
+        fields: dict[str, Any] = {"reward": reward, "label": label, "action": action}
+        if self._task.feedback != "first":
+            fields |= {"part": f"p{item.part}", "final": item.final}
         self._send_event(item, TOPICS.feedback, fields)
         if item.kind is ItemKind.FEEDBACK:
             event = int(item.id[1:])

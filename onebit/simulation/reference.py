@@ -93,8 +93,8 @@ class Reference:
                 label = label_of(event.id) if event.outcome is Outcome.MATCHED else NO_LABEL
                 self._add(Entry(SETTLED, x, decision, self._learned(event.reward), NO_BIT, v, label))
             elif isinstance(event, Corrected):
-                assumed = 0 if self.task.graded is None else 0.0
-                self._add(Entry(CORRECTED, x, decision, self._learned(event.reward), assumed, v))
+                learned = self._learned(event.learned)
+                self._add(Entry(CORRECTED, x, decision, self._learned(event.reward), learned, v))
         return True
 
     def _learned(self, reward: float) -> float:

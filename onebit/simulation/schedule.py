@@ -36,6 +36,8 @@ class ItemKind(StrEnum):
     FEEDBACK_EARLY = "feedback before its context"
     FEEDBACK_AGAIN = "duplicate feedback"
     FEEDBACK_CONFLICT = "conflicting feedback"
+    FEEDBACK_MORE = "further feedback"
+    FEEDBACK_MANY = "feedback with too many parts"
     FEEDBACK_STRAY = "feedback without a context"
     FEEDBACK_LOST = "lost feedback"
     FEEDBACK_POISON = "poison feedback"
@@ -84,7 +86,8 @@ class ItemKind(StrEnum):
 SHOWN = (ItemKind.SHOWN, ItemKind.SHOWN_EARLY, ItemKind.SHOWN_AGAIN)
 WAITING = frozenset((
     ItemKind.CONTEXT, ItemKind.CONTEXT_AGAIN, ItemKind.CONTEXT_POISON, ItemKind.FEEDBACK, ItemKind.FEEDBACK_EARLY,
-    ItemKind.FEEDBACK_AGAIN, ItemKind.FEEDBACK_CONFLICT, ItemKind.FEEDBACK_STRAY, ItemKind.FEEDBACK_POISON, *SHOWN,
+    ItemKind.FEEDBACK_AGAIN, ItemKind.FEEDBACK_CONFLICT, ItemKind.FEEDBACK_MORE, ItemKind.FEEDBACK_STRAY,
+    ItemKind.FEEDBACK_POISON, *SHOWN,
 ))  # fmt: skip
 """The items that can wait in the new topics of a move."""
 ENVIRONMENT = frozenset(kind for kind in ItemKind if list(ItemKind).index(kind) <= list(ItemKind).index(ItemKind.TIME))
@@ -154,6 +157,8 @@ class Item(NamedTuple):
     for_ms: int = 0  # duration of the fault, or time until a restart
     polls: bool = True  # True if the learners poll before the next item
     action: int | None = None  # the class to which the feedback applies; None if not given
+    part: int = 0  # the number of the feedback's part of a sum
+    final: bool = False  # True if the feedback settles its decision, although other feedback could change its reward
     logged: Logged | None = None  # a context's logged decision
     eligible: tuple[int, ...] | None = None  # a context's eligible classes; None means all
     baseline: int | None = None  # the class that the service's own rule plays; None if the context does not name it
@@ -165,13 +170,15 @@ class Item(NamedTuple):
 
     def text(self) -> str:
         """Return a description for traces and reports."""
-        has_bit = self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting")) and self.id
+        has_bit = self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting", "further")) and self.id
         parts = (
             self.kind,
             self.kind in IN_COMMIT and self.number,
             self.id,
             has_bit and ("right" if self.bit else "wrong"),
             self.deferred and "deferred",
+            self.part and f"part {self.part}",
+            self.final and "final",
             self.action is not None and f"for action {self.action}",
             self.call,
             " ".join(f"{name}={value}" for name, value in self.changes),
@@ -287,6 +294,7 @@ _DICE = {
     "retired": 0xA0761D6478BD642F,
     "rewards": 0xC2B2AE3D27D4EB4F,
     "offers": 0xE7037ED1A0B428DB,
+    "several rewards": 0x165667B19E3779F9,
 }
 """Seeds for separate random streams, so that a new kind of event does not change the other draws in a run."""
 
@@ -327,6 +335,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         items.sort(key=lambda item: item.at_ms)
     learner, task = _with_offers(Luck(seed ^ _DICE["offers"]), learner, task)
     task = _with_values(Luck(seed ^ _DICE["rewards"]), task)
+    task, items = _with_several(Luck(seed ^ _DICE["several rewards"]), task, items, timeless=timeless)
     if not timeless:
         task, items = _with_changes(Luck(seed ^ _DICE["changes"]), task, items)
         items = _with_retired(Luck(seed ^ _DICE["retired"]), task, items)
@@ -610,8 +619,57 @@ def _with_offers(luck: Luck, learner: str, task: TaskSettings) -> tuple[str, Tas
 
 def _with_values(luck: Luck, task: TaskSettings) -> TaskSettings:
     """Give graded rewards to a third of the runs of learners that learn them, without wrappers and challengers."""
-    fits = task.learner in VALUED and not task.challengers and not _is_wrapped(task)
-    return replace(task, rewards="graded", reward_range="-3,1.5") if fits and luck.chance(33) else task
+    return replace(task, **GRADED) if _can_be_graded(task) and luck.chance(33) else task
+
+
+GRADED: dict[str, Any] = {"rewards": "graded", "reward_range": "-3,1.5"}
+
+
+def _can_be_graded(task: TaskSettings) -> bool:
+    return task.learner in VALUED and not task.challengers and not _is_wrapped(task)
+
+
+def _with_several(
+    luck: Luck, task: TaskSettings, items: list[Item], *, timeless: bool
+) -> tuple[TaskSettings, list[Item]]:
+    """In 40% of the runs, let the reward of a decision depend on several feedback records, and add such records."""
+    if not luck.chance(40):
+        return task, items
+    if _can_be_graded(task) and task.late == "ignore" and luck.chance(70):
+        task = replace(task, feedback="sum", **GRADED)
+    else:
+        task = replace(task, feedback="max")
+    final_percent = luck.choice((0, 10, 40))
+    window_ms, orphan_window_ms = task.join.window_ms, task.join.orphan_window_ms
+    drawn = [
+        item._replace(part=luck.below(3), final=luck.chance(final_percent)) if item.kind in _FED else item
+        for item in items
+    ]
+    for item in items:
+        if item.kind not in _DECIDING:
+            continue
+        for _ in range(luck.choice((0, 0, 1, 2, 4))):
+            at_ms = item.at_ms + luck.choice((_draw_delay(luck, window_ms), -luck.between(0, orphan_window_ms)))
+            more = Item(
+                max(START_MS, at_ms),
+                ItemKind.FEEDBACK_MORE,
+                item.id,
+                luck.below(2),
+                polls=timeless or luck.chance(80),
+                action=luck.below(N_CLASSES) if luck.chance(10) else None,
+                part=luck.below(4),
+                final=luck.chance(final_percent),
+            )
+            drawn.append(more)
+        if task.feedback == "sum" and luck.chance(5):
+            drawn.append(Item(item.at_ms + luck.between(0, window_ms), ItemKind.FEEDBACK_MANY, item.id))
+    return task, sorted(drawn, key=lambda item: item.at_ms)
+
+
+_FED = (
+    ItemKind.FEEDBACK, ItemKind.FEEDBACK_EARLY, ItemKind.FEEDBACK_AGAIN, ItemKind.FEEDBACK_CONFLICT,
+    ItemKind.FOREIGN_FEEDBACK, ItemKind.FEEDBACK_STRAY,
+)  # fmt: skip
 
 
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:

@@ -10,7 +10,7 @@ from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.parsing import parse_duration
 from stream.programs.pipeline_settings import settings_for
 from stream.settings.sources import given_settings
-from stream.wire.rewards import RewardRange
+from stream.wire.rewards import FeedbackRule, RewardRange
 from stream.wire.topics import Topics
 
 BEGINS_MS = 1_000
@@ -52,6 +52,11 @@ class EmbeddedPipeline(PipelineUnderTest):
     def graded(self) -> RewardRange | None:
         """The range of graded rewards, or None if rewards are bits."""
         return self._task.graded
+
+    @property
+    def rule(self) -> FeedbackRule:
+        """How the feedback for a decision determines its reward."""
+        return self._task.feedback
 
     def _new_learner(self) -> LearnerProgram:
         return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)

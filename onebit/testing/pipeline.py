@@ -33,14 +33,24 @@ class NotSendableError(OnebitError, TypeError):
     """An event id is not a string, a reward is not a number, or or an action or label has the wrong type."""
 
 
-def feedback_of(event_id: str, reward: float, action: int | str | None = None, label: int | None = None) -> Feedback:
+def feedback_of(
+    event_id: str,
+    reward: float,
+    action: int | str | None = None,
+    label: int | None = None,
+    part: str | None = None,
+    *,
+    final: bool = False,
+) -> Feedback:
     """Create feedback from values that may be numpy scalars, or floats such as 1.0.
 
     Raises:
         NotSendableError: a value has the wrong type.
     """
+    if part is not None and not isinstance(part, str):
+        raise NotSendableError(f"part: expected a string, such as 'purchase'; got {part!r}")
     played = action if isinstance(action, str) else _optional("action", action)
-    return Feedback(checked_id(event_id), _reward(reward), _optional("label", label), played)
+    return Feedback(checked_id(event_id), _reward(reward), _optional("label", label), played, part, bool(final))
 
 
 def checked_id(event_id: str) -> str:
@@ -114,10 +124,18 @@ class PipelineUnderTest(ABC):
         self.send(self.topics.contexts, event_id, {"id": event_id, "x": x, **fields})
 
     def feedback(
-        self, event_id: str, reward: float, *, action: int | str | None = None, label: int | None = None
+        self,
+        event_id: str,
+        reward: float,
+        *,
+        action: int | str | None = None,
+        label: int | None = None,
+        part: str | None = None,
+        final: bool = False,
     ) -> None:
         """Send feedback, as a service would."""
-        self.send(self.topics.feedback, event_id, encode_feedback(feedback_of(event_id, reward, action, label)))
+        feedback = feedback_of(event_id, reward, action, label, part, final=final)
+        self.send(self.topics.feedback, event_id, encode_feedback(feedback))
 
     def shown(self, event_id: str) -> None:
         """Report that a deferred decision was shown, as a service would."""

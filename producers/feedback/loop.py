@@ -55,6 +55,7 @@ class _FeedbackLoop:
             instance=f"feedback-{settings.instance}",
             with_label=settings.with_label,
             speed=feedback_speed(settings),
+            rule=settings.feedback,
         )
         program = FeedbackProgram(
             broker, settings.topics, self._dataset.known_of, self._plan, options, clock.now_ms,

@@ -22,6 +22,7 @@ from stream.wire import codec
 from stream.wire.codec import MalformedError
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, encode_dead_letter
 from stream.wire.records import Feedback, Record, TopicPartition, make
+from stream.wire.rewards import FeedbackRule
 from stream.wire.topics import Topics
 from stream.wire.typed_fields import PredictionFields
 
@@ -45,6 +46,7 @@ class FeedbackOptions:
     instance: str = "feedback-1"  # name of this process, unique and constant across restarts
     with_label: bool = False  # include the true class, for full-information baselines
     speed: float = 1.0  # factor by which a log's delays are divided
+    rule: FeedbackRule = "first"  # how the pipeline combines feedback; each decision gets only one reward
     records_max: int = 5_000  # maximum number of predictions per poll
     waiting_max: int = 1_000_000  # limit on scheduled feedback; at the limit, no predictions are read
     commit_interval_ms: int = 1_000
@@ -207,9 +209,9 @@ class FeedbackProgram:
                 )
         if reward is None or not delays_ms:
             return
-        value = codec.encode_feedback(
-            make(Feedback, (event_id, reward, known.label if self._options.with_label else None, None))
-        )
+        rule, label = self._options.rule, known.label if self._options.with_label else None
+        part = event_id if rule == "sum" else None
+        value = codec.encode_feedback(make(Feedback, (event_id, reward, label, None, part, rule != "first")))
         partition, offset, key = record.partition, record.offset, record.key or event_id.encode()
         self._unsent[partition][offset] = len(delays_ms)
         for delay_ms in delays_ms:

@@ -47,7 +47,7 @@ from stream.wire.codec import (
 )
 from stream.wire.named_features import HASH_BITS_MAX, build
 from stream.wire.records import ID_BYTES_MAX, Context, Headers, Record, Shown
-from stream.wire.rewards import RewardRange
+from stream.wire.rewards import FeedbackRule, RewardRange
 from stream.wire.topics import Topics
 
 if TYPE_CHECKING:  # not imported at run time: OpenTelemetry is optional
@@ -178,7 +178,7 @@ class Gateway:
     async def feedback(self, request: Request) -> Response:
         """Write a feedback record and return its fields once the broker has acknowledged the record."""
         body, value = await json_of(request)
-        given = _fields(body, "id", "reward", "action")
+        given = _fields(body, "id", "reward", "action", "part", "final")
         await self.send_feedback(given, value, headers_of(request))
         return json_response(given, 202)
 
@@ -195,11 +195,14 @@ class Gateway:
         facts = self.link.facts
         if facts is not None:
             has_actions = facts.reading is not None
-            decode_feedback(_record(value), facts.n_classes, graded=facts.graded, has_actions=has_actions)
+            decode_feedback(
+                _record(value), facts.n_classes, graded=facts.graded, rule=facts.rule, has_actions=has_actions
+            )
         else:
             is_bit, has_actions = isinstance(given.get("reward"), bool), isinstance(given.get("action"), str)
             graded = None if is_bit else _ANY_REWARD
-            decode_feedback(_record(value), _ANY, graded=graded, has_actions=has_actions)
+            rule: FeedbackRule = "sum" if "part" in given else "max"
+            decode_feedback(_record(value), _ANY, graded=graded, rule=rule, has_actions=has_actions)
 
     async def shown(self, request: Request) -> Response:
         """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""

@@ -15,7 +15,7 @@ from stream.wire.classes import Classes
 from stream.wire.codec import ActionReading, MalformedError
 from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import FloatArray, IndexArray
-from stream.wire.rewards import RewardRange
+from stream.wire.rewards import FeedbackRule, RewardRange
 
 REMEMBERED_MAX = 1_000_000
 """Limit on the number of remembered decisions, which need about 600 bytes each, without their scores. The oldest is
@@ -48,6 +48,7 @@ class PipelineFacts(NamedTuple):
     retired: tuple[str | int, ...] = ()  # classes that are never eligible
     graded: RewardRange | None = None  # the range of graded rewards; None for bits
     reading: ActionReading | None = None  # how contexts' actions are read; None if the pipeline decides among classes
+    rule: FeedbackRule = "first"  # how a decision's feedback determines its reward
 
     def classes(self) -> Classes:
         """Return the pipeline's classes. Names that an open pipeline adds later are not included."""

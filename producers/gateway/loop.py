@@ -121,7 +121,7 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
         raise SettingsError(f"serve requires a learner with --play own; got {task.play}")
     facts = PipelineFacts(
         task.n_classes, task.context_features, task.seed, task.class_names, task.feature_encoder(), task.open_classes,
-        task.unsupported, task.retired_classes, task.graded, task.action_reading(),
+        task.unsupported, task.retired_classes, task.graded, task.action_reading(), task.feedback,
     )  # fmt: skip
     if settings.personalizer and (facts.encoder is None or facts.reading is None or facts.reading.encoder is None):
         raise SettingsError(

@@ -31,13 +31,14 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
     eligible |= {"minItems": 1, "uniqueItems": True}  # checked even if the learner ignores the list
     if facts is not None:
         _add_sizes(context, feedback, facts)
+    required = ["id", "reward"] if facts is None or facts.rule != "sum" else ["id", "reward", "part"]
     event_id = context["id"]
     page = {
         code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body contains the reason."))
     }
     schemas = {
         "Context": _context_schema(context, facts),
-        "Feedback": _schema(feedback, ("id", "reward", "action"), ["id", "reward"]),
+        "Feedback": _schema(feedback, ("id", "reward", "action", "part", "final"), required),
         "Notice": _schema({"id": event_id}, ["id"], ["id"]),
         "Decision": {
             "type": "object",
@@ -142,7 +143,8 @@ def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: Pipelin
         feedback["reward"]["enum"] = [0, 1, False, True]
     else:
         low, high = facts.graded
-        feedback["reward"] |= {"type": "number", "minimum": low, "maximum": high}
+        limits = {} if facts.rule == "sum" else {"minimum": low, "maximum": high}
+        feedback["reward"] |= {"type": "number", **limits}
     if facts.open_classes or facts.reading is not None:
         classes: dict[str, Any] = {"type": "string"}
     elif facts.class_names is None:

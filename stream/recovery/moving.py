@@ -23,7 +23,8 @@ from stream.learners import Learner, State
 from stream.recovery.commit import predictions_digest
 from stream.recovery.state import ModelSnapshot, Snapshot
 from stream.recovery.steps import JournalStep, LogStep
-from stream.task.join import Orphan, Pending
+from stream.task.answers import Answer
+from stream.task.join import Orphan, Pending, Retained
 from stream.task.placement import partitions_of
 from stream.task.play import floored
 from stream.task.settings import Sharing, TaskSettings
@@ -85,9 +86,12 @@ class Opening(NamedTuple):
 
 
 ORPHAN_OFFSET = -1
-"""The offset of an orphan's record, which is not in the new feedback topic."""
+"""The offset of a record that is not in the new feedback topic."""
 
 UNSETTLED = ("pending", "deferred", "shown")
+_WITH_OTHERS = ("more", "answers")
+"""Entries that are in the same task as the orphan or the decision with their id."""
+
 _LIMITS = {"pending": "pending_max", "orphans": "orphans_max", "retained": "retained_max"}
 
 _Row = tuple[Any, ...]
@@ -123,12 +127,17 @@ class Placement:
         """Return a new task's opening snapshot, with its own copy of the model."""
         rows = self._rows[partition]
         columns = {name: _columns([row for _, _, row in rows[name]]) for name in (*UNSETTLED, "retained")}
-        orphans = [_moved_orphan(row, opening.feedback, partition) for _, _, row in rows["orphans"]]
-        counts = {name: len(rows[name]) for name in (*UNSETTLED, "orphans")}
+        orphans, more = (
+            [_moved_orphan(row, opening.feedback, partition) for _, _, row in rows[name]]
+            for name in ("orphans", "more")
+        )
+        answers = [_moved_answer(row) for _, _, row in rows["answers"]]
+        counts = {name: len(rows[name]) for name in (*UNSETTLED, "orphans", *_WITH_OTHERS)}
+        waiting = counts["orphans"] + counts["more"]
         decided = sum(counts[name] for name in UNSETTLED)
         ledger = Ledger(
             contexts=decided, decided=decided, pending=counts["pending"] + counts["shown"], deferred=counts["deferred"],
-            feedback=counts["orphans"], orphans_waiting=counts["orphans"],
+            feedback=waiting + counts["answers"], orphans_waiting=waiting, answered=counts["answers"],
         )  # fmt: skip
         state, updates, alarms, names = self._model_of(partition)
         is_shared = self.settings.model == "shared"
@@ -148,7 +157,7 @@ class Placement:
         return Snapshot(
             stored_settings(self.settings), step, dated_ms, undated={}, stream_ms=stream_ms, classes=names,
             learner=state, pending=columns["pending"], orphans=_columns(orphans), retained=columns["retained"],
-            deferred=columns["deferred"], shown=columns["shown"],
+            deferred=columns["deferred"], shown=columns["shown"], more=_columns(more), answers=_columns(answers),
         )  # fmt: skip
 
     def shared_model(self, opening: Opening) -> ModelSnapshot:
@@ -164,7 +173,7 @@ class Placement:
         """Place a task's entries."""
         assert not task.undated, "all decision times are known"
         shift_ms, times = task.step.clock_shift_ms, dict[int, DecisionTime]()
-        for name in (*UNSETTLED, "orphans", "retained"):
+        for name in (*UNSETTLED, "orphans", "retained", *_WITH_OTHERS):
             rows = list(zip(*getattr(task, name), strict=True))
             targets = [source] * len(rows)
             if self._partitions != len(self._old.tasks) and rows:
@@ -176,7 +185,7 @@ class Placement:
     def _correctable(self, row: _Row, source: int) -> _Row:
         """Return a settled id without its decision if the new model has not learned the decision's first bit."""
         event_id, entry, *settled_ms = row
-        is_kept = not isinstance(entry, Orphan | Pending) and entry.pending is not None
+        is_kept = isinstance(entry, Retained) and entry.pending is not None
         if not is_kept or not (self._is_foreign(source) or self._redraws):
             return row
         return event_id, entry._replace(pending=None), *settled_ms
@@ -216,7 +225,7 @@ class Placement:
                 f"partition {partition} would have two orphans with the same id. Start a learner, and stop it when "
                 "they are dropped, after the orphan window"
             )
-        counts = {name: len(rows[name]) for name in ("orphans", "retained")}
+        counts = {"orphans": len(rows["orphans"]) + len(rows["more"]), "retained": len(rows["retained"])}
         counts["pending"] = sum(len(rows[name]) for name in UNSETTLED)
         for name, count in counts.items():
             if count > (limit := getattr(self.settings.join, _LIMITS[name])):
@@ -306,6 +315,8 @@ def _time_of(row: _Row) -> int:
     if isinstance(entry, Pending):
         assert entry.time.ms is not None
         return entry.time.ms
+    if isinstance(entry, Answer):
+        return entry.record.append_ms
     return int(entry.since_ms if isinstance(entry, Orphan) else row[2])
 
 
@@ -322,6 +333,8 @@ def _shifted(row: _Row, shift_ms: int, times: dict[int, DecisionTime]) -> _Row:
         entry = dated(entry)
     elif isinstance(entry, Orphan):
         entry = entry._replace(since_ms=entry.since_ms + shift_ms)
+    elif isinstance(entry, Answer):
+        entry = entry._replace(record=entry.record._replace(append_ms=entry.record.append_ms + shift_ms))
     elif entry.pending is not None:
         entry = entry._replace(pending=dated(entry.pending))
     return event_id, entry, *(ms + shift_ms for ms in settled_ms)
@@ -332,6 +345,12 @@ def _moved_orphan(row: _Row, feedback: str, partition: int) -> _Row:
     event_id, orphan = row
     record = orphan.record._replace(topic=feedback, partition=partition, offset=ORPHAN_OFFSET)
     return event_id, orphan._replace(record=record)
+
+
+def _moved_answer(row: _Row) -> _Row:
+    """Return feedback whose record is not in the new feedback topic."""
+    event_id, answer = row
+    return event_id, answer._replace(record=answer.record._replace(offset=ORPHAN_OFFSET))
 
 
 def balance_of(ledgers: Iterable[Ledger]) -> Balance:

@@ -8,6 +8,8 @@ A state is a sequence of sections (see `stream.wire.sections`):
     deferred  a block of deferred decisions that are waiting to be shown
     shown     a block of pending decisions that were deferred, in the order in which they were shown
     orphans   a block of feedback that is waiting for its context
+    more      a block of further feedback for the ids of orphans
+    answers   a block of feedback for pending decisions whose reward later feedback can change
     retained  a block of settled ids, with the decisions that late feedback can correct
     end       empty, and always last
 
@@ -17,7 +19,7 @@ A *block* contains up to BLOCK_ENTRIES join entries, encoded as MessagePack in t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,7 @@ from stream.recovery.steps import JournalError, JournalStep, plain_step, step_of
 from stream.settings.model import Change
 from stream.shared.history import Earlier, History
 from stream.shared.replica import Place, Replica, SettingsAfter, unchanged
+from stream.task.answers import Answer
 from stream.task.carry import Models, no_models
 from stream.task.join import Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
@@ -45,7 +48,7 @@ from stream.task.stored_settings import (
 )
 from stream.task.task import Task
 from stream.wire.control import Replaced
-from stream.wire.records import NOTHING_LOGGED, DecisionTime, FloatArray, IndexArray
+from stream.wire.records import NOTHING_LOGGED, DecisionTime, Feedback, FloatArray, IndexArray
 from stream.wire.sections import Section, SectionReader, encode_section
 
 BLOCK_ENTRIES = 2_000
@@ -73,6 +76,8 @@ class Snapshot(NamedTuple):
     retained: Entries = ()  # columns: ids, Retained, settlement stream times
     deferred: Entries = ()  # columns: ids, Pending
     shown: Entries = ()  # columns: ids, Pending
+    more: Entries = ()  # columns: ids, Orphan
+    answers: Entries = ()  # columns: ids, Answer
 
 
 class ModelSnapshot(NamedTuple):
@@ -109,6 +114,7 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
         stored_settings(task.settings), step, join.dated_ms, dict(task.undated), join.stream_ms, classes, learner,
         _entries(join.pending), _entries(join.orphans),
         (*_entries(join.retained), join.settled.times_ms()), _entries(join.deferred), _entries(join.shown),
+        _entries_of_lists(join.more), _entries(join.answers),
     )  # fmt: skip
 
 
@@ -150,6 +156,11 @@ def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
     return list(dict.keys(kept)), list(dict.values(kept))
 
 
+def _entries_of_lists(kept: dict[str, list[Orphan]]) -> tuple[list[str], list[Orphan]]:
+    """Return the keys and values from a dict of lists, with a key for each value."""
+    return [event_id for event_id, found in kept.items() for _ in found], list(chain.from_iterable(kept.values()))
+
+
 def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, place: str) -> Parts[Task]:
     """Restore a task from a snapshot. The retained ids are restored block by block.
 
@@ -172,6 +183,9 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     join.deferred.update(zip(*snapshot.deferred, strict=True))
     join.shown.update(zip(*snapshot.shown, strict=True))
     join.orphans.update(zip(*snapshot.orphans, strict=True))
+    join.answers.update(zip(*snapshot.answers, strict=True))
+    for event_id, orphan in zip(*snapshot.more, strict=True):
+        join.more.setdefault(event_id, []).append(orphan)
     retained = zip(*snapshot.retained, strict=True)
     while block := list(islice(retained, RESTORED_ENTRIES)):
         for event_id, entry, settled_ms in block:
@@ -330,12 +344,16 @@ def _reading(
     return values, undated, learner, columns
 
 
+_ORPHANS = list[tuple[str, Orphan, tuple[tuple[bytes, bytes], ...]]]  # includes the record's headers
+
 _ROWS: Mapping[str, Any] = {
     "pending": list[tuple[str, Pending]],
-    "orphans": list[tuple[str, Orphan, tuple[tuple[bytes, bytes], ...]]],  # orphans include the record's headers
+    "orphans": _ORPHANS,
     "retained": list[tuple[str, Retained, int]],
     "deferred": list[tuple[str, Pending]],
     "shown": list[tuple[str, Pending]],
+    "more": _ORPHANS,
+    "answers": list[tuple[str, Answer]],
 }
 """The type of the entries in each kind of block."""
 
@@ -356,11 +374,11 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
         encoded: bytes = value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
         return encoded
 
-    if name == "orphans":
-        rows = [(event_id, *_without_headers(orphan)) for event_id, orphan in rows]
+    if _ROWS[name] is _ORPHANS:
+        rows = [(event_id, *_plain_orphan(orphan)) for event_id, orphan in rows]
     elif name == "retained":
         rows = [(event_id, _short(entry), settled_ms) for event_id, entry, settled_ms in rows]
-    else:
+    elif name != "answers":
         rows = [(event_id, _short_pending(entry)) for event_id, entry in rows]
     return msgpack.encode(rows, enc_hook=encode_object)
 
@@ -375,10 +393,20 @@ def _short(retained: Retained) -> tuple[Any, ...]:
     return retained if retained.pending is None else (*retained[:-1], _short_pending(retained.pending))
 
 
-def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]:
-    """Return an orphan without its headers, and the headers as bytes. Header names are not always UTF-8."""
-    headers = [(name.encode(errors="surrogateescape"), value) for name, value in orphan.record.headers]
-    return orphan._replace(record=orphan.record._replace(headers=())), headers
+def _plain_orphan(orphan: Orphan) -> tuple[Sequence[Any], list[tuple[bytes, bytes]]]:
+    """Return an orphan without its headers, and the headers as bytes. Header names are not always UTF-8.
+
+    The fields that only combined feedback has are omitted from other feedback.
+    """
+    feedback, record, since_ms = orphan
+    headers = [(name.encode(errors="surrogateescape"), value) for name, value in record.headers]
+    if feedback is not None and feedback.part is None and not feedback.is_final:
+        return (feedback[:_FEEDBACK_FIELDS], record._replace(headers=()), since_ms), headers
+    return (feedback, record._replace(headers=()), since_ms), headers
+
+
+_FEEDBACK_FIELDS = Feedback._fields.index("part")
+"""Number of the fields that all feedback has."""
 
 
 def decode_block(name: str, encoded: bytes | memoryview, undated: Mapping[int, DecisionTime]) -> list[Any]:
@@ -403,7 +431,7 @@ def decode_block(name: str, encoded: bytes | memoryview, undated: Mapping[int, D
         return np.frombuffer(value, empty.dtype.newbyteorder("<")).astype(empty.dtype)
 
     rows: list[Any] = msgpack.decode(encoded, type=_ROWS[name], dec_hook=decode_object)
-    if name != "orphans":
+    if _ROWS[name] is not _ORPHANS:
         return rows
     return [(event_id, _with_headers(orphan, headers)) for event_id, orphan, headers in rows]
 

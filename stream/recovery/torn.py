@@ -22,7 +22,7 @@ from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
 SETTLED_COUNTS = ("matched", "expired", "unmatched", "unshown")
-LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
+LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped", "feedback_excess")
 """Ledger fields that count the examples and dead letters from a step."""
 
 REMEDY = f"Kafka cannot restore the rest. {NEW_PIPELINE}"

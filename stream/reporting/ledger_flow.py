@@ -66,7 +66,8 @@ def flow_words(ledger: Ledger) -> str:
 def _settled(ledger: Ledger) -> list[_Node]:
     nodes = [
         _Node("matched", ledger.matched, True, True),
-        _Node("pending", ledger.pending, True, False),
+        _Node("answered", ledger.answered, True, True),
+        _Node("pending", ledger.pending - ledger.answered, True, False),
         _Node("deferred", ledger.deferred, True, False),
         _Node("expired", ledger.expired, True, False),
         _Node("unshown", ledger.unshown, True, False),
@@ -74,7 +75,9 @@ def _settled(ledger: Ledger) -> list[_Node]:
         _Node("shown", ledger.shown, False, True),
         _Node("late", ledger.late, False, True),
         _Node("duplicate", ledger.feedback_duplicates, False, True),
+        _Node("combined", ledger.combined, False, True),
         _Node("mismatched", ledger.mismatched, False, True),
+        _Node("excess", ledger.feedback_excess, False, True),
         _Node("orphans", ledger.orphans_waiting + ledger.orphans_dropped, False, True),
         _Node("unmatched feedback", ledger.feedback_unmatched, False, True),
         _Node("malformed", ledger.feedback_malformed, False, True),

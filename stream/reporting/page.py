@@ -441,11 +441,14 @@ _WORDS = {
     "orphans_waiting": "orphan, waiting",
     "orphans_dropped": "orphan, dropped",
     "feedback_unmatched": "unmatched",
+    "feedback_excess": "excess",
 }
 
 
-_OMITTED_IF_ZERO = ("unmatched", "feedback_unmatched", "deferred", "unshown", "shown")
-"""Counts that can be nonzero only in a replay of a log or with deferred decisions."""
+_OMITTED_IF_ZERO = (
+    "unmatched", "feedback_unmatched", "deferred", "unshown", "shown", "answered", "combined", "feedback_excess",
+)  # fmt: skip
+"""Counts that can be nonzero only in a replay of a log, with deferred decisions, or with several rewards."""
 
 
 class _Count(NamedTuple):
@@ -516,6 +519,9 @@ _GLOSSARY = (
     ("action, greedy", "The action is the played class. The greedy class is the class with the highest score."),
     ("feedback", "One late bit: the action was right (1) or wrong (0). The right class remains unknown."),
     ("pending", "A decision that is waiting for feedback."),
+    ("answered", "A pending decision with feedback that other feedback can follow."),
+    ("combined", "Feedback that was combined with earlier feedback for its decision."),
+    ("excess", "Feedback with more parts than a decision can have. It is written to the dead-letter topic."),
     ("matched", "Feedback arrived within the window and was joined to its decision; the learner has learned from it."),
     ("expired", "The window passed without feedback."),
     ("unmatched", "A decision whose action differs from the logged action. The log has no feedback for it."),
@@ -525,7 +531,7 @@ _GLOSSARY = (
     ("champion", "The learner that decides, in a pipeline with challengers."),
     ("challenger", "A learner that learns from the champion's decisions, and decides only as the champion."),
     ("holdout", "A random subset of the events, for which a fixed policy decides instead of the learner."),
-    ("late", "Feedback that arrived after its decision had expired."),
+    ("late", "Feedback that arrived after its decision had expired, or too late to change its reward."),
     ("duplicate", "A repeated context or feedback record. Only the first one is used."),
     ("conflict", "Duplicate feedback whose bit differs from the first feedback's bit."),
     ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stream.settings.model import LEARN, LOG, PIPELINE, TOPIC_PROGRAMS, Change, Program, Setting, Stored
+from stream.settings.model import FEEDBACK, LEARN, LOG, PIPELINE, TOPIC_PROGRAMS, Change, Program, Setting, Stored
 from stream.settings.values import Duration, OptionalDuration, Probability, RewardRangeText
 from stream.wire.named_features import Scaling
 from stream.wire.records import Envelope
-from stream.wire.rewards import BITS, RewardRange, parse_range
+from stream.wire.rewards import BITS, FeedbackRule, RewardRange, parse_range
 
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]
@@ -98,6 +98,15 @@ class LearnerFields:
         ),
         Stored(reason="the model has learned from bits with the earlier meaning"),
     ] = "exclusive"
+    feedback: Annotated[
+        FeedbackRule,
+        Setting(
+            LEARN | FEEDBACK,
+            "Reward of a decision with several feedback records: the first reward, the maximum, or the sum of its "
+            "parts, limited to the range",
+        ),
+        Stored(reason="the pending decisions have rewards that were combined by the earlier rule"),
+    ] = "first"
     propensity_min: Annotated[
         float,
         Field(ge=0.0, le=1.0),

@@ -14,10 +14,12 @@ resulting events. Only the table defines the next states and the counts in the l
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import inf
 from typing import NamedTuple, TypeVar
 
 from stream.settings.task_fields import JoinSettings
+from stream.task.answers import Answer, Combination
 from stream.task.carry import Stage
 from stream.task.join_table import TRANSITIONS, Input, Move, State, check_table
 from stream.wire.ledger import Ledger
@@ -100,6 +102,13 @@ class Mismatched(NamedTuple):
     action: int | str  # the decision's action, as feedback names it
 
 
+class Excess(NamedTuple):
+    """A part of a reward that already has the maximum number of parts."""
+
+    feedback: Feedback
+    record: Record
+
+
 class DroppedOrphan(NamedTuple):
     """Feedback whose context did not arrive in time."""
 
@@ -107,7 +116,7 @@ class DroppedOrphan(NamedTuple):
     orphan: Orphan
 
 
-Event = Settled | Late | Mismatched | DroppedOrphan
+Event = Settled | Late | Mismatched | Excess | DroppedOrphan
 """An event for the task. In response, the task learns, makes a correction, or writes a dead letter."""
 
 Waiting = TypeVar("Waiting", Pending, Orphan)
@@ -203,8 +212,15 @@ class Join:
     made.
     """
 
-    def __init__(self, settings: JoinSettings, *, assumed_reward: float | None = None, corrects: bool = False) -> None:
-        """Create an empty join.
+    def __init__(
+        self,
+        settings: JoinSettings,
+        *,
+        assumed_reward: float | None = None,
+        corrects: bool = False,
+        combination: Combination = Combination(),  # noqa: B008  # immutable
+    ) -> None:
+        """Create an empty join. `combination` combines the feedback for a decision; see also `change_settings`.
 
         Raises:
             TableError: the table is inconsistent.
@@ -217,6 +233,10 @@ class Join:
         self.deferred = Decisions(State.DEFERRED)
         self.shown = Decisions(State.PENDING)  # decisions that were deferred, in the order of their shown records
         self.orphans: Queue[Orphan] = Queue()
+        self.more: dict[str, list[Orphan]] = {}  # feedback that waits with an earlier orphan, by id, oldest first
+        self.answers: dict[str, Answer] = {}  # feedback for pending decisions that wait for more, by id
+        self._combination = combination
+        self._is_combined = combination.rule != "first"
         self.settled = SettledIds()
         self._unsettled = (self.pending, self.deferred, self.shown)
         self._counts = dict.fromkeys(Ledger._fields, 0)
@@ -260,8 +280,8 @@ class Join:
         events = self._settle_due()
         while self._unsettled_count > self._settings.pending_max:
             events.append(self._evict_decision())
-        while len(self.orphans) > self._settings.orphans_max:
-            events.append(self._drop_orphan("orphans_evicted"))
+        while self._waiting_count > self._settings.orphans_max:
+            events += self._drop_orphan("orphans_evicted")
         while len(self.retained) > self._settings.retained_max:
             self._forget("retained_evicted")
         return events
@@ -275,7 +295,8 @@ class Join:
         """Return the current counts."""
         self._counts["pending"] = len(self.pending) + len(self.shown)
         self._counts["deferred"] = len(self.deferred)
-        self._counts["orphans_waiting"] = len(self.orphans)
+        self._counts["orphans_waiting"] = self._waiting_count
+        self._counts["answered"] = len(self.answers)
         return Ledger._make(self._counts.values())
 
     @property
@@ -295,7 +316,7 @@ class Join:
     def state_of(self, event_id: str) -> State:
         """Return an id's state."""
         if (queue := self._queue_of(event_id)) is not None:
-            return queue.state
+            return State.ANSWERED if event_id in self.answers else queue.state
         entry = self.retained.get(event_id) or self.orphans.get(event_id)
         return State.UNSEEN if entry is None else entry.state
 
@@ -320,23 +341,42 @@ class Join:
             is_deferred: whether the decision waits until it is shown.
         """
         self._counts["contexts"] += 1
+        events = self._receive_with_orphan(event_id, pending, is_unmatched, is_deferred)
+        if self.more and (more := self.more.pop(event_id, None)):
+            return [*events, *chain.from_iterable(self._apply_feedback(one.feedback, one.record) for one in more)]
+        return events
+
+    def _receive_with_orphan(
+        self, event_id: str, pending: Pending, is_unmatched: bool, is_deferred: bool
+    ) -> Sequence[Event]:
+        """Apply a context, and the first feedback or the shown record that has waited for it."""
         if pending.time.ms is not None:
             self.date(pending.time, pending.time.ms)
         orphan = self.orphans.pop(event_id, None) if self.orphans else None
         state, feedback, record = State.UNSEEN, None, None
         if orphan is not None:
             state, feedback, record = orphan.state, orphan.feedback, orphan.record
+        answer, is_partial = None, False
+        if self._is_combined and feedback is not None and record is not None:
+            answer, of_feedback = self._combination.add(None, feedback, record)
+            is_partial = of_feedback is Input.PARTIAL
         is_mismatch = feedback is not None and feedback.action not in (None, pending.action)
         if is_unmatched:
             happened, feedback = Input.UNMATCHED, None
+        elif is_partial and not is_mismatch:
+            happened = Input.CONTEXT_PARTIAL
         elif is_deferred:
             happened = Input.DEFERRED_MISMATCH if is_mismatch else Input.DEFERRED
         else:
             happened = Input.CONTEXT_MISMATCH if is_mismatch else Input.CONTEXT
         move = self._follow(state, happened)
         if move.settles is not None:
+            if answer is not None and feedback is not None:
+                feedback, record = answer.feedback, answer.record
             return (self._settle(event_id, pending, move.settles, feedback, record),)
         events: list[Event] = []
+        if move is Move.DECIDE_AND_COLLECT and answer is not None:
+            self.answers[event_id] = answer
         if move is Move.DECIDE_AND_REFUSE or move is Move.DEFER_AND_REFUSE:
             events.append(make(Mismatched, (feedback, record, pending.action)))
         queue = self.deferred if move is Move.DEFER or move is Move.DEFER_AND_REFUSE else self.pending
@@ -348,8 +388,14 @@ class Join:
     def receive_feedback(self, feedback: Feedback, record: Record) -> Sequence[Event]:
         """Apply feedback and return the resulting events for the task. Call `pass_time` first."""
         self._counts["feedback"] += 1
+        return self._apply_feedback(feedback, record)
+
+    def _apply_feedback(self, feedback: Feedback | None, record: Record) -> Sequence[Event]:
+        assert feedback is not None
         queue = self._queue_of(feedback.id)
         if queue is not None:
+            if self._is_combined:
+                return self._combine(queue, feedback, record)
             return self._feedback_for_unsettled(queue, feedback, record)
         retained = self.retained.get(feedback.id)
         if retained is not None:
@@ -364,16 +410,52 @@ class Join:
         del queue[event_id]
         return (self._settle(event_id, pending, Outcome.MATCHED, feedback, record),)
 
+    def _combine(self, queue: Decisions, feedback: Feedback, record: Record) -> Sequence[Event]:
+        """Apply feedback for an unsettled decision whose reward depends on several records."""
+        event_id, pending = feedback.id, queue[feedback.id]
+        answer = self.answers.get(event_id)
+        after, happened = self._combination.add(answer, feedback, record)
+        if _input_of(feedback, pending.action) is Input.MISMATCH:
+            happened = Input.MISMATCH
+        else:
+            self._counts["conflicts"] += self._combination.conflicts(answer, feedback)
+        move = self._follow(queue.state if answer is None else State.ANSWERED, happened)
+        if move is Move.REFUSE:
+            return (make(Mismatched, (feedback, record, pending.action)),)
+        if move is Move.REFUSE_PART:
+            return (Excess(feedback, record),)
+        if move is Move.MATCH:
+            del queue[event_id]
+            self.answers.pop(event_id, None)
+            return (self._settle(event_id, pending, Outcome.MATCHED, after.feedback, after.record),)
+        if move is Move.REPLACE:
+            self.answers[event_id], _ = self._combination.add(None, feedback, record)
+        if move is Move.COLLECT:
+            self.answers[event_id] = after
+            if queue is self.deferred:  # the decision has been shown
+                del queue[event_id]
+                self.shown[event_id] = pending._replace(time=DecisionTime(0, self.stream_ms))
+        return ()
+
     def _feedback_for_settled(self, retained: Retained, feedback: Feedback, record: Record) -> Sequence[Event]:
-        move = self._follow(retained.state, _input_of(feedback, retained.action))
+        happened = _input_of(feedback, retained.action)
+        raises = self._is_combined and self._combination.raises(feedback, retained.reward)
+        if self._is_combined and happened is Input.FEEDBACK:
+            is_repeated = retained.state is State.MATCHED and not raises
+            happened = Input.REPEATED if is_repeated else Input.PARTIAL
+        move = self._follow(retained.state, happened)
         if move is Move.REFUSE:
             return (make(Mismatched, (feedback, record, retained.action)),)
         if move is Move.TAKE_LATE:
-            rest = retained._replace(pending=None)  # corrected only once
-            self.settled.replace(feedback.id, rest)
-            return (Late(feedback, retained if self._correctable else rest),)
+            rest = retained._replace(pending=None)
+            kept = rest  # corrected only once
+            is_corrected = bool(self._correctable) and (raises or not self._is_combined)
+            if self._combination.rule == "max" and self._correctable and retained.pending is not None:
+                kept = retained._replace(reward=feedback.reward) if raises else retained  # corrected by each of them
+            self.settled.replace(feedback.id, kept)
+            return (Late(feedback, retained if is_corrected else rest),)
         if (move is Move.IGNORE_FEEDBACK or move is Move.REPLACE) and feedback.reward != retained.reward:
-            self._counts["conflicts"] += 1
+            self._counts["conflicts"] += not self._is_combined
             if move is Move.REPLACE:
                 self.settled.replace(feedback.id, retained._replace(reward=feedback.reward))
                 return (Late(feedback, retained),)
@@ -381,7 +463,11 @@ class Join:
 
     def _feedback_without_decision(self, feedback: Feedback, record: Record) -> Sequence[Event]:
         orphan = self.orphans.get(feedback.id)
-        move = self._follow(State.UNSEEN if orphan is None else orphan.state, Input.FEEDBACK)
+        happened = Input.PARTIAL if self._is_combined else Input.FEEDBACK
+        move = self._follow(State.UNSEEN if orphan is None else orphan.state, happened)
+        if orphan is not None and move is Move.KEEP_MORE:
+            self.more.setdefault(feedback.id, []).append(Orphan(feedback, record, orphan.since_ms))
+            return self._enforce_orphans_max()
         if orphan is None or orphan.feedback is None or move is Move.KEEP_ORPHAN:
             return self._keep_orphan(feedback.id, feedback, record)
         if feedback.reward != orphan.feedback.reward:
@@ -449,13 +535,17 @@ class Join:
     def _unsettled_count(self) -> int:
         return len(self.pending) + len(self.deferred) + len(self.shown)
 
+    @property
+    def _waiting_count(self) -> int:
+        return len(self.orphans) + (sum(map(len, self.more.values())) if self.more else 0)
+
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
         for queue in self._unsettled:
             while queue.due_ms < self.stream_ms:
                 events.append(self._end_decision(queue))
         while self.orphans.due_ms < self.stream_ms:
-            events.append(self._drop_orphan())
+            events += self._drop_orphan()
         while self.settled.due_ms < self.stream_ms:
             self._forget()
         # Entries added from now on have this stream time or a later one.
@@ -464,12 +554,14 @@ class Join:
         return events
 
     def _end_decision(self, queue: Decisions) -> Settled:
-        """Settle the oldest decision in a queue without feedback."""
+        """Settle the oldest decision in a queue with its feedback so far, if there is any."""
         event_id, pending = next(iter(queue.items()))
-        outcome = self._follow(queue.state, Input.DEADLINE).settles
+        answer = self.answers.pop(event_id, None) if self.answers else None
+        outcome = self._follow(queue.state if answer is None else State.ANSWERED, Input.DEADLINE).settles
         assert outcome is not None
         del queue[event_id]
-        return self._settle(event_id, pending, outcome, None, None)
+        feedback, record = (None, None) if answer is None else (answer.feedback, answer.record)
+        return self._settle(event_id, pending, outcome, feedback, record)
 
     def _evict_decision(self) -> Settled:
         """Settle the oldest deferred decision or, if there is none, the decision that is due first."""
@@ -500,15 +592,20 @@ class Join:
         """Add an orphan, which replaces any orphan with this id."""
         self.orphans.pop(event_id, None)
         self.orphans[event_id] = make(Orphan, (feedback, record, self.stream_ms))
-        return (self._drop_orphan("orphans_evicted"),) if len(self.orphans) > self._settings.orphans_max else ()
+        return self._enforce_orphans_max()
 
-    def _drop_orphan(self, *counted: str) -> DroppedOrphan:
-        """Drop the oldest orphan, and increment these counts."""
-        self.count(*counted)
+    def _enforce_orphans_max(self) -> Sequence[Event]:
+        return self._drop_orphan("orphans_evicted") if self._waiting_count > self._settings.orphans_max else ()
+
+    def _drop_orphan(self, *counted: str) -> Sequence[Event]:
+        """Drop the oldest orphan with all feedback that waits with it. Increment these counts for each record."""
         event_id, orphan = next(iter(self.orphans.items()))
-        self._follow(orphan.state, Input.DEADLINE)
         del self.orphans[event_id]
-        return DroppedOrphan(event_id, orphan)
+        dropped = (orphan, *self.more.pop(event_id, ()))
+        for one in dropped:
+            self.count(*counted)
+            self._follow(one.state, Input.DEADLINE)
+        return [DroppedOrphan(event_id, one) for one in dropped]
 
 
 def _input_of(feedback: Feedback, action: int | str) -> Input:

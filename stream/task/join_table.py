@@ -24,7 +24,8 @@ class State(Enum):
     SHOWN_ORPHAN = ("no decision", "a waiting record", "a deadline")  # a shown record waits for its context
     DEFERRED = ("a decision", "an unsettled decision", "a deferred decision", "a deadline")
     PENDING = ("a decision", "an unsettled decision", "a deadline")
-    MATCHED = ("a decision", "a settled decision", "a first bit", "a deadline")
+    ANSWERED = ("a decision", "an unsettled decision", "collected feedback", "a first bit", "a reward", "a deadline")
+    MATCHED = ("a decision", "a settled decision", "a first bit", "a reward", "a deadline")
     EXPIRED = ("a decision", "a settled decision", "an expired decision", "a deadline")
     UNMATCHED = ("a decision", "a settled decision", "a decision without a bit", "a deadline")
     UNSHOWN = ("a decision", "a settled decision", "a decision without a bit", "never shown", "a deadline")
@@ -44,7 +45,11 @@ class Input(Enum):
     UNMATCHED = ("a context", "no bit in the log"), ("no decision",)  # the logged action differs from the chosen one
     DEFERRED = ("a context", "a deferral"), ("no decision",)  # the decision waits to be shown
     DEFERRED_MISMATCH = ("a context", "a deferral", "another action"), ("waiting feedback",)
+    CONTEXT_PARTIAL = ("a context", "more feedback"), ("waiting feedback",)  # more feedback can change the reward
     FEEDBACK = ("new feedback",), ()
+    PARTIAL = ("new feedback", "more feedback"), ()  # more feedback can change the reward
+    REPEATED = ("new feedback", "nothing new"), ("a reward",)  # the feedback does not change the reward
+    EXCESS = ("new feedback", "one part too many"), ("collected feedback",)
     MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback is for a different action
     SHOWN = ("a shown record",), ()
     DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or there are too many entries
@@ -71,20 +76,32 @@ class Move(Enum):
     DECIDE_UNMATCHED = (
         "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED,
     )  # fmt: skip
+    DECIDE_AND_COLLECT = (
+        "predict and wait for more feedback", ("a context", "waiting feedback", "more feedback"), State.ANSWERED,
+    )  # fmt: skip
     IGNORE_CONTEXT = "ignore the context for an id with a decision", ("a context", "a decision")
     KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
+    KEEP_MORE = "the feedback waits with earlier feedback", ("new feedback", "waiting feedback"), State.ORPHAN
     KEEP_SHOWN = "the shown record waits for its context", ("a shown record", "nothing waits"), State.SHOWN_ORPHAN
     SHOW = "the window begins", ("a shown record", "a deferred decision"), State.PENDING
     IGNORE_SHOWN = "only the first shown record for a deferred decision is used", ("a shown record",)
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
+    COLLECT = (
+        "combine the feedback with earlier feedback, and wait for more",
+        ("new feedback", "more feedback", "an unsettled decision"), State.ANSWERED,
+    )  # fmt: skip
     IGNORE_FEEDBACK = "only the first bit is used; a differing bit is a conflict", ("new feedback", "a first bit")
     REPLACE = (
         "a differing bit is a conflict and replaces the first bit; with late=correct, it also corrects the model",
         ("new feedback", "a first bit"),
     )
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
+    REFUSE_PART = "the feedback is written to the dead-letter topic", ("new feedback", "one part too many")
     TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
     IGNORE_UNUSED = "the decision is unmatched or unshown, and has no bit", ("new feedback", "a decision without a bit")
+    END_COLLECTION = (
+        "learn from the combined feedback", ("no record", "collected feedback"), State.MATCHED, Outcome.MATCHED,
+    )  # fmt: skip
     EXPIRE = "settle without feedback", ("no record", "an unsettled decision"), State.EXPIRED, Outcome.EXPIRED
     LEAVE_UNSHOWN = "settle and learn nothing", ("no record", "a deferred decision"), State.UNSHOWN, Outcome.UNSHOWN
     DROP_ORPHAN = "the context did not arrive in time", ("no record", "a waiting record"), State.UNSEEN
@@ -112,12 +129,14 @@ _DECIDED = ("decided",)
 _DUPLICATE = ("feedback_duplicates",)
 _UNMATCHED = ("feedback_unmatched",)
 _SHOWN = ("shown",)
+_COMBINED = ("combined",)
 
 TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.UNSEEN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, _DECIDED),
     (State.UNSEEN, Input.DEFERRED): Rule(Move.DEFER, State.DEFERRED, _DECIDED),
     (State.UNSEEN, Input.UNMATCHED): Rule(Move.DECIDE_UNMATCHED, State.UNMATCHED, (*_DECIDED, "unmatched")),
     (State.UNSEEN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN),
+    (State.UNSEEN, Input.PARTIAL): Rule(Move.KEEP_ORPHAN, State.ORPHAN),
     (State.UNSEEN, Input.SHOWN): Rule(Move.KEEP_SHOWN, State.SHOWN_ORPHAN),
     (State.ORPHAN, Input.CONTEXT): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched")),
     (State.ORPHAN, Input.CONTEXT_MISMATCH): Rule(Move.DECIDE_AND_REFUSE, State.PENDING, ("decided", "mismatched")),
@@ -126,7 +145,9 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.ORPHAN, Input.UNMATCHED): Rule(
         Move.DECIDE_UNMATCHED, State.UNMATCHED, (*_DECIDED, "unmatched", *_UNMATCHED)
     ),
+    (State.ORPHAN, Input.CONTEXT_PARTIAL): Rule(Move.DECIDE_AND_COLLECT, State.ANSWERED, _DECIDED),
     (State.ORPHAN, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.ORPHAN, _DUPLICATE),
+    (State.ORPHAN, Input.PARTIAL): Rule(Move.KEEP_MORE, State.ORPHAN, ("orphans_waiting",)),
     (State.ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.ORPHAN, _DUPLICATE),
     (State.ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
     (State.SHOWN_ORPHAN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, (*_DECIDED, *_DUPLICATE)),
@@ -135,35 +156,51 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
         Move.DECIDE_UNMATCHED, State.UNMATCHED, (*_DECIDED, "unmatched", *_UNMATCHED)
     ),
     (State.SHOWN_ORPHAN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN, _SHOWN),
+    (State.SHOWN_ORPHAN, Input.PARTIAL): Rule(Move.KEEP_ORPHAN, State.ORPHAN, _SHOWN),
     (State.SHOWN_ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.SHOWN_ORPHAN, _DUPLICATE),
     (State.SHOWN_ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
     (State.DEFERRED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.DEFERRED, ("context_duplicates",)),
     (State.DEFERRED, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",)),
+    (State.DEFERRED, Input.PARTIAL): Rule(Move.COLLECT, State.ANSWERED),
     (State.DEFERRED, Input.MISMATCH): Rule(Move.REFUSE, State.DEFERRED, ("mismatched",)),
     (State.DEFERRED, Input.SHOWN): Rule(Move.SHOW, State.PENDING, _SHOWN),
     (State.DEFERRED, Input.DEADLINE): Rule(Move.LEAVE_UNSHOWN, State.UNSHOWN, ("unshown",)),
     (State.PENDING, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.PENDING, ("context_duplicates",)),
     (State.PENDING, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",)),
+    (State.PENDING, Input.PARTIAL): Rule(Move.COLLECT, State.ANSWERED),
     (State.PENDING, Input.MISMATCH): Rule(Move.REFUSE, State.PENDING, ("mismatched",)),
     (State.PENDING, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.PENDING, _DUPLICATE),
     (State.PENDING, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",)),
+    (State.ANSWERED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.ANSWERED, ("context_duplicates",)),
+    (State.ANSWERED, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched", *_COMBINED)),
+    (State.ANSWERED, Input.PARTIAL): Rule(Move.COLLECT, State.ANSWERED, _COMBINED),
+    (State.ANSWERED, Input.REPEATED): Rule(Move.IGNORE_FEEDBACK, State.ANSWERED, _DUPLICATE),
+    (State.ANSWERED, Input.EXCESS): Rule(Move.REFUSE_PART, State.ANSWERED, ("feedback_excess",)),
+    (State.ANSWERED, Input.MISMATCH): Rule(Move.REFUSE, State.ANSWERED, ("mismatched",)),
+    (State.ANSWERED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.ANSWERED, _DUPLICATE),
+    (State.ANSWERED, Input.DEADLINE): Rule(Move.END_COLLECTION, State.MATCHED, ("matched",)),
     (State.MATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.MATCHED, ("context_duplicates",)),
     (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE),
+    (State.MATCHED, Input.PARTIAL): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, ("late",)),
+    (State.MATCHED, Input.REPEATED): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE),
     (State.MATCHED, Input.MISMATCH): Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
     (State.MATCHED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.MATCHED, _DUPLICATE),
     (State.MATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
     (State.EXPIRED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.EXPIRED, ("context_duplicates",)),
     (State.EXPIRED, Input.FEEDBACK): Rule(Move.TAKE_LATE, State.EXPIRED, ("late",)),
+    (State.EXPIRED, Input.PARTIAL): Rule(Move.TAKE_LATE, State.EXPIRED, ("late",)),
     (State.EXPIRED, Input.MISMATCH): Rule(Move.REFUSE, State.EXPIRED, ("mismatched",)),
     (State.EXPIRED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.EXPIRED, _DUPLICATE),
     (State.EXPIRED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
     (State.UNMATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.UNMATCHED, ("context_duplicates",)),
     (State.UNMATCHED, Input.FEEDBACK): Rule(Move.IGNORE_UNUSED, State.UNMATCHED, _UNMATCHED),
+    (State.UNMATCHED, Input.PARTIAL): Rule(Move.IGNORE_UNUSED, State.UNMATCHED, _UNMATCHED),
     (State.UNMATCHED, Input.MISMATCH): Rule(Move.IGNORE_UNUSED, State.UNMATCHED, _UNMATCHED),
     (State.UNMATCHED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.UNMATCHED, _UNMATCHED),
     (State.UNMATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
     (State.UNSHOWN, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.UNSHOWN, ("context_duplicates",)),
     (State.UNSHOWN, Input.FEEDBACK): Rule(Move.IGNORE_UNUSED, State.UNSHOWN, ("late",)),
+    (State.UNSHOWN, Input.PARTIAL): Rule(Move.IGNORE_UNUSED, State.UNSHOWN, ("late",)),
     (State.UNSHOWN, Input.MISMATCH): Rule(Move.REFUSE, State.UNSHOWN, ("mismatched",)),
     (State.UNSHOWN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.UNSHOWN, ("late",)),
     (State.UNSHOWN, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
@@ -177,14 +214,21 @@ in its feedback is not checked, because such feedback refers to the log's action
 
 A deferred decision becomes pending when it is shown, and its window begins at the time of the shown record. Feedback
 implies that the decision was shown.
+
+If the reward depends on several feedback records (the rules `max` and `sum` in `stream.task.answers`), feedback is
+PARTIAL until the record that settles the decision. All feedback for an id without a decision is PARTIAL: it waits for
+the context, and is then applied in the order in which it arrived. Feedback for a settled decision is REPEATED if it
+would not have changed the reward, and otherwise PARTIAL.
 """
 
 _LEVELS = {
-    "pending": {State.PENDING},
+    "pending": {State.PENDING, State.ANSWERED},
+    "answered": {State.ANSWERED},
     "deferred": {State.DEFERRED},
     "orphans_waiting": {State.ORPHAN, State.SHOWN_ORPHAN},
 }  # fields of `Ledger` that count the ids in these states
 _OF_RULES = {*chain.from_iterable(IDENTITIES.values())} - {"context_malformed", "feedback_malformed", *_LEVELS}
+_OF_RULES.add("orphans_waiting")  # further feedback for an orphan waits as well
 
 
 class TableError(ValueError):
@@ -224,7 +268,7 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
     changes["contexts"] = int("a context" in available)
     changes["feedback"] = int("new feedback" in available or "a shown record" in available)
     for name, states in _LEVELS.items():
-        changes[name] = (rule.after in states) - (state in states)
+        changes[name] = changes.get(name, 0) + (rule.after in states) - (state in states)
     for total, parts in IDENTITIES.items():
         if changes.get(total, 0) != sum(changes.get(part, 0) for part in parts):
             contradictions.append(f"the counts violate {total} = {' + '.join(parts)}")

@@ -63,6 +63,10 @@ class Unsuitable(Enum):
     )
     NOT_FOR_ACTIONS = "{learner} decides among classes, but contexts list actions with features; use one of {suitable}"
     FOR_ACTIONS = "{learner} decides among actions with features, which requires actions_max; use one of {suitable}"
+    NO_SUM_OF_BITS = (
+        "feedback=sum requires rewards=graded. The sum of bits, limited to 1, is their maximum: use feedback=max"
+    )
+    NO_SUM_CORRECTED = "late feedback replaces an assumed reward, but with feedback=sum it is only a part of the reward"
     NO_VALUES = (
         "{learner} with these parameters learns whether a class is right, not from numbers, but rewards=graded is set; "
         "use one of {suitable}"
@@ -498,7 +502,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             raise PolicyError(Unsuitable.NO_ELIGIBLE, self.unsupported, able)
 
     def check_policies(self, learner: Learner) -> None:
-        """Check that the learner supports `on_expiry`, `late`, `play`, `reward`, `rewards` and any challengers.
+        """Check that the learner supports `on_expiry`, `late`, `play`, `reward`, `rewards`, `feedback` and challengers.
 
         Raises:
             PolicyError: the learner does not support one of these settings.
@@ -507,6 +511,10 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             raise PolicyError(Unsuitable.NO_LABEL, learner.name)
         if self.late == "correct" and self.on_expiry != "negative":
             raise PolicyError(Unsuitable.NOTHING_ASSUMED, learner.name)
+        if self.feedback == "sum" and self.graded is None:
+            raise PolicyError(Unsuitable.NO_SUM_OF_BITS, learner.name)
+        if self.feedback == "sum" and self.late == "correct":
+            raise PolicyError(Unsuitable.NO_SUM_CORRECTED, learner.name)
         if self.late == "correct" and not learner.retractable:
             raise PolicyError(Unsuitable.NOT_RETRACTABLE, learner.name)
         if self.play == "logged" and learner.from_logs is FromLogs.UNSOUND:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
+from stream.task.answers import PARTS_MAX, Combination
 from stream.task.carry import Models, carries, no_models
-from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
+from stream.task.join import DroppedOrphan, Event, Excess, Join, Late, Mismatched, Pending, Settled
 from stream.task.models import Model, OwnModel, Recall, features_max
 from stream.task.placement import count_misplaced
 from stream.task.play import floored, is_matched, play_logged
@@ -28,7 +29,12 @@ from stream.wire.codec import (
     tick_step,
     trace_of,
 )
-from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
+from stream.wire.dead_letters import (
+    DEAD_LETTER_EXCESS,
+    DEAD_LETTER_MALFORMED,
+    DEAD_LETTER_MISMATCHED,
+    DEAD_LETTER_ORPHAN,
+)
 from stream.wire.records import (
     Challenged,
     Context,
@@ -103,7 +109,12 @@ class Task:
         self.model: Model = (
             Recall(settings.make_shareable_learner()) if is_shared else OwnModel(settings.make_learner())
         )
-        self.join = Join(settings.join, assumed_reward=settings.assumed_reward, corrects=settings.late == "correct")
+        self.join = Join(
+            settings.join,
+            assumed_reward=settings.assumed_reward,
+            corrects=settings.late == "correct",
+            combination=Combination(settings.feedback, settings.range_of_rewards),
+        )
         self._contexts_topic = contexts_topic
         self._time = DecisionTime(0)  # time object shared by the current step's decisions
         self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks are not applied yet
@@ -337,8 +348,8 @@ class Task:
         """Apply a feedback record or a shown record and return its id."""
         settings, needs_label = self.settings, self.learner.needs_label
         feedback = decode_feedback(
-            record, settings.n_classes, needs_label=needs_label, graded=self._graded, envelope=settings.envelope,
-            has_actions=self._reading is not None,
+            record, settings.n_classes, needs_label=needs_label, graded=self._graded, rule=settings.feedback,
+            envelope=settings.envelope, has_actions=self._reading is not None,
         )  # fmt: skip
         if isinstance(feedback, Shown):
             self._act_on(self.join.receive_shown(feedback.id, record), effects)
@@ -354,6 +365,8 @@ class Task:
                 self._correct(event)
             elif isinstance(event, Mismatched):
                 self._refuse(event, effects)
+            elif isinstance(event, Excess):
+                self._refuse_part(event, effects)
             else:
                 self._drop(event, effects)
 
@@ -394,6 +407,14 @@ class Task:
         feedback, record, action = mismatched
         reason = f"feedback for {feedback.id!r}: expected the decided action {action}; got {feedback.action}"
         effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MISMATCHED, reason))
+
+    def _refuse_part(self, excess: Excess, effects: Effects) -> None:
+        feedback, record = excess
+        reason = (
+            f"feedback for {feedback.id!r}: expected at most {PARTS_MAX} parts; got part {feedback.part!r} as well. "
+            "Combine rewards before sending them"
+        )
+        effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_EXCESS, reason))
 
     def _update_draw(self, event_id: str) -> float:
         return self._draw_update(event_id) if self._is_randomised else 0.0

@@ -73,8 +73,12 @@ CONTEXTS = Metric(
 DECISIONS = Metric("onebit_decisions_total", MetricKind.COUNTER, _PIPELINE, "Decisions made.", ("partition",))
 SETTLED = Metric("onebit_settled_total", MetricKind.COUNTER, _PIPELINE, "Decisions settled.", ("partition", "outcome"))
 PENDING = Metric(
-    "onebit_pending_decisions", MetricKind.GAUGE, _PIPELINE, "Decisions without feedback so far.", ("partition",)
+    "onebit_pending_decisions", MetricKind.GAUGE, _PIPELINE, "Decisions that wait for feedback.", ("partition",)
 )
+ANSWERED = Metric(
+    "onebit_answered_decisions", MetricKind.GAUGE, _PIPELINE,
+    "Pending decisions with feedback that other feedback can follow.", ("partition",),
+)  # fmt: skip
 DEFERRED = Metric(
     "onebit_deferred_decisions", MetricKind.GAUGE, _PIPELINE, "Deferred decisions not yet shown.", ("partition",)
 )

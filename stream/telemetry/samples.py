@@ -21,6 +21,8 @@ _FEEDBACK_RESULTS = {
     "feedback_malformed": "malformed",
     "feedback_unmatched": "unmatched",
     "shown": "shown",
+    "combined": "combined",
+    "feedback_excess": "excess",
 }
 
 
@@ -41,6 +43,7 @@ def ledger_samples(partition: int, ledger: Ledger, version: int, alarms: int) ->
     for outcome in _OUTCOMES:
         yield metrics.SETTLED.at(counts[outcome], at, outcome)
     yield metrics.PENDING.at(ledger.pending, at)
+    yield metrics.ANSWERED.at(ledger.answered, at)
     yield metrics.DEFERRED.at(ledger.deferred, at)
     for name, result in _FEEDBACK_RESULTS.items():
         yield metrics.FEEDBACK_RECORDS.at(counts[name], at, result)
@@ -51,6 +54,7 @@ def ledger_samples(partition: int, ledger: Ledger, version: int, alarms: int) ->
     yield metrics.DEAD_LETTERS.at(ledger.context_malformed + ledger.feedback_malformed, at, "malformed")
     yield metrics.DEAD_LETTERS.at(ledger.mismatched, at, "mismatched")
     yield metrics.DEAD_LETTERS.at(ledger.orphans_dropped, at, "orphan")
+    yield metrics.DEAD_LETTERS.at(ledger.feedback_excess, at, "excess")
     yield metrics.LEDGER_BALANCED.at(float(ledger.balances), at)
     yield metrics.MODEL_VERSION.at(version, at)
     yield metrics.DRIFT_ALARMS.at(alarms, at)

@@ -497,6 +497,7 @@ class _Audit:
                 settings.n_classes,
                 needs_label=self._needs_label,
                 graded=settings.graded,
+                rule=settings.feedback,
                 envelope=settings.envelope,
                 has_actions=self._reading is not None,
             )

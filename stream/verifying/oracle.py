@@ -6,12 +6,18 @@ not grow with the topics.
 """
 
 from collections import Counter, OrderedDict
+from fractions import Fraction
 from math import inf
 from typing import Any, NamedTuple
 
 from stream.recovery.state import Snapshot
 from stream.task.settings import TaskSettings
-from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
+from stream.wire.dead_letters import (
+    DEAD_LETTER_EXCESS,
+    DEAD_LETTER_MALFORMED,
+    DEAD_LETTER_MISMATCHED,
+    DEAD_LETTER_ORPHAN,
+)
 from stream.wire.ledger import Ledger
 from stream.wire.records import Arm, Context, Example, Feedback, Outcome, Prediction, Record
 
@@ -26,10 +32,11 @@ class Decided(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """The first late feedback for an expired decision."""
+    """Late feedback for an expired decision that corrects the reward which the model has learned."""
 
     id: str
     reward: float
+    learned: float
 
 
 class SettingsChanged(NamedTuple):
@@ -54,7 +61,10 @@ AuditedEvent = Decided | Example | Corrected | SettingsChanged | Letter
 """An event that the oracle expects. Expected examples have no drift alarm."""
 
 
-_LEVELS = ("pending", "deferred", "orphans_waiting")
+PARTS_MAX = 64
+"""Limit on the parts of a sum."""
+
+_LEVELS = ("pending", "deferred", "orphans_waiting", "answered")
 """The fields of the ledger that contain a number of entries."""
 
 
@@ -103,7 +113,10 @@ class Oracle:
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._deferred: OrderedDict[str, _Pending] = OrderedDict()
         self._shown: OrderedDict[str, _Pending] = OrderedDict()  # the window begins at the shown record's append time
-        self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
+        # Records that wait for a context, by id, oldest first. The first one determines how long they wait.
+        self._orphans: OrderedDict[str, list[_Orphan]] = OrderedDict()
+        # The feedback that determines the reward of a pending decision, in order, by id. Other feedback can follow.
+        self._counted: dict[str, list[tuple[Feedback, Record]]] = {}
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def start_from(self, snapshot: Snapshot) -> None:
@@ -121,8 +134,15 @@ class Oracle:
                 propensity = entry.decision.known_propensity
                 action, name = entry.decision.action, entry.class_name
                 waiting[event_id] = _Pending(event_id, action, propensity, date, entry.arm, name)
-        for event_id, orphan in zip(*snapshot.orphans, strict=True):
-            self._orphans[event_id] = _Orphan(orphan.feedback, orphan.record, orphan.since_ms)
+        for entries in (snapshot.orphans, snapshot.more):
+            for event_id, orphan in zip(*entries, strict=True):
+                kept = _Orphan(orphan.feedback, orphan.record, orphan.since_ms)
+                self._orphans.setdefault(event_id, []).append(kept)
+        for event_id, answer in zip(*snapshot.answers, strict=True):
+            rewards = answer.parts or {None: answer.feedback.reward}
+            self._counted[event_id] = [
+                (answer.feedback._replace(part=part, reward=reward), answer.record) for part, reward in rewards.items()
+            ]
         for event_id, known, settled_ms in zip(*snapshot.retained, strict=True):
             self._known[event_id] = _Known(
                 known.outcome, known.reward, known.action, settled_ms, is_final=known.pending is None
@@ -137,7 +157,8 @@ class Oracle:
 
     def ledger(self) -> Ledger:
         """Return the expected counts."""
-        waiting = len(self._pending) + len(self._shown), len(self._deferred), len(self._orphans)
+        orphans = sum(map(len, self._orphans.values()))
+        waiting = len(self._pending) + len(self._shown), len(self._deferred), orphans, len(self._counted)
         levels = dict(zip(_LEVELS, waiting, strict=True))
         return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
 
@@ -176,64 +197,134 @@ class Oracle:
             date = [self._dated_ms]
         action, propensity = prediction.decision.action, prediction.decision.known_propensity
         name = None if context.actions is None else context.actions[action]
-        pending, orphan = (
-            _Pending(event_id, action, propensity, date, prediction.arm, name),
-            self._orphans.pop(event_id, None),
-        )
+        pending = _Pending(event_id, action, propensity, date, prediction.arm, name)
+        waiting = self._orphans.pop(event_id, [])
+        self._decide(pending, waiting[0] if waiting else None, context, state, is_unmatched)
+        for orphan in waiting[1:]:
+            assert orphan.feedback is not None
+            self._apply(orphan.feedback, orphan.record)
+        return ""
+
+    def _decide(
+        self, pending: _Pending, orphan: _Orphan | None, context: Context, state: str, is_unmatched: bool
+    ) -> None:
+        """Apply a decision and the first record that has waited for its context."""
+        event_id = pending.id
         if is_unmatched:
             self.rows[state, "unmatched"] += 1
             self.counts["feedback_unmatched"] += orphan is not None
             self._settle(pending, Outcome.UNMATCHED, None, None, None if orphan is None else orphan.record.offset)
-            return ""
+            return
         happened = "deferred" if context.is_deferred else "context"
         if orphan is not None:
             first = orphan.feedback
             if first is None:
                 self.counts["shown" if context.is_deferred else "feedback_duplicates"] += 1
-            elif first.action in (None, pending.played):
+            elif first.action in (None, pending.played) and self._is_last(first):
                 self.rows[state, happened] += 1
-                self._match(pending, first, orphan.record)
-                return ""
+                self._match(pending, [(first, orphan.record)])
+                return
+            elif first.action in (None, pending.played):
+                happened = "context_partial"
+                self._counted[event_id] = [(first, orphan.record)]
             else:
                 happened += "_mismatch"
                 self.counts["mismatched"] += 1
                 self._reject(orphan.record, DEAD_LETTER_MISMATCHED)
         self.rows[state, happened] += 1
-        is_deferred = context.is_deferred and state != "shown_orphan"
+        is_deferred = context.is_deferred and state != "shown_orphan" and event_id not in self._counted
         (self._deferred if is_deferred else self._pending)[event_id] = pending
         self._enforce_limits()
-        return ""
 
     def feedback(self, feedback: Feedback, record: Record) -> None:
         """Apply feedback. Stream time must have advanced to its append time."""
+        self.counts["feedback"] += 1
+        self._apply(feedback, record)
+
+    def _apply(self, feedback: Feedback, record: Record) -> None:
         event_id, state = feedback.id, self._state(feedback.id)
         waiting, known = self._waiting(event_id), self._known.get(event_id)
         decision = known if waiting is None else waiting[event_id]
         is_mismatch = decision is not None and feedback.action not in (None, decision.played)
-        self.rows[state, "mismatch" if is_mismatch else "feedback"] += 1
-        self.counts["feedback"] += 1
+        is_first_only = self.settings.feedback == "first"
+        if is_mismatch:
+            self.rows[state, "mismatch"] += 1
+        elif is_first_only:
+            self.rows[state, "feedback"] += 1
+        elif waiting is None and state != "matched":
+            self.rows[state, "partial"] += 1
         if state == "unmatched":
             self.counts["feedback_unmatched"] += 1
         elif is_mismatch:
             self.counts["mismatched"] += 1
             self._reject(record, DEAD_LETTER_MISMATCHED)
+        elif waiting is not None and is_first_only:
+            self._match(waiting.pop(event_id), [(feedback, record)])
         elif waiting is not None:
-            self._match(waiting.pop(event_id), feedback, record)
+            self._count(waiting, feedback, record, state)
         elif state == "unshown":
             self.counts["late"] += 1
         elif known is not None and state == "expired":
             self.counts["late"] += 1
-            if self.settings.late == "correct" and not known.is_final:
-                self.events.append(Corrected(event_id, feedback.reward))
-            self._known[event_id] = known._replace(is_final=True)
+            self._take_late(known, feedback)
+        elif not is_first_only and known is not None:
+            is_raised = self.settings.feedback == "sum" or known.reward is None or feedback.reward > known.reward
+            self.rows[state, "partial" if is_raised else "repeated"] += 1
+            self.counts["late" if is_raised else "feedback_duplicates"] += 1
+        elif not is_first_only and state == "orphan":
+            self._orphans[event_id].append(_Orphan(feedback, record, self._orphans[event_id][0].kept_ms))
+            self._enforce_limits()
         elif state in ("unseen", "shown_orphan"):
             self.counts["shown"] += self._orphans.pop(event_id, None) is not None
             self._keep(event_id, feedback, record)
         else:
-            orphan = self._orphans.get(event_id)
-            first = orphan.feedback if orphan is not None else known
+            orphans = self._orphans.get(event_id)
+            first = orphans[0].feedback if orphans is not None else known
             self.counts["feedback_duplicates"] += 1
             self.counts["conflicts"] += first is not None and first.reward != feedback.reward
+
+    def _take_late(self, known: _Known, feedback: Feedback) -> None:
+        """Apply late feedback for an expired decision."""
+        learned, corrects = known.reward, self.settings.late == "correct"
+        if self.settings.feedback == "max" and corrects and not known.is_final:  # each higher reward corrects the model
+            if learned is not None and feedback.reward <= learned:
+                return
+            self._known[feedback.id] = known._replace(reward=feedback.reward)
+        else:
+            self._known[feedback.id] = known._replace(is_final=True)
+        if corrects and not known.is_final and learned is not None:
+            self.events.append(Corrected(feedback.id, feedback.reward, learned))
+
+    def _is_last(self, feedback: Feedback) -> bool:
+        """Return whether feedback settles its decision at once."""
+        settings = self.settings
+        is_highest = settings.feedback == "max" and feedback.reward == settings.range_of_rewards.high
+        return settings.feedback == "first" or feedback.is_final or is_highest
+
+    def _count(self, waiting: OrderedDict[str, _Pending], feedback: Feedback, record: Record, state: str) -> None:
+        """Apply feedback for an unsettled decision whose reward depends on several records."""
+        event_id, counted = feedback.id, self._counted.get(feedback.id, [])
+        is_sum = self.settings.feedback == "sum"
+        same_part = [earlier for earlier, _ in counted if earlier.part == feedback.part] if is_sum else []
+        if is_sum and not same_part and len(counted) >= PARTS_MAX:
+            self.rows[state, "excess"] += 1
+            self.counts["feedback_excess"] += 1
+            self._reject(record, DEAD_LETTER_EXCESS)
+            return
+        self.counts["conflicts"] += any(earlier.reward != feedback.reward for earlier in same_part)
+        is_new = not same_part if is_sum else all(feedback.reward > earlier.reward for earlier, _ in counted)
+        is_last = self._is_last(feedback)
+        self.rows[state, "feedback" if is_last else "partial" if is_new else "repeated"] += 1
+        if counted:
+            self.counts["combined" if is_new or is_last else "feedback_duplicates"] += 1
+        counted = [*counted, (feedback, record)] if is_new else counted
+        if is_last:
+            self._counted.pop(event_id, None)
+            self._match(waiting.pop(event_id), counted)
+            return
+        self._counted[event_id] = counted
+        if state == "deferred":  # the decision has been shown
+            self._shown[event_id] = waiting.pop(event_id)._replace(date=[self._stream_ms])
 
     def shown(self, event_id: str, record: Record) -> None:
         """Apply a shown record. Stream time must have advanced to its append time."""
@@ -251,7 +342,7 @@ class Oracle:
             self.counts["feedback_unmatched" if state == "unmatched" else "feedback_duplicates"] += 1
 
     def _keep(self, event_id: str, feedback: Feedback | None, record: Record) -> None:
-        self._orphans[event_id] = _Orphan(feedback, record, self._stream_ms)
+        self._orphans[event_id] = [_Orphan(feedback, record, self._stream_ms)]
         self._enforce_limits()
 
     def tick(self, step: int, append_ms: int) -> None:
@@ -273,10 +364,11 @@ class Oracle:
         for waiting in (self._pending, self._deferred, self._shown):
             window_ms = limits.activation_limit_ms if waiting is self._deferred else limits.window_ms
             while _first_date(waiting) + window_ms < now_ms:
-                self.rows["deferred" if waiting is self._deferred else "pending", "deadline"] += 1
+                self.rows[self._state(next(iter(waiting))), "deadline"] += 1
                 self._expire(waiting)
         while (
-            self._orphans and (first := next(iter(self._orphans.values()))).kept_ms + limits.orphan_window_ms < now_ms
+            self._orphans
+            and (first := next(iter(self._orphans.values()))[0]).kept_ms + limits.orphan_window_ms < now_ms
         ):
             self.rows["shown_orphan" if first.feedback is None else "orphan", "deadline"] += 1
             self._drop_oldest()
@@ -290,15 +382,20 @@ class Oracle:
         return next((waiting for waiting in unsettled if event_id in waiting), None)
 
     def _state(self, event_id: str) -> str:
-        """Return an id's state: "unseen", "orphan", "shown_orphan", "deferred", "pending" or the decision's outcome."""
-        waiting, known, orphan = self._waiting(event_id), self._known.get(event_id), self._orphans.get(event_id)
+        """Return an id's state.
+
+        This is "unseen", "orphan", "shown_orphan", "deferred", "pending", "answered" or the decision's outcome.
+        """
+        waiting, known, orphans = self._waiting(event_id), self._known.get(event_id), self._orphans.get(event_id)
+        if event_id in self._counted:
+            return "answered"
         if waiting is not None:
             return "deferred" if waiting is self._deferred else "pending"
         if known is not None:
             return known.outcome
-        if orphan is None:
+        if orphans is None:
             return "unseen"
-        return "shown_orphan" if orphan.feedback is None else "orphan"
+        return "shown_orphan" if orphans[0].feedback is None else "orphan"
 
     def _enforce_limits(self) -> None:
         """Settle or drop the oldest entries until no limit is exceeded. Deferred decisions are settled first."""
@@ -306,19 +403,28 @@ class Oracle:
         while len(self._pending) + len(self._deferred) + len(self._shown) > limits.pending_max:
             self.counts["deferred_evicted" if self._deferred else "pending_evicted"] += 1
             self._expire(self._deferred or min(self._pending, self._shown, key=_first_date))
-        while len(self._orphans) > limits.orphans_max:
-            self.counts["orphans_evicted"] += 1
-            self._drop_oldest()
+        while sum(map(len, self._orphans.values())) > limits.orphans_max:
+            self.counts["orphans_evicted"] += self._drop_oldest()
         while len(self._known) > limits.retained_max:
             self.counts["retained_evicted"] += 1
             self._known.popitem(last=False)
 
-    def _match(self, pending: _Pending, feedback: Feedback, record: Record) -> None:
-        delay_ms = max(0, record.append_ms - pending.date[0]) if pending.date else 0
-        self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, record.offset)
+    def _match(self, pending: _Pending, counted: list[tuple[Feedback, Record]]) -> None:
+        """Settle a decision with the feedback that determines its reward."""
+        reward = counted[-1][0].reward  # with the rule `max`, each of them is larger than the one before
+        if self.settings.feedback == "sum":
+            low, high = self.settings.range_of_rewards
+            total = sum((Fraction(feedback.reward) for feedback, _ in counted), Fraction(0))
+            reward = float(min(max(total, Fraction(low)), Fraction(high)))
+        last = counted[-1][1]
+        delay_ms = max(0, last.append_ms - pending.date[0]) if pending.date else 0
+        self._settle(pending, Outcome.MATCHED, reward, delay_ms, last.offset)
 
     def _expire(self, waiting: OrderedDict[str, _Pending]) -> None:
-        """Settle the oldest of these decisions as one that received no feedback."""
+        """Settle the oldest of these decisions with the feedback so far, or as one that received none."""
+        if (counted := self._counted.pop(next(iter(waiting)), None)) is not None:
+            self._match(waiting.popitem(last=False)[1], counted)
+            return
         outcome = Outcome.UNSHOWN if waiting is self._deferred else Outcome.EXPIRED
         assumed: float | None = None
         if outcome is Outcome.EXPIRED and self.settings.on_expiry == "negative":
@@ -340,10 +446,13 @@ class Oracle:
             self.counts["retained_evicted"] += 1
             self._known.popitem(last=False)
 
-    def _drop_oldest(self) -> None:
-        _, orphan = self._orphans.popitem(last=False)
-        self.counts["orphans_dropped"] += 1
-        self._reject(orphan.record, DEAD_LETTER_ORPHAN)
+    def _drop_oldest(self) -> int:
+        """Drop all records that wait for the context of the oldest orphan, and return their number."""
+        _, orphans = self._orphans.popitem(last=False)
+        self.counts["orphans_dropped"] += len(orphans)
+        for orphan in orphans:
+            self._reject(orphan.record, DEAD_LETTER_ORPHAN)
+        return len(orphans)
 
     def _reject(self, record: Record, kind: str) -> None:
         self.events.append(Letter(record.topic, record.partition, record.offset, kind))

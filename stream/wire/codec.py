@@ -42,17 +42,20 @@ from stream.wire.records import (
     Shown,
     make,
 )
-from stream.wire.rewards import RewardRange
+from stream.wire.rewards import FeedbackRule, RewardRange
 from stream.wire.typed_fields import (
     CONTEXT_READERS,
     OFFER_READERS,
     ActionFields,
     EventFields,
+    PartFields,
     PredictionFields,
     SparseFields,
     read_cloud_event,
+    read_combined_feedback,
     read_example,
     read_feedback,
+    read_part,
     read_prediction,
 )
 
@@ -455,6 +458,10 @@ def encode_feedback(feedback: Feedback | Shown) -> bytes:
         fields["label"] = feedback.label
     if feedback.action is not None:
         fields["action"] = feedback.action
+    if feedback.part is not None:
+        fields["part"] = feedback.part
+    if feedback.is_final:
+        fields["final"] = True
     return orjson.dumps(fields)
 
 
@@ -464,19 +471,21 @@ def decode_feedback(
     *,
     needs_label: bool = False,
     graded: RewardRange | None = None,
+    rule: FeedbackRule = "first",
     envelope: Envelope = "none",
     has_actions: bool = False,
 ) -> Feedback | Shown:
     """Decode a feedback record or a shown record, for a learner with n_classes classes.
 
-    A bit is 0 or 1 as an integer, a float or a boolean. A graded reward is a number in the range `graded`. Labels and
-    actions are integers; if contexts have actions (`has_actions`), an action is an id. A null action is treated as
-    missing. A record with a reward is feedback, even if it has `shown`.
+    A bit is 0 or 1 as an integer, a float or a boolean. A graded reward is a number in the range `graded` or, as a part
+    of a sum, any number of moderate size. Labels and actions are integers; if contexts have actions (`has_actions`), an
+    action is an id. A null action is treated as missing. A record with a reward is feedback, even if it has `shown`.
+    `final` and `part` are ignored if the rule does not use them.
 
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
     """
-    fields = _read(read_feedback, record, envelope)
+    fields = _read(_FEEDBACK_READERS[rule], record, envelope)
     reward, action, label = fields.reward, fields.action, None
     if fields.shown is False:
         raise MalformedError("shown: expected true; got false")
@@ -485,7 +494,7 @@ def decode_feedback(
             raise MalformedError("reward: expected a value")
         return make(Shown, (fields.id,))
     if graded is not None:
-        reward = _graded_reward(reward, graded)
+        reward = _graded_reward(reward, graded if rule != "sum" else _ANY_PART)
     elif reward in (0, 1):
         reward = int(reward)
     else:
@@ -497,7 +506,29 @@ def decode_feedback(
         raise MalformedError("label: expected the true class, which this learner needs; got none")
     if action is not None:
         _check_action(action, n_classes, has_actions)
-    return make(Feedback, (fields.id, reward, label, action))
+    if rule == "first":
+        return make(Feedback, (fields.id, reward, label, action, None, False))
+    part = _part_of(fields) if isinstance(fields, PartFields) else None
+    return make(Feedback, (fields.id, reward, label, action, part, fields.final))
+
+
+_FEEDBACK_READERS: dict[FeedbackRule, Callable[[bytes], Any]] = {
+    "first": read_feedback,
+    "max": read_combined_feedback,
+    "sum": read_part,
+}
+
+_ANY_PART = RewardRange(-1e300, 1e300)  # no sum of parts overflows
+
+
+def _part_of(fields: PartFields) -> str:
+    if fields.part is UNSET:
+        raise MalformedError(
+            "part: expected an id for this part of the reward, because the pipeline has feedback=sum; got none"
+        )
+    if not 0 < len(fields.part.encode()) <= ID_BYTES_MAX:
+        raise MalformedError(f"part: expected 1 to {ID_BYTES_MAX} bytes; got {shown(fields.part)}")
+    return fields.part
 
 
 def _check_action(action: int | str, n_classes: int, has_actions: bool) -> None:

@@ -9,6 +9,7 @@ from stream.wire.records import Headers, Record
 DEAD_LETTER_MALFORMED = "malformed"
 DEAD_LETTER_ORPHAN = "orphan"
 DEAD_LETTER_MISMATCHED = "mismatched"
+DEAD_LETTER_EXCESS = "excess"
 
 DEAD_LETTER_BYTES_MAX = 500_000
 """Size limit that applies separately to the key and to the value. A topic can contain larger records than a producer

@@ -8,7 +8,7 @@ IDENTITIES = {
     "decided": ("pending", "deferred", "matched", "expired", "unshown", "unmatched"),
     "feedback": (
         "matched", "late", "feedback_duplicates", "mismatched", "orphans_waiting", "orphans_dropped",
-        "feedback_malformed", "feedback_unmatched", "shown",
+        "feedback_malformed", "feedback_unmatched", "shown", "answered", "combined", "feedback_excess",
     ),
 }  # fmt: skip
 """Equations between `Ledger` fields that are true at every commit. The keys are totals, the values their summands."""
@@ -27,7 +27,7 @@ class Ledger(NamedTuple):
     pending: int = 0
     late: int = 0
     feedback_duplicates: int = 0
-    conflicts: int = 0  # duplicates whose bit differs from the first bit
+    conflicts: int = 0  # duplicates whose reward differs from the first reward
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
@@ -44,6 +44,9 @@ class Ledger(NamedTuple):
     deferred_evicted: int = 0  # deferred decisions that were settled early, because `pending_max` was exceeded
     orphans_evicted: int = 0  # orphans that were dropped early, because `orphans_max` was exceeded
     retained_evicted: int = 0  # ids that were forgotten early, because `retained_max` was exceeded
+    answered: int = 0  # pending decisions with a reward that later feedback can still change
+    combined: int = 0  # feedback that was combined with earlier feedback for the same decision
+    feedback_excess: int = 0  # feedback for decisions that already had the maximum number of parts
 
     @property
     def balances(self) -> bool:

@@ -233,6 +233,8 @@ class Feedback(NamedTuple):
     reward: int | float  # a bit as an int (1 right, 0 wrong), or a graded reward as a float, in the pipeline's units
     label: int | None = None  # the true class, only for full-information baselines
     action: int | str | None = None  # the class or the action's id to which the bit applies, if given
+    part: str | None = None  # the id of this part of a sum; None unless rewards are summed
+    is_final: bool = False  # whether the decision is settled at once, although other feedback could change its reward
 
 
 class Shown(NamedTuple):

@@ -5,9 +5,12 @@ highest.
 """
 
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from stream.parsing import parse_number
+
+FeedbackRule = Literal["first", "max", "sum"]
+"""How a decision's feedback records determine its reward: the first one, their maximum, or the sum of their parts."""
 
 
 class RewardRange(NamedTuple):

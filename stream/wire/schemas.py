@@ -17,7 +17,7 @@ from msgspec.json import schema_components
 from stream.wire.actions import ACTIONS_MAX
 from stream.wire.codec import VALUE_BYTES_MAX, VERSION
 from stream.wire.records import ID_BYTES_MAX, Example, Logged
-from stream.wire.typed_fields import ActionFields, ContextFields, FeedbackFields, PredictionFields, SparseFields
+from stream.wire.typed_fields import ActionFields, ContextFields, PartFields, PredictionFields, SparseFields
 
 
 def json_schema(type_: Any) -> dict[str, Any]:
@@ -70,6 +70,10 @@ class _Context(ContextFields[_Features]):
     ] = UNSET
 
 
+class _Feedback(PartFields):
+    """A decision's reward. A record without a reward reports that a deferred decision was shown."""
+
+
 _ID = f"The id has 1 to {ID_BYTES_MAX} bytes in UTF-8, and equals the record's key if there is one."
 _LATER = "A later version may add members; ignore unknown members."
 _EVENTS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -95,12 +99,13 @@ _EVENTS: dict[str, tuple[Any, dict[str, Any]]] = {
         },
     ),
     "feedback": (
-        FeedbackFields,
+        _Feedback,
         {
             "title": "Feedback",
             "$comment": f"{_ID} A reward is 0 or 1 as a number or a boolean, or, with graded rewards, a number in the "
-            "pipeline's range. Label and action, unless it is an id, are less than the number of classes, and are "
-            "written without a decimal point or an exponent. Other members are ignored.",
+            "pipeline's range or, if it is a part of a sum, any number. The id of a part has the size of an id. Label "
+            "and action, unless it is an id, are less than the number of classes, and are written without a decimal "
+            "point or an exponent. Other members are ignored.",
             "anyOf": [{"required": ["reward"]}, {"required": ["shown"]}],
         },
     ),

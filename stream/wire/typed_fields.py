@@ -12,6 +12,7 @@ from msgspec.json import Decoder
 
 from stream.wire.records import (
     ID_BYTES_MAX,
+    ID_LIMITS,
     NOT_ELIGIBLE,
     Challenged,
     DecidedBy,
@@ -123,6 +124,31 @@ class FeedbackFields(EventFields, gc=False):
     ] = None
 
 
+class CombinedFeedbackFields(FeedbackFields, gc=False):
+    """The fields of a feedback record, if the reward of a decision can depend on several records."""
+
+    final: Annotated[
+        bool,
+        Meta(
+            description="true: the decision is settled at once, although other feedback could change its reward. "
+            "Ignored if the first reward of a decision counts."
+        ),
+    ] = False
+
+
+class PartFields(CombinedFeedbackFields, gc=False):
+    """The fields of a feedback record, if the rewards of a decision are summed."""
+
+    part: Annotated[
+        str | UnsetType,
+        Meta(
+            description="The id of this part of the decision's reward. Required if the rewards of a decision are "
+            "summed, otherwise ignored.",
+            extra_json_schema=ID_LIMITS,
+        ),
+    ] = UNSET
+
+
 class PredictionFields(EventFields, gc=False):
     """The learner's decision."""
 
@@ -202,6 +228,8 @@ OFFER_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
 """Decoders for contexts with actions, keyed by whether features of the context and of the actions are named."""
 
 read_feedback = Decoder(FeedbackFields).decode
+read_combined_feedback = Decoder(CombinedFeedbackFields).decode
+read_part = Decoder(PartFields).decode
 read_prediction = Decoder(PredictionFields).decode
 read_cloud_event = Decoder(CloudEvent).decode
 read_example = Decoder(Example).decode

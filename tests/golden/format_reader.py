@@ -20,14 +20,15 @@ LEDGER = (
     "feedback", "matched", "expired", "pending", "late", "feedback_duplicates", "conflicts",
     "orphans_waiting", "orphans_dropped", "feedback_malformed", "mismatched", "contexts_misplaced",
     "feedback_misplaced", "unmatched", "feedback_unmatched", "propensities_floored", "deferred", "unshown", "shown",
-    "pending_evicted", "deferred_evicted", "orphans_evicted", "retained_evicted",
+    "pending_evicted", "deferred_evicted", "orphans_evicted", "retained_evicted", "answered", "combined",
+    "feedback_excess",
 )  # fmt: skip
 """The names of all counts in a ledger."""
 
 PARAMETER = "parameters."
 MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes", "rewards", "reward_range")
 SETTINGS = (
-    *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
+    *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "feedback", "propensity_min", "features",
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
     "challengers", "champion", "started_from", "retired_classes", "retired_features", "envelope",
     "window_ms", "activation_window_ms", "orphan_window_ms", "retain_ms", "pending_max", "orphans_max",
@@ -312,10 +313,13 @@ DECISION = (
     "indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace", "arm",
     "action_id",
 )  # fmt: skip
+FEEDBACK = ("reward", "label", "feedback_action", "part", "final")
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "pending": ("id", *DECISION),
-    "orphans": ("id", "reward", "label", "feedback_action", *RECORD, "kept_at_ms", "headers"),
+    "orphans": ("id", *FEEDBACK, *RECORD, "kept_at_ms", "headers"),
+    "more": ("id", *FEEDBACK, *RECORD, "kept_at_ms", "headers"),
+    "answers": ("id", *FEEDBACK, *RECORD, "parts"),
     "deferred": ("id", *DECISION),
     "shown": ("id", *DECISION),
     "retained": ("id", "outcome", "reward", "decided_action", "decision", "settled_at_ms"),
@@ -338,9 +342,23 @@ def _pending(event_id: str, decision: list[Any]) -> Entry:
 
 def _orphan(event_id: str, orphan: list[Any], headers: list[Any]) -> Entry:
     feedback, (*record, none), kept_at_ms = orphan
-    of, reward, label, action = feedback or (event_id, None, None, None)  # null in a shown record
-    assert (of, none) == (event_id, [])
-    return dict(zip(FIELDS["orphans"], (event_id, reward, label, action, *record, kept_at_ms, headers), strict=True))
+    assert none == []
+    values = (event_id, *_feedback(event_id, feedback), *record, kept_at_ms, headers)
+    return dict(zip(FIELDS["orphans"], values, strict=True))
+
+
+def _feedback(event_id: str, feedback: list[Any] | None) -> list[Any]:
+    """The values of `FEEDBACK`. A shown record has none, and feedback without `part` and `final` omits both."""
+    of, *values = feedback or (event_id, None, None, None)
+    assert of == event_id
+    return values if len(values) == len(FEEDBACK) else [*values, None, False]
+
+
+def _answer(event_id: str, answer: list[Any]) -> Entry:
+    feedback, (*record, none), parts = answer
+    assert none == []
+    values = (event_id, *_feedback(event_id, feedback), *record, parts)
+    return dict(zip(FIELDS["answers"], values, strict=True))
 
 
 def _retained(event_id: str, settled: list[Any], settled_at_ms: int) -> Entry:
@@ -354,7 +372,8 @@ def _numbers(code: str, content: bytes) -> list[Any]:
 
 
 _ENTRY: Mapping[str, Callable[..., Entry]] = {
-    **dict.fromkeys(("pending", "deferred", "shown"), _pending), "orphans": _orphan, "retained": _retained,
+    **dict.fromkeys(("pending", "deferred", "shown"), _pending), "orphans": _orphan, "more": _orphan,
+    "answers": _answer, "retained": _retained,
 }  # fmt: skip
 
 

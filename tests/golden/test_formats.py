@@ -39,7 +39,7 @@ from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.recovery.test_journal import STEPS
 from tests.recovery.test_model_snapshot import SNAPSHOT as MODEL_SNAPSHOT
 from tests.recovery.test_model_snapshot import model_writer
-from tests.recovery.test_snapshot import chunks, golden_snapshot
+from tests.recovery.test_snapshot import chunks, golden_snapshot, golden_snapshot_of_several
 from tests.wire.test_codec import GOLDEN_VALUES
 from tests.wire.test_control import MODEL_HEADERS, MOVED, REQUEST
 from tests.wire.test_dead_letters import GOLDEN_HEADERS, lines_of
@@ -63,6 +63,7 @@ def write_golden_files() -> None:
     files["control.model.headers"] = lines_of(MODEL_HEADERS).encode()
     files["journal.format1"] = b"".join(encode_step(step) + b"\n" for step in STEPS)
     (files["snapshot.format1"],) = chunks(golden_snapshot())
+    (files["snapshot.format1.several"],) = chunks(golden_snapshot_of_several())
     (message,) = model_writer(MODEL_SNAPSHOT, "b").portion(10**9)
     files["snapshot.format1.model"] = message.value or b""
     for name, step in GOLDEN_STEPS.items():
@@ -251,7 +252,18 @@ def fields_of_the_page(name: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["pending", "orphans", "retained"])
+def test_snapshot_chunk_contains_feedback_that_other_feedback_can_follow() -> None:
+    (found,) = whole_generations([(b"0/a/0", (HERE / "snapshot.format1.several").read_bytes())])
+    assert [(entry["id"], entry["part"], entry["final"]) for entry in (*found.of("orphans"), *found.of("more"))] == [
+        ("before", "p", False), ("before", "q", True),
+    ]  # fmt: skip
+    assert [(entry["id"], entry["reward"], entry["parts"]) for entry in found.of("answers")] == [
+        ("a", 1.25, {"p": 2.0, "q": -0.75}),
+    ]  # fmt: skip
+    assert format_reader.counts(found.state["step"]["ledger"])["answered"] == 1
+
+
+@pytest.mark.parametrize("name", ["pending", "orphans", "answers", "retained"])
 def test_page_documents_each_field_of_a_block(name: str) -> None:
     assert sorted(fields_of_the_page(name)) == sorted(FIELDS[name])
 

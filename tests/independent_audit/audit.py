@@ -29,6 +29,7 @@ FIXED = {
     "scale",
     "play",
     "reward",
+    "feedback",
     "rewards",
     "reward_range",
     "propensity_min",

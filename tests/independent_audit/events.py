@@ -33,6 +33,8 @@ class Feedback(NamedTuple):
     id: str
     reward: float | None
     action: int | None
+    part: str | None = None
+    final: bool = False
 
 
 def header(record: Record, name: str) -> bytes | None:
@@ -81,16 +83,20 @@ def feedback(record: Record, settings: Mapping[str, Any]) -> Feedback:
     _require(value.get("shown", True) is True and ("reward" in value or "shown" in value))
     if "reward" not in value:
         return Feedback(value["id"], None, None)
-    reward = value["reward"]
+    reward, rule = value["reward"], settings["feedback"]
+    final, part = value.get("final", False), value.get("part")
+    _require(rule == "first" or isinstance(final, bool))
+    if rule == "sum":
+        _require(isinstance(part, str) and 0 < len(part.encode()) <= ID_BYTES_MAX)
     if settings["rewards"] == "graded":
-        low, high = reward_range(settings)
+        low, high = (-1e300, 1e300) if rule == "sum" else reward_range(settings)
         _require(isinstance(reward, int | float) and not isinstance(reward, bool) and low <= reward <= high)
         reward = float(reward)
     else:
         _require(isinstance(reward, int | float) and reward in (0, 1))
         reward = int(reward)
     _require(_is_class(value.get("label", 0), settings) and (action is None or _is_class(action, settings)))
-    return Feedback(value["id"], reward, action)
+    return Feedback(value["id"], reward, action, part if rule == "sum" else None, rule != "first" and final)
 
 
 def reward_range(settings: Mapping[str, Any]) -> tuple[float, float]:

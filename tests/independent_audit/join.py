@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
 from stream.wire.records import Record
@@ -22,6 +23,8 @@ TABLE = {
     "unshown":      ("duplicate", "late",      "reject",    "late"),
 }  # fmt: skip
 """The table in docs/topics.md. Its column "time passes" is `Join.settle_overdue`."""
+
+PARTS_MAX = 64
 
 COUNT_OF = {"duplicate": "feedback_duplicates", "late": "late", "reject": "mismatched", "ignore": "feedback_unmatched",
             "show": "shown"}  # fmt: skip
@@ -54,6 +57,9 @@ class Entry:
     feedback: Feedback | None = None
     reward: float | None = None
     step: int = 0  # that made the decision
+    is_kept: bool = False  # whether late feedback can correct the settled decision
+    counted: list[tuple[Record, Feedback]] = field(default_factory=list)  # of an answered decision
+    waiting: list[tuple[Record, Feedback]] = field(default_factory=list)  # further feedback of an orphan
 
 
 @dataclass
@@ -142,8 +148,9 @@ class Join:
 
     def ledger(self) -> dict[str, int]:
         """The counts after the records so far."""
+        answered = sum(bool(entry.counted) for entry in (*self.pending.values(), *self.shown.values()))
         waiting = {"pending": len(self.pending) + len(self.shown), "deferred": len(self.deferred),
-                   "orphans_waiting": len(self.orphans)}  # fmt: skip
+                   "orphans_waiting": self._orphan_count(), "answered": answered}  # fmt: skip
         return {**self.counts, **waiting}
 
     def settle_overdue(self) -> None:
@@ -186,9 +193,55 @@ class Join:
             self.counts["feedback_unmatched"] += orphan is not None
             self._settle(entry, "unmatched", None, orphan.record if orphan else None)
         elif orphan and orphan.record and feedback and feedback.reward is not None and _fits(feedback, decision):
-            self._settle(entry, "matched", feedback.reward, orphan.record)
+            entry.counted = [(orphan.record, feedback)]
+            if self._is_last(feedback):
+                self._settle_counted(entry)
+            else:
+                self.pending[entry.id] = entry
+                self._evict_decision()
         else:
             self._wait(entry, context, orphan)
+        for waiting in orphan.waiting if orphan else ():
+            self._receive_feedback(*waiting)
+
+    def _is_last(self, feedback: Feedback) -> bool:
+        """Whether feedback settles its decision at once."""
+        rule, is_graded = self.settings["feedback"], self.settings["rewards"] == "graded"
+        highest = events.reward_range(self.settings)[1] if is_graded else 1
+        return rule == "first" or feedback.final or (rule == "max" and feedback.reward == highest)
+
+    def _count(self, entry: Entry, record: Record, feedback: Feedback) -> None:
+        """Apply feedback for a pending or deferred decision."""
+        rule, is_last = self.settings["feedback"], self._is_last(feedback)
+        same = [known.reward for _, known in entry.counted if known.part == feedback.part]
+        is_new = not same
+        if rule == "sum" and is_new and len(entry.counted) == PARTS_MAX:
+            self.counts["feedback_excess"] += 1
+            self.output.dead_letters.append((record, "excess"))
+            return
+        if rule == "sum":
+            self.counts["conflicts"] += bool(same) and same[0] != feedback.reward
+        elif feedback.reward is not None:
+            is_new = all(feedback.reward > (known.reward or 0) for _, known in entry.counted)
+        if entry.counted:
+            self.counts["combined" if is_new or is_last else "feedback_duplicates"] += 1
+        if is_new:
+            entry.counted.append((record, feedback))
+        if is_last:
+            self._settle_counted(entry)
+        elif self.deferred.pop(entry.id, None):
+            entry.state, entry.time_ms = "pending", self.stream_ms
+            self.shown[entry.id] = entry
+
+    def _settle_counted(self, entry: Entry) -> None:
+        record, feedback = entry.counted[-1]
+        reward = feedback.reward
+        if self.settings["feedback"] == "sum":
+            low, high = events.reward_range(self.settings)
+            exact = sum((Fraction(part.reward or 0) for _, part in entry.counted), Fraction(0))
+            reward = float(min(max(exact, Fraction(low)), Fraction(high)))
+        entry.counted = []
+        self._settle(entry, "matched", reward, record)
 
     def _wait(self, entry: Entry, context: Context, orphan: Entry | None) -> None:
         """Keep a decision until its feedback arrives or its window ends."""
@@ -208,7 +261,15 @@ class Join:
     def _receive_feedback(self, record: Record, feedback: Feedback) -> None:
         entry = self.known.get(feedback.id)
         column = 3 if feedback.reward is None else 1 if entry is None or _fits(feedback, entry.decision) else 2
-        move = TABLE[self._state(feedback.id)][column]
+        move, rule = TABLE[self._state(feedback.id)][column], self.settings["feedback"]
+        if rule != "first" and feedback.reward is not None and move == "duplicate" and entry is not None:
+            if entry.state == "orphan":
+                entry.waiting.append((record, feedback))
+                self._evict_orphan()
+                return
+            raises = rule == "sum" or feedback.reward > (entry.reward or 0)
+            self.counts["late" if raises else "feedback_duplicates"] += 1
+            return
         if move in COUNT_OF:
             self.counts[COUNT_OF[move]] += 1
         if move in ("keep", "replace"):
@@ -216,7 +277,7 @@ class Join:
             return
         assert entry is not None
         if move == "match":
-            self._settle(entry, "matched", feedback.reward, record)
+            self._count(entry, record, feedback)
         elif move == "reject":
             self.output.dead_letters.append((record, "mismatched"))
         elif move == "show":
@@ -227,7 +288,10 @@ class Join:
             first_bit = entry.feedback.reward if entry.feedback else entry.reward
             self.counts["conflicts"] += first_bit != feedback.reward
         elif move == "late" and entry.state == "expired" and self.settings["late"] == "correct":
-            self.output.updates_max += 1
+            is_higher = entry.reward is not None and feedback.reward is not None and feedback.reward > entry.reward
+            self.output.updates_max += rule != "max" or is_higher
+            if rule == "max" and is_higher and entry.is_kept:
+                entry.reward = feedback.reward
 
     def _keep(self, record: Record, feedback: Feedback) -> None:
         if self.orphans.pop(feedback.id, None):
@@ -253,10 +317,14 @@ class Join:
             }  # fmt: skip
             self.output.examples.append(example | ({"arm": entry.decision.arm} if entry.decision.arm else {}))
         entry.state, entry.time_ms, entry.reward = outcome, self.stream_ms, reward
+        entry.is_kept = outcome == "expired" and self.settings["late"] == "correct"
         self.retained[entry.id] = entry
         self._evict_retained()
 
     def _expire(self, entry: Entry) -> None:
+        if entry.counted:
+            self._settle_counted(entry)
+            return
         is_graded = self.settings["rewards"] == "graded"
         lowest = events.reward_range(self.settings)[0] if is_graded else 0
         self._settle(entry, "expired", lowest if self.settings["on_expiry"] == "negative" else None)
@@ -266,8 +334,9 @@ class Join:
 
     def _drop(self, entry: Entry) -> None:
         assert entry.record is not None
-        self.counts["orphans_dropped"] += 1
-        self.output.dead_letters.append((entry.record, "orphan"))
+        self.counts["orphans_dropped"] += 1 + len(entry.waiting)
+        records = [entry.record, *(record for record, _ in entry.waiting)]
+        self.output.dead_letters += [(record, "orphan") for record in records]
         del self.orphans[entry.id], self.known[entry.id]
 
     def _forget(self, entry: Entry) -> None:
@@ -286,11 +355,14 @@ class Join:
         return is_over
 
     def _evict_orphan(self) -> bool:
-        is_over: bool = len(self.orphans) > self.settings["orphans_max"]
+        is_over: bool = self._orphan_count() > self.settings["orphans_max"]
         if is_over and (entry := first(self.orphans)):
-            self.counts["orphans_evicted"] += 1
+            self.counts["orphans_evicted"] += 1 + len(entry.waiting)
             self._drop(entry)
         return is_over
+
+    def _orphan_count(self) -> int:
+        return sum(1 + len(entry.waiting) for entry in self.orphans.values())
 
     def _evict_retained(self) -> bool:
         is_over: bool = len(self.retained) > self.settings["retained_max"]

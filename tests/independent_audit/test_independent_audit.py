@@ -44,14 +44,25 @@ def a_reward(pipeline: Pipeline, rng: Random) -> float:
 def random_traffic(pipeline: Pipeline, rng: Random, numbers: range, **options: Any) -> None:
     """Run a learner on contexts, feedback, shown records, ticks and malformed records in random order."""
     learner = pipeline.learner(idle_ms=10, snapshot_interval_ms=20, given=(), **options)
+    rule = pipeline.settings.feedback
+
+    def of_several() -> dict[str, Any]:
+        return {} if rule == "first" else {"part": f"p{rng.randrange(4)}", "final": rng.random() < 0.1}
+
     for number in numbers:
         event = f"e{number}"
         for _ in range(rng.choice((0, 1, 2))):
             logged = {"logged": {"action": rng.randrange(3), "propensity": 1 / 3}}
             pipeline.context(f"e{rng.randrange(number, number + 3)}", **logged, **rng.choice(({}, {"deferred": True})))
             event = f"e{rng.randrange(max(0, number - 20), number + 3)}"
-            pipeline.answer(event, a_reward(pipeline, rng), action=rng.choice((None, None, 0, 1)))
+            pipeline.answer(event, a_reward(pipeline, rng), action=rng.choice((None, None, 0, 1)), **of_several())
             pipeline.show(f"e{rng.randrange(max(0, number - 20), number + 3)}")
+            for _ in range(0 if rule == "first" else rng.choice((0, 1, 3))):
+                pipeline.answer(
+                    f"e{rng.randrange(max(0, number - 5), number + 2)}", a_reward(pipeline, rng), **of_several()
+                )
+            for part in range(70 if rule == "sum" and rng.random() < 0.05 else 0):
+                pipeline.answer(event, -1, part=f"p{part}")
         if rng.random() < 0.2:
             key, partition = rng.choice((None, event.encode())), rng.randrange(pipeline.partitions)
             pipeline.send(TOPICS.feedback, feedback_value(event, 1), partition, key)
@@ -82,7 +93,12 @@ KINDS: Mapping[str, tuple[int, TaskSettings]] = {
     "graded, corrected": (1, small_task("late-ucb", join=LIMITS, on_expiry="negative", late="correct", **GRADED)),
     "graded, shared": (2, small_task("late-ucb", join=LIMITS, model="shared", on_expiry="negative", **GRADED)),
     "shared, holdout": (2, small_task(join=LIMITS, model="shared", holdout=0.3)),
-}
+    "maximum, corrected": (
+        1, small_task("late-ucb", join=LIMITS, on_expiry="negative", late="correct", feedback="max", **GRADED),
+    ),
+    "maximum of bits, shared": (2, small_task("late-ucb", join=LIMITS, model="shared", feedback="max")),
+    "sum": (2, small_task("late-ucb", join=LIMITS, on_expiry="negative", feedback="sum", **GRADED)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -98,7 +114,9 @@ def test_unaltered_topics_follow_the_documentation(kind: str, seed: int) -> None
     assert audit(pipeline.broker, PREFIX) == []
     assert len(pipeline.generations()) > 3  # each snapshot is compared with the simulation
     ledger = pipeline.ledger()
-    assert 0 not in (ledger.matched, ledger.expired, ledger.unshown, ledger.late, ledger.mismatched, ledger.conflicts)
+    assert 0 not in (ledger.matched, ledger.expired, ledger.unshown, ledger.late, ledger.mismatched)
+    assert (ledger.conflicts > 0) == (settings.feedback != "max")
+    assert (ledger.combined > 0) == (settings.feedback != "first")
     assert 0 not in (ledger.orphans_dropped, ledger.deferred_evicted, ledger.orphans_evicted, ledger.retained_evicted)
     assert (ledger.contexts_misplaced + ledger.feedback_misplaced > 0) == (partitions > 1)
 
@@ -182,14 +200,22 @@ def changed_rules() -> Mapping[str, Change]:
 RULES = changed_rules()
 LOGGED_ONLY = ("UNMATCHED", "ASIDE")
 """Rules with these names need a replay of logged decisions."""
+SEVERAL_ONLY = ("PARTIAL", "ANSWERED", "REPEATED")
+"""Rules with these names need rewards that depend on several records."""
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_learner_with_another_rule_does_not_follow_the_documentation(rule: str) -> None:
     play: Play = "match" if any(name in rule for name in LOGGED_ONLY) else "own"
+    settings = small_task(join=LIMITS, play=play, on_expiry="negative", late="correct")
+    if "EXCESS" in rule:
+        settings = small_task("late-ucb", join=LIMITS, feedback="sum", **GRADED)
+    elif any(name in rule for name in SEVERAL_ONLY):
+        several: dict[str, Any] = {"on_expiry": "negative", "late": "correct", "feedback": "max", **GRADED}
+        settings = small_task("late-ucb", join=LIMITS, play=play, **several)
     rng, found = Random(1), []
     for _ in range(20):  # some rules are rarely used
-        pipeline = Pipeline(small_task(join=LIMITS, play=play, on_expiry="negative", late="correct"))
+        pipeline = Pipeline(settings)
         with patch.dict(TRANSITIONS, RULES[rule].table):
             random_traffic(pipeline, rng, range(60))
         if found := audit(pipeline.broker, PREFIX):

@@ -5,9 +5,11 @@ times: it expires each decision when stream time passes the deadline. Both metho
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from stream.settings.task_fields import JoinSettings
 from stream.wire.ledger import Ledger
+from stream.wire.rewards import FeedbackRule
 
 
 @dataclass
@@ -21,7 +23,8 @@ class Decided:
     shown_at_ms: int | None = None  # time of the shown record; None if the decision is not shown or never deferred
     shown_as: int = -1  # number of decisions that were shown before this decision
     outcome: str = ""  # empty until the decision is settled
-    reward: int | None = None
+    reward: float | None = None
+    counted: list[tuple[float, str | None]] = field(default_factory=list)  # rewards and parts, if more can follow
     settled_at_ms: int = -1
     settled_as: int = -1  # number of decisions that were settled before this decision
     gave_way: bool = False  # settled early, because the number of unsettled decisions exceeded the limit
@@ -33,9 +36,11 @@ class Waiting:
     """Feedback that arrived before its context."""
 
     id: str
-    reward: int | None  # None if this is a shown record
+    reward: float | None  # None if this is a shown record
     since_ms: int
     action: int | None
+    part: str | None = None
+    final: bool = False
 
 
 @dataclass
@@ -43,7 +48,10 @@ class JoinOracle:
     """The join's expected results. Each call returns descriptions of its effects, such as `matched a 1`."""
 
     settings: JoinSettings
-    assumed_reward: int | None = None
+    assumed_reward: float | None = None
+    rule: FeedbackRule = "first"
+    highest: float = 1  # the largest reward; the smallest is 0
+    parts_max: int = 64
     time_ms: int = 0
     decisions: list[Decided] = field(default_factory=list)
     orphans: list[Waiting] = field(default_factory=list)
@@ -63,6 +71,8 @@ class JoinOracle:
     deferred_gave_way: int = 0
     shown: int = 0
     shown_later: int = 0
+    combined: int = 0
+    excess: int = 0
 
     def context(
         self, event_id: str, decided_at_ms: int, action: int = 0, *, unmatched: bool = False, deferred: bool = False
@@ -83,21 +93,34 @@ class JoinOracle:
         decision = Decided(event_id, decided_at_ms, action, deferred)
         self.decisions.append(decision)
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
+        self.orphans = [orphan for orphan in self.orphans if orphan.id != event_id]
         if unmatched:
-            self.passed_over += len(waiting)
-            self.orphans = [orphan for orphan in self.orphans if orphan.id != event_id]
-            return self._settle(decision, "unmatched", None)
+            self.passed_over += len(waiting[:1])
+            happened = self._settle(decision, "unmatched", None)
+        else:
+            happened = self._decided(decision, waiting[:1], deferred)
+        for later in waiting[1:]:
+            assert later.reward is not None
+            applied = self._apply(event_id, later.reward, self.time_ms, later.action, later.part, later.final)
+            happened += [what for what in applied if not what.startswith("feedback")]
+        return happened
+
+    def _decided(self, decision: Decided, waiting: list[Waiting], deferred: bool) -> list[str]:
+        event_id, action = decision.id, decision.action
         raised = []
         if waiting:
-            self.orphans.remove(waiting[0])
-            if waiting[0].reward is None:
+            first = waiting[0]
+            if first.reward is None:
                 self.shown += deferred
                 self.duplicates += not deferred
                 decision.is_deferred = False
-            elif waiting[0].action in (None, action):
-                return self._settle(decision, "matched", waiting[0].reward)
+            elif first.action in (None, action):
+                decision.counted = [(first.reward, first.part)]
+                if self._is_last(first.reward, first.final):
+                    return self._settle_counted(decision)
+                decision.is_deferred = False
             else:
-                raised = [self._refuse(event_id, waiting[0].action, action)]
+                raised = [self._refuse(event_id, first.action, action)]
         unsettled = [d for d in self.decisions if not d.outcome]
         if len(unsettled) <= self.settings.pending_max:
             return raised
@@ -109,26 +132,89 @@ class JoinOracle:
         self.gave_way += 1
         oldest = min(unsettled, key=lambda d: (self._begins_ms(d), d.shown_at_ms is not None, d.shown_as))
         oldest.gave_way = True
-        return raised + self._settle(oldest, "expired", self.assumed_reward)
+        return raised + self._expire(oldest)
 
-    def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
+    def feedback(
+        self,
+        event_id: str,
+        reward: float,
+        append_ms: int,
+        action: int | None = None,
+        part: str | None = None,
+        *,
+        final: bool = False,
+    ) -> list[str]:
         """Process feedback with this append time."""
         happened = self.time(append_ms)
         self.feedback_count += 1
+        return happened + self._apply(event_id, reward, append_ms, action, part, final)
+
+    def _apply(
+        self, event_id: str, reward: float, append_ms: int, action: int | None, part: str | None, final: bool
+    ) -> list[str]:
         decision = self._known(event_id)
         if decision is None:
-            return happened + self._without_decision(event_id, reward, action)
+            return self._without_decision(event_id, reward, action, part, final)
         if decision.outcome == "unmatched":
             self.passed_over += 1
-            return happened
+            return []
         if action not in (None, decision.action):
-            return [*happened, self._refuse(event_id, action, decision.action)]
+            return [self._refuse(event_id, action, decision.action)]
         if decision.outcome == "matched":
-            return [*happened, self._duplicate(decision.reward, reward)]
+            if self.rule == "first":
+                return [self._duplicate(decision.reward, reward)]
+            if self.rule == "max" and reward <= (decision.reward or 0):
+                return [self._duplicate(reward, reward)]
+            self.late += 1
+            return []
         if append_ms <= self._ends_ms(decision) and not decision.gave_way:
-            return happened + self._settle(decision, "matched", reward)
+            return self._count(decision, reward, part, final)
         self.late += 1
-        return happened if decision.outcome == "unshown" else [*happened, f"late {event_id}"]
+        return [] if decision.outcome == "unshown" else [f"late {event_id}"]
+
+    def _count(self, decision: Decided, reward: float, part: str | None, final: bool) -> list[str]:
+        """Process feedback for an unsettled decision."""
+        is_first, happened = not decision.counted, []
+        if decision.is_deferred and decision.shown_at_ms is None and not self._is_last(reward, final):
+            decision.shown_at_ms, decision.shown_as = self.time_ms, self.shown_later
+            self.shown_later += 1
+        earlier = [value for value, known in decision.counted if known == part]
+        if self.rule == "sum":
+            if not earlier and len(decision.counted) >= self.parts_max:
+                self.excess += 1
+                return [f"excess {decision.id} {part}"]
+            if earlier and earlier[0] != reward:
+                self.conflicts += 1
+                happened = ["feedback conflict"]
+            is_new = not earlier
+        else:
+            is_new = all(reward > value for value, _ in decision.counted)
+        if is_new:
+            decision.counted.append((reward, part))
+        if self._is_last(reward, final):
+            self.combined += not is_first
+            return happened + self._settle_counted(decision)
+        if is_new:
+            self.combined += not is_first
+            return happened
+        self.duplicates += 1
+        return happened or ["feedback duplicate"]
+
+    def _is_last(self, reward: float, final: bool) -> bool:
+        return self.rule == "first" or final or (self.rule == "max" and reward == self.highest)
+
+    def _expire(self, decision: Decided) -> list[str]:
+        if decision.counted:
+            return self._settle_counted(decision)
+        return self._settle(decision, "expired", self.assumed_reward)
+
+    def _settle_counted(self, decision: Decided) -> list[str]:
+        rewards = [reward for reward, _ in decision.counted]
+        decision.counted = []
+        total = max(rewards)
+        if self.rule == "sum":
+            total = float(min(max(sum(map(Fraction, rewards)), 0), self.highest))
+        return self._settle(decision, "matched", total)
 
     def show(self, event_id: str, append_ms: int) -> list[str]:
         """Process a shown record with this append time."""
@@ -158,15 +244,15 @@ class JoinOracle:
         due = [d for d in self.decisions if not d.outcome and now_ms > self._ends_ms(d)]
         for decision in due:
             if decision.shown_at_ms is None and not decision.is_deferred:
-                happened += self._settle(decision, "expired", self.assumed_reward)
+                happened += self._expire(decision)
         for decision in due:
             if decision.shown_at_ms is None and decision.is_deferred:
                 happened += self._settle(decision, "unshown", None)
         for decision in sorted(due, key=lambda d: d.shown_as):
             if decision.shown_at_ms is not None:
-                happened += self._settle(decision, "expired", self.assumed_reward)
-        for orphan in [o for o in self.orphans if now_ms > o.since_ms + self.settings.orphan_window_ms]:
-            happened += self._drop(orphan)
+                happened += self._expire(decision)
+        while self.orphans and now_ms > self.orphans[0].since_ms + self.settings.orphan_window_ms:
+            happened += self._drop(self.orphans[0].id)
         for decision in self.decisions:
             if decision.outcome and now_ms > decision.settled_at_ms + self.settings.retain_ms:
                 decision.forgotten = True
@@ -185,20 +271,31 @@ class JoinOracle:
         assert len(known) <= 1
         return known[0] if known else None
 
-    def _without_decision(self, event_id: str, reward: int | None, action: int | None) -> list[str]:
+    def _without_decision(
+        self,
+        event_id: str,
+        reward: float | None,
+        action: int | None,
+        part: str | None = None,
+        final: bool = False,
+    ) -> list[str]:
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
+        since_ms = self.time_ms
         if waiting and reward is not None and waiting[0].reward is None:
             self.shown += 1
             self.orphans.remove(waiting[0])
-        elif waiting:
+        elif waiting and (self.rule == "first" or reward is None):
             return [self._duplicate(waiting[0].reward, waiting[0].reward if reward is None else reward)]
-        self.orphans.append(Waiting(event_id, reward, self.time_ms, action))
+        elif waiting:
+            since_ms = waiting[0].since_ms
+        self.orphans.append(Waiting(event_id, reward, since_ms, action, part, final))
         if len(self.orphans) > self.settings.orphans_max:
-            self.orphans_gave_way += 1
-            return self._drop(self.orphans[0])
+            dropped = self._drop(self.orphans[0].id)
+            self.orphans_gave_way += len(dropped)
+            return dropped
         return []
 
-    def _duplicate(self, first: int | None, reward: int | None) -> str:
+    def _duplicate(self, first: float | None, reward: float | None) -> str:
         self.duplicates += 1
         self.conflicts += first != reward
         return "feedback duplicate" if first == reward else "feedback conflict"
@@ -207,7 +304,7 @@ class JoinOracle:
         self.mismatched += 1
         return f"mismatched {event_id} {action} for {decided}"
 
-    def _settle(self, decision: Decided, outcome: str, reward: int | None) -> list[str]:
+    def _settle(self, decision: Decided, outcome: str, reward: float | None) -> list[str]:
         decision.outcome, decision.reward = outcome, reward
         decision.settled_at_ms, decision.settled_as = self.time_ms, self.settled
         self.settled += 1
@@ -217,10 +314,12 @@ class JoinOracle:
             min(remembered, key=lambda d: d.settled_as).forgotten = True
         return [f"{outcome} {decision.id} {reward}"]
 
-    def _drop(self, orphan: Waiting) -> list[str]:
-        self.orphans.remove(orphan)
-        self.dropped += 1
-        return [f"dropped {orphan.id}"]
+    def _drop(self, event_id: str) -> list[str]:
+        """Drop all records that wait for an id's context."""
+        count = len(self.orphans)
+        self.orphans = [orphan for orphan in self.orphans if orphan.id != event_id]
+        self.dropped += count - len(self.orphans)
+        return [f"dropped {event_id}"] * (count - len(self.orphans))
 
     def ledger(self) -> Ledger:
         """Return the expected ledger."""
@@ -247,4 +346,7 @@ class JoinOracle:
             deferred_evicted=self.deferred_gave_way,
             orphans_evicted=self.orphans_gave_way,
             retained_evicted=self.forgotten_early,
+            answered=sum(not d.outcome and bool(d.counted) for d in self.decisions),
+            combined=self.combined,
+            feedback_excess=self.excess,
         )

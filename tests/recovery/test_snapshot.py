@@ -1,5 +1,6 @@
 """Snapshots restore the exact state. Incomplete snapshots and snapshots in other formats are not used."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +28,7 @@ from stream.recovery.state import (
 )
 from stream.recovery.steps import JournalError, JournalStep, LogStep, ReplicaDigest
 from stream.settings.task_fields import JoinSettings
+from stream.task.answers import Answer
 from stream.task.join import Orphan, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.stored_settings import stored_settings
@@ -73,10 +75,17 @@ def decisions(draw: st.DrawFn) -> Pending:
 
 
 classes = st.none() | st.integers(0, 2**31)
-feedback = st.none() | st.builds(Feedback, ids, bits, classes, classes)
+given_feedback = st.builds(Feedback, ids, bits, classes, classes, st.none() | ids, st.booleans())
+feedback = st.none() | given_feedback
 headers = st.lists(st.tuples(ids, st.binary(max_size=5)), max_size=2).map(tuple)
 records = st.builds(Record, ids, st.integers(0, 999), times, times, blobs, blobs, headers)
 orphans = st.builds(Orphan, feedback, records, times)
+answers = st.builds(
+    Answer,
+    given_feedback,
+    records.map(lambda record: record._replace(headers=())),
+    st.dictionaries(ids, st.floats(allow_nan=False)),
+)
 retained = st.builds(
     Retained, st.sampled_from(Outcome), st.none() | bits, st.integers(0, 2**31), st.none() | decisions()
 )
@@ -117,7 +126,8 @@ snapshots = st.builds(
     Snapshot, st.just(stored_settings(small_task())), steps, times,
     st.just({step: DecisionTime(step) for step in UNDATED}), times,
     st.lists(ids, max_size=3), states,
-    entries(decisions()), entries(orphans), settled_ids(), entries(decisions()), entries(decisions()),
+    entries(decisions()), entries(orphans), settled_ids(), entries(decisions()), entries(decisions()), entries(orphans),
+    entries(answers),
 )  # fmt: skip
 
 
@@ -257,9 +267,9 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
     }, "add new task state to the snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "assumed_reward", "_correctable", "stream_ms", "dated_ms", "_counts",
-        "pending", "deferred", "shown", "orphans", "settled",
+        "pending", "deferred", "shown", "orphans", "more", "answers", "settled",
         "_unsettled", "_quiet_until_ms",  # derived from other fields
-        "_settings",
+        "_settings", "_combination", "_is_combined",
         "_is_changed",  # never set between steps
     }, "add new join state to the snapshot"  # fmt: skip
 
@@ -465,11 +475,36 @@ def golden_snapshot() -> Snapshot:
     return snapshot._replace(pending=logging(snapshot.pending))
 
 
-def test_snapshot_equals_the_golden_file() -> None:
+def golden_snapshot_of_several() -> Snapshot:
+    """A snapshot of a pipeline that sums rewards, with feedback for an undecided and for a decided event."""
+    settings = small_task("igw-logistic", rewards="graded", reward_range="0,5", feedback="sum", dated_by="context")
+    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    records = [
+        inputs.feedback("before", 1, 10, part="p"),
+        inputs.feedback("before", 2, 11, part="q", final=True),
+        inputs.context("a", 20),
+        inputs.feedback("a", 2, 30, part="p"),
+        inputs.feedback("a", -0.75, 31, part="q"),
+    ]
+    task.step(records, 1)
+    return taken(task)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "made"), [("", golden_snapshot), (".several", golden_snapshot_of_several)], ids=["first", "sum"]
+)
+def test_snapshot_equals_the_golden_file(suffix: str, made: Callable[[], Snapshot]) -> None:
     # If this fails, the format has changed and existing snapshots can no longer be read.
-    (chunk,) = chunks(golden_snapshot())
-    assert chunk == (GOLDEN / f"snapshot.format{FORMAT}").read_bytes()
-    assert same(decode(whole(stored(chunk))), golden_snapshot())
+    (chunk,) = chunks(made())
+    assert chunk == (GOLDEN / f"snapshot.format{FORMAT}{suffix}").read_bytes()
+    assert same(decode(whole(stored(chunk))), made())
+
+
+def test_snapshot_of_a_pipeline_that_uses_the_first_reward_has_no_sections_for_several() -> None:
+    found = b"".join(encode(taken(used_task(small_task()))))
+    assert b'"name":"orphans"' in found
+    assert b'"name":"more"' not in found
+    assert b'"name":"answers"' not in found
 
 
 @pytest.mark.parametrize("late", ["ignore", "correct"])
@@ -499,6 +534,8 @@ BLOCKS: dict[str, tuple[Any, ...]] = {
     "shown": ("a", ENTRY),
     "orphans": ("a", Orphan(Feedback("a", 1), RECORD, 900)),
     "retained": ("a", Retained(Outcome.MATCHED, 1, 2, ENTRY), 900),
+    "more": ("a", Orphan(Feedback("a", 1.0, part="p"), RECORD, 900)),
+    "answers": ("a", Answer(Feedback("a", 2.5, part="p"), RECORD, {"p": 1.0, "q": 1.5})),
 }
 
 

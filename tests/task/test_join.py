@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stream.settings.task_fields import JoinSettings
-from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Retained
+from stream.task.answers import Combination
+from stream.task.join import DroppedOrphan, Event, Excess, Join, Late, Mismatched, Pending, Retained
 from stream.task.join_table import TRANSITIONS, Input, State
 from stream.wire.ledger import Ledger
 from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record
+from stream.wire.rewards import FeedbackRule, RewardRange
 from tests.oracles.join_oracle import JoinOracle
 
 LIMITS = JoinSettings(
@@ -27,13 +29,17 @@ LIMITS = JoinSettings(
 X = Features(np.zeros(0, dtype=np.int32), np.zeros(0))
 DECISION = Decision(0, 0, 1.0, np.zeros(2))
 RECORD = Record("feedback", 0, 0, 0, None, None, ())
+COMBINATION = Combination(rewards=RewardRange(0.0, 3.0), parts_max=3)
 
 
 class Driver:
     """Calls a join's methods as the task does. Returns a description of each effect, such as `matched a 1`."""
 
-    def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
-        self.join = Join(limits, assumed_reward=0 if negative else None, corrects=corrects)
+    def __init__(
+        self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False, rule: FeedbackRule = "first"
+    ) -> None:
+        combination = COMBINATION._replace(rule=rule)
+        self.join = Join(limits, assumed_reward=0 if negative else None, corrects=corrects, combination=combination)
 
     def context(
         self, event_id: str, decided_at_ms: int, action: int = 0, *, unmatched: bool = False, deferred: bool = False
@@ -46,10 +52,20 @@ class Driver:
         events = self.join.receive_context(event_id, pending, unmatched, deferred)
         return [self._describe(event) for event in events]
 
-    def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
+    def feedback(
+        self,
+        event_id: str,
+        reward: float,
+        append_ms: int,
+        action: int | None = None,
+        part: str | None = None,
+        *,
+        final: bool = False,
+    ) -> list[str]:
         happened = self.time(append_ms)
         before = self.join.ledger()
-        events = self.join.receive_feedback(Feedback(event_id, reward, action=action), RECORD)
+        given = Feedback(event_id, reward, action=action, part=part, is_final=final)
+        events = self.join.receive_feedback(given, RECORD)
         return happened + self._compared(before) + [self._describe(event) for event in events]
 
     def show(self, event_id: str, append_ms: int) -> list[str]:
@@ -72,6 +88,8 @@ class Driver:
             return f"dropped {event.id}"
         if isinstance(event, Late):
             return f"late {event.feedback.id}"
+        if isinstance(event, Excess):
+            return f"excess {event.feedback.id} {event.feedback.part}"
         if isinstance(event, Mismatched):
             return f"mismatched {event.feedback.id} {event.feedback.action} for {event.action}"
         reward = self.join.assumed_reward if event.feedback is None else event.feedback.reward
@@ -83,13 +101,14 @@ class Driver:
         """Apply inputs such as `context a@0`, `unmatched a@0`, `deferred a@0`, `shown a@5`, `right 2 a@5`, `time@9`.
 
         The optional number after `context`, `unmatched` or `deferred` is the decided action (0 by default). The
-        optional number after `right` or `wrong` is the `action` field of the feedback.
+        optional number after `right` or `wrong` is the `action` field of the feedback. `reward 2 a@5`, `part p 2 a@5`
+        and `final p 2 a@5` are feedback with the reward 2, the last two with the part p.
         """
         happened: list[str] = []
         for line in script.split(","):
             what, at = line.strip().split("@")
             kind, *numbers, event_id = what.split(" ") if " " in what else (what, "")
-            action = int(numbers[0]) if numbers else None
+            action = int(numbers[0]) if numbers and kind not in ("reward", "part", "final") else None
             if kind == "context":
                 happened += self.context(event_id, int(at), action or 0)
             elif kind == "unmatched":
@@ -100,6 +119,9 @@ class Driver:
                 happened += self.show(event_id, int(at))
             elif kind == "time":
                 happened += self.time(int(at))
+            elif kind in ("reward", "part", "final"):
+                part = numbers[0] if len(numbers) > 1 else None
+                happened += self.feedback(event_id, float(numbers[-1]), int(at), part=part, final=kind == "final")
             else:
                 happened += self.feedback(event_id, int(kind == "right"), int(at), action)
         return happened
@@ -112,6 +134,7 @@ class Row(NamedTuple):
     script: str
     happens: list[str]
     ledger: Ledger
+    rule: FeedbackRule = "first"
 
 
 ROWS = [
@@ -391,12 +414,125 @@ ROWS = [
         "several deadlines pass: the oldest decision expires first", "context a@0, context b@1, context c@2, time@102",
         ["expired a None", "expired b None"], Ledger(contexts=3, decided=3, expired=2, pending=1),
     ),
+    Row(
+        "max, pending, feedback: settled at the deadline with the highest reward",
+        "context a@0, reward 1 a@10, reward 2 a@20, reward 1 a@30, reward 2 a@40, time@100, time@101",
+        ["feedback duplicate", "feedback duplicate", "matched a 2.0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=4, combined=1, feedback_duplicates=2), "max",
+    ),
+    Row(
+        "max, pending, feedback: answered until the deadline", "context a@0, reward 1 a@10, context a@11, shown a@12",
+        ["context duplicate", "feedback duplicate"],
+        Ledger(
+            contexts=2, decided=1, context_duplicates=1, pending=1, answered=1, feedback=2, feedback_duplicates=1
+        ), "max",
+    ),
+    Row(
+        "max, the highest reward of the range: settled at once",
+        "context a@0, reward 1 a@10, reward 3 a@20, reward 3 a@30", ["matched a 3.0", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=3, combined=1, feedback_duplicates=1), "max",
+    ),
+    Row(
+        "max, final feedback: settled at once, and a higher reward afterwards is late",
+        "context a@0, reward 2 a@10, final p 1 a@20, reward 2.5 a@30, reward 2 a@40",
+        ["matched a 2.0", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=4, combined=1, late=1, feedback_duplicates=1), "max",
+    ),
+    Row(
+        "max, first feedback is final: settled at once", "context a@0, final p 1 a@20", ["matched a 1.0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=1), "max",
+    ),
+    Row(
+        "max, answered, feedback for another action: rejected", "context a@0, reward 1 a@10, right 1 a@20, time@101",
+        ["mismatched a 1 for 0", "matched a 1.0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1), "max",
+    ),
+    Row(
+        "max, feedback before its context: all of it counts",
+        "reward 1 a@0, reward 2 a@5, reward 2 a@6, context a@10, time@111", ["matched a 2.0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=3, combined=1, feedback_duplicates=1), "max",
+    ),
+    Row(
+        "max, the highest reward before its context: matched immediately", "reward 1 a@0, reward 3 a@5, context a@10",
+        ["matched a 3.0"], Ledger(contexts=1, decided=1, matched=1, feedback=2, combined=1), "max",
+    ),
+    Row(
+        "max, feedback for another action before its context: only that feedback is rejected",
+        "right 2 a@0, reward 1 a@5, right 1 a@6, context a@10, time@111",
+        ["mismatched a 2 for 0", "mismatched a 1 for 0", "matched a 1.0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=3, mismatched=2), "max",
+    ),
+    Row(
+        "max, orphans past the deadline of the first: all are dropped", "reward 1 a@0, reward 2 a@40, time@51",
+        ["dropped a", "dropped a"], Ledger(feedback=2, orphans_dropped=2), "max",
+    ),
+    Row(
+        "max, orphans, unmatched context: all are ignored", "reward 1 a@0, reward 2 a@5, unmatched a@10, reward 3 a@11",
+        ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=3, feedback_unmatched=3), "max",
+    ),
+    Row(
+        "max, orphan, deferred context: answered, with a window from the decision",
+        "reward 1 a@0, deferred a@10, time@110, time@111", ["matched a 1.0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=1), "max",
+    ),
+    Row(
+        "max, deferred, feedback: implies that it was shown, and begins the window",
+        "deferred a@0, reward 1 a@60, shown a@61, time@160, time@161", ["feedback duplicate", "matched a 1.0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1), "max",
+    ),
+    Row(
+        "max, shown orphan, feedback: becomes an orphan", "shown a@0, reward 1 a@5, deferred a@10, time@111",
+        ["matched a 1.0"], Ledger(contexts=1, decided=1, matched=1, feedback=2, shown=1), "max",
+    ),
+    Row(
+        "max, expired or unshown, feedback: late",
+        "context a@0, deferred b@0, reward 1 a@101, reward 2 a@102, reward 1 b@103",
+        ["expired a None", "unshown b None", "late a", "late a"],
+        Ledger(contexts=2, decided=2, expired=1, unshown=1, feedback=3, late=3), "max",
+    ),
+    Row(
+        "sum, each part counts once",
+        "context a@0, part p 1 a@10, part q 0.5 a@20, part p 1 a@30, part p 2 a@31, time@101",
+        ["feedback duplicate", "feedback conflict", "matched a 1.5"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=4, combined=1, feedback_duplicates=2, conflicts=1), "sum",
+    ),
+    Row(
+        "sum, the total is limited to the range, not the parts",
+        "context a@0, part p 4 a@1, part q -2 a@2, final r -3 a@3",
+        ["matched a 0.0"], Ledger(contexts=1, decided=1, matched=1, feedback=3, combined=2), "sum",
+    ),
+    Row(
+        "sum, the highest reward of the range: not settled yet", "context a@0, part p 5 a@1, time@101",
+        ["matched a 3.0"], Ledger(contexts=1, decided=1, matched=1, feedback=1), "sum",
+    ),
+    Row(
+        "sum, final feedback with a known part: settled, and the part counts once",
+        "context a@0, part p 1 a@1, final p 2 a@2", ["feedback conflict", "matched a 1.0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, combined=1, conflicts=1), "sum",
+    ),
+    Row(
+        "sum, a part beyond the limit: rejected",
+        "context a@0, part p 1 a@1, part q 1 a@2, part r 0.5 a@3, part s 1 a@4, part p 1 a@5, time@101",
+        ["excess a s", "feedback duplicate", "matched a 2.5"],
+        Ledger(
+            contexts=1, decided=1, matched=1, feedback=5, combined=2, feedback_excess=1, feedback_duplicates=1
+        ), "sum",
+    ),
+    Row(
+        "sum, parts after settlement: late", "context a@0, final p 1 a@1, part p 1 a@2, part q 1 a@3",
+        ["matched a 1.0"], Ledger(contexts=1, decided=1, matched=1, feedback=3, late=2), "sum",
+    ),
+    Row(
+        "sum, parts before the context: each part counts once",
+        "part p 1 a@0, part q 1 a@1, part p 1 a@2, context a@3, final r 0.5 a@4", ["matched a 2.5"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=4, combined=2, feedback_duplicates=1), "sum",
+    ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim)
 def test_join_follows_its_table(row: Row) -> None:
-    driver = Driver(LIMITS)
+    driver = Driver(LIMITS, rule=row.rule)
     assert (driver.run(row.script), driver.join.ledger()) == (row.happens, row.ledger)
     assert driver.join.ledger().balances
 
@@ -405,7 +541,7 @@ def test_join_follows_its_table(row: Row) -> None:
 def test_oracle_agrees_with_the_table(row: Row) -> None:
     if "does not go back" in row.claim:
         return  # the oracle does not support decreasing append times
-    oracle = JoinOracle(LIMITS)
+    oracle = JoinOracle(LIMITS, rule=row.rule, highest=3, parts_max=3)
     driver = Driver(LIMITS)
     driver.context, driver.feedback, driver.time = oracle.context, oracle.feedback, oracle.time  # type: ignore[method-assign]
     driver.show = oracle.show  # type: ignore[method-assign]
@@ -416,12 +552,13 @@ REACH = {
     State.UNSEEN: "time@1",
     State.ORPHAN: "right 0 a@1",
     State.PENDING: "context a@1",
-    State.MATCHED: "context a@1, right a@1",
+    State.MATCHED: "context a@1, final p 1 a@1",
     State.EXPIRED: "context a@1, time@102",
     State.UNMATCHED: "unmatched a@1",
     State.SHOWN_ORPHAN: "shown a@1",
     State.DEFERRED: "deferred a@1",
     State.UNSHOWN: "deferred a@1, time@72",
+    State.ANSWERED: "context a@1, part p 2 a@1, part q 0 a@1, part r 0 a@1",
 }
 
 
@@ -429,15 +566,25 @@ GIVE = {
     Input.CONTEXT: "context a@20", Input.FEEDBACK: "wrong a@20", Input.MISMATCH: "wrong 1 a@20",
     Input.DEADLINE: "time@5000", Input.UNMATCHED: "unmatched a@20", Input.CONTEXT_MISMATCH: "context 1 a@20",
     Input.DEFERRED: "deferred a@20", Input.DEFERRED_MISMATCH: "deferred 1 a@20", Input.SHOWN: "shown a@20",
+    Input.CONTEXT_PARTIAL: "context a@20", Input.PARTIAL: "reward 2.5 a@20", Input.REPEATED: "reward 1 a@20",
+    Input.EXCESS: "part s 1 a@20",
 }  # fmt: skip
+
+
+def rule_of(state: State, happened: Input) -> FeedbackRule:
+    """A rule under which the input can occur in the state."""
+    if happened is Input.EXCESS:
+        return "sum"
+    combined = (Input.CONTEXT_PARTIAL, Input.PARTIAL, Input.REPEATED)
+    return "max" if happened in combined or state is State.ANSWERED else "first"
 
 
 @pytest.mark.parametrize(("state", "happened"), TRANSITIONS)
 def test_each_transition_leads_to_the_state_in_the_table(state: State, happened: Input) -> None:
-    driver = Driver(LIMITS)
+    driver = Driver(LIMITS, rule=rule_of(state, happened))
     driver.run(REACH[state])
     assert driver.join.state_of("a") is state
-    driver.run(GIVE[happened])
+    driver.run("reward 3 a@20" if state is State.ANSWERED and happened is Input.FEEDBACK else GIVE[happened])
     assert driver.join.state_of("a") is TRANSITIONS[state, happened].after
     assert driver.join.ledger().balances
 
@@ -587,10 +734,10 @@ TIGHT = st.builds(
 class JoinMachine(RuleBasedStateMachine):
     """Compares the join with the oracle on random inputs. Between inputs, time can advance."""
 
-    @initialize(limits=TIGHT, negative=st.booleans())
-    def start(self, limits: JoinSettings, negative: bool) -> None:
-        self.driver = Driver(limits, negative=negative)
-        self.oracle = JoinOracle(limits, 0 if negative else None)
+    @initialize(limits=TIGHT, negative=st.booleans(), combined=st.sampled_from(["first", "max", "sum"]))
+    def start(self, limits: JoinSettings, negative: bool, combined: FeedbackRule) -> None:
+        self.driver = Driver(limits, negative=negative, rule=combined)
+        self.oracle = JoinOracle(limits, 0 if negative else None, combined, highest=3, parts_max=3)
         self.now_ms = 0
 
     @rule(event_id=IDS, action=ACTIONS, unmatched=st.booleans(), deferred=st.booleans())
@@ -598,10 +745,16 @@ class JoinMachine(RuleBasedStateMachine):
         reported = self.driver.context(event_id, self.now_ms, action, unmatched=unmatched, deferred=deferred)
         assert reported == self.oracle.context(event_id, self.now_ms, action, unmatched=unmatched, deferred=deferred)
 
-    @rule(event_id=IDS, reward=st.integers(0, 1), action=st.none() | ACTIONS)
-    def feedback(self, event_id: str, reward: int, action: int | None) -> None:
-        reported = self.driver.feedback(event_id, reward, self.now_ms, action)
-        assert reported == self.oracle.feedback(event_id, reward, self.now_ms, action)
+    @rule(
+        event_id=IDS,
+        reward=st.sampled_from([0, 0.1, 0.2, 1, 3]),
+        action=st.none() | ACTIONS,
+        part=st.sampled_from("pqrs"),
+        final=st.integers(0, 9).map(lambda drawn: drawn == 0),
+    )
+    def feedback(self, event_id: str, reward: float, action: int | None, part: str, final: bool) -> None:
+        reported = self.driver.feedback(event_id, reward, self.now_ms, action, part, final=final)
+        assert reported == self.oracle.feedback(event_id, reward, self.now_ms, action, part, final=final)
 
     @rule(event_id=IDS)
     def show(self, event_id: str) -> None:
@@ -628,7 +781,8 @@ class JoinMachine(RuleBasedStateMachine):
         assert list(join.pending) == [d.id for d in unsettled if not d.is_deferred and d.shown_at_ms is None]
         assert list(join.deferred) == [d.id for d in unsettled if d.is_deferred and d.shown_at_ms is None]
         assert sorted(join.shown) == sorted(d.id for d in unsettled if d.shown_at_ms is not None)
-        assert list(join.orphans) == [orphan.id for orphan in self.oracle.orphans]
+        assert list(join.orphans) == list(dict.fromkeys(orphan.id for orphan in self.oracle.orphans))
+        assert join.answers.keys() == {d.id for d in unsettled if d.counted}
         remembered = sorted(
             (d for d in self.oracle.decisions if d.outcome and not d.forgotten), key=lambda d: d.settled_as
         )

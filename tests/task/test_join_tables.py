@@ -12,6 +12,7 @@ from stream.task.join import Join, Late
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, TableError, check_table
 from stream.task.task import Task
 from stream.wire.records import Feedback
+from stream.wire.rewards import FeedbackRule
 from tests.oracles.join_oracle import JoinOracle
 from tests.pipeline import TOPICS, Inputs, small_task
 from tests.task.test_join import LIMITS, RECORD, ROWS, Driver
@@ -47,6 +48,7 @@ SETTINGS = (
 """All durations differ, and each limit has a low value in only one of these entries. A join that confuses two
 settings therefore fails."""
 
+RULES: tuple[FeedbackRule, ...] = ("first", "max", "sum")
 SEEDS = 6
 INPUTS = 120
 
@@ -54,7 +56,7 @@ INPUTS = 120
 def check_rows() -> None:
     """Assert that the join has the effects that `ROWS` lists."""
     for row in ROWS:
-        driver = Driver(LIMITS)
+        driver = Driver(LIMITS, rule=row.rule)
         assert (driver.run(row.script), driver.join.ledger()) == (row.happens, row.ledger)
 
 
@@ -62,7 +64,9 @@ def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
     """Assert that the join agrees with the oracle after each input of a random run."""
     rng = Random(seed)
     assumes_negative = rng.random() < 0.5
-    driver, oracle = Driver(limits, negative=assumes_negative), JoinOracle(limits, 0 if assumes_negative else None)
+    rule = RULES[seed % len(RULES)]
+    driver = Driver(limits, negative=assumes_negative, rule=rule)
+    oracle = JoinOracle(limits, 0 if assumes_negative else None, rule, highest=3, parts_max=3)
     now_ms = 0
     for _ in range(INPUTS):
         now_ms += rng.choice((0, 0, 0, 1, 2, limits.window_ms))
@@ -73,9 +77,10 @@ def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
                 reported = driver.context(event_id, now_ms, action, unmatched=unmatched, deferred=deferred)
                 assert reported == oracle.context(event_id, now_ms, action, unmatched=unmatched, deferred=deferred)
             case 2 | 3:
-                bit, named = rng.randrange(2), rng.choice((None, action))
-                reported = driver.feedback(event_id, bit, now_ms, named)
-                assert reported == oracle.feedback(event_id, bit, now_ms, named)
+                reward, named = rng.randrange(2 if rule == "first" else 4), rng.choice((None, action))
+                part, final = rng.choice("pqrs"), rng.randrange(8) == 0
+                reported = driver.feedback(event_id, reward, now_ms, named, part, final=final)
+                assert reported == oracle.feedback(event_id, reward, now_ms, named, part, final=final)
             case 4:
                 assert driver.show(event_id, now_ms) == oracle.show(event_id, now_ms)
             case _:

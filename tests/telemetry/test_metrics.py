@@ -53,9 +53,11 @@ def test_metrics_contain_every_ledger_count() -> None:
     parts = {total: sum(getattr(ledger, part) for part in parts) for total, parts in IDENTITIES.items()}
     assert summed(metrics.CONTEXTS) == parts["contexts"]
     assert summed(metrics.PENDING) + summed(metrics.DEFERRED) + summed(metrics.SETTLED) == parts["decided"]
-    assert summed(metrics.FEEDBACK_RECORDS) + summed(metrics.WAITING_ORPHANS) == parts["feedback"]
+    waiting = summed(metrics.WAITING_ORPHANS) + summed(metrics.ANSWERED)
+    assert summed(metrics.FEEDBACK_RECORDS) + waiting == parts["feedback"]
     malformed = ledger.context_malformed + ledger.feedback_malformed
-    assert summed(metrics.DEAD_LETTERS) == malformed + ledger.mismatched + ledger.orphans_dropped
+    refused = ledger.mismatched + ledger.feedback_excess
+    assert summed(metrics.DEAD_LETTERS) == malformed + refused + ledger.orphans_dropped
     assert summed(metrics.MISPLACED) == ledger.contexts_misplaced + ledger.feedback_misplaced
     assert reported[metrics.MODEL_VERSION.name, ("3",)] == 5
     assert reported[metrics.DRIFT_ALARMS.name, ("3",)] == 7

@@ -73,7 +73,7 @@ def test_programs_resolve_paths_in_the_given_directory(tmp_path: Path) -> None:
 def test_values_may_be_numpy_scalars_and_arrays(reward: Any, delay: str) -> None:
     matrix = np.arange(8.0).reshape(4, 2)
     with onebit.embedded(n_classes=3, n_features=4, learner="banditron") as pipeline:
-        action = np.int64(pipeline.decide("a", matrix[:, 1], eligible=np.array([0, 2])).action)  # type: ignore[arg-type]
+        action: Any = np.int64(pipeline.decide("a", matrix[:, 1], eligible=np.array([0, 2])).action)  # type: ignore[arg-type]
         numbers: Any = [np.float32(value) for value in matrix[:, 0]]
         pipeline.decide("b", numbers)
         pipeline.feedback("a", reward, action=action, after=delay)

@@ -18,6 +18,7 @@ Line = tuple[Any, ...]
 
 - `("context", id, at_ms)`, optionally with an action, "deferred" or "unmatched"
 - `("feedback", id, at_ms)`, optionally with a reward and an action
+- `("part", id, at_ms, part, reward)`, `("final", id, at_ms, part, reward)`
 - `("shown", id, at_ms)`
 - `("tick", step, at_ms)`
 - `("limits", join_settings)`
@@ -55,6 +56,8 @@ def played(*lines: Line, **changes: Any) -> Oracle:
                 oracle.tick(name, at_ms)
             elif kind == "shown":
                 oracle.shown(name, record)
+            elif kind in ("part", "final"):
+                oracle.feedback(Feedback(name, more[1], part=more[0], is_final=kind == "final"), record)
             else:
                 oracle.feedback(
                     Feedback(name, more[0] if more else 1, action=more[1] if len(more) > 1 else None), record
@@ -221,7 +224,74 @@ LATE: tuple[Line, ...] = (("feedback", "a", 2_001), ("feedback", "a", 2_002, 0))
 
 def test_only_the_first_late_feedback_corrects_a_decision() -> None:
     oracle = played(*DECIDED, *LATE, **CORRECT)
-    assert outcomes(oracle) == [example(Outcome.EXPIRED, 0, None, 2_001, None), Corrected("a", 1)]
+    assert outcomes(oracle) == [example(Outcome.EXPIRED, 0, None, 2_001, None), Corrected("a", 1, 0)]
+
+
+def test_each_higher_late_reward_corrects_the_maximum() -> None:
+    late: tuple[Line, ...] = (
+        ("part", "a", 2_001, "p", 0.5),
+        ("part", "a", 2_002, "p", 0.25),
+        ("part", "a", 2_003, "p", 1),
+    )
+    oracle = played(*DECIDED, *late, **CORRECT, feedback="max")
+    corrections = [event for event in oracle.events if isinstance(event, Corrected)]
+    assert corrections == [Corrected("a", 0.5, 0), Corrected("a", 1, 0.5)]
+
+
+SUM = {"learner": "late-ucb", "rewards": "graded", "reward_range": "0,5", "feedback": "sum"}
+
+SEVERAL: dict[str, tuple[dict[str, Any], tuple[Line, ...], dict[str, int], list[float | None]]] = {
+    "maximum at the deadline": (
+        {"feedback": "max", **{name: SUM[name] for name in ("learner", "rewards", "reward_range")}},
+        (*DECIDED, ("part", "a", 1_500, "p", 2), ("part", "a", 1_600, "p", 3), ("part", "a", 1_700, "p", 1),
+         ("tick", 0, 2_001)),
+        {"matched": 1, "combined": 1, "feedback_duplicates": 1}, [3],
+    ),
+    "highest reward": (
+        {"feedback": "max"},
+        (*DECIDED, ("feedback", "a", 1_500, 0), ("feedback", "a", 1_600), ("feedback", "a", 1_601)),
+        {"matched": 1, "combined": 1, "feedback_duplicates": 1}, [1],
+    ),
+    "final feedback, then a higher reward": (
+        {"feedback": "max"}, (*DECIDED, ("final", "a", 1_500, "p", 0), ("feedback", "a", 1_600)),
+        {"matched": 1, "late": 1}, [0],
+    ),
+    "answered at the deadline": (
+        {"feedback": "max"}, (*DECIDED, ("feedback", "a", 1_500, 0), ("tick", 0, 2_000)),
+        {"pending": 1, "answered": 1}, [],
+    ),
+    "parts": (
+        SUM, (*DECIDED, ("part", "a", 1_500, "p", 0.1), ("part", "a", 1_501, "q", 0.2), ("part", "a", 1_502, "p", 1),
+              ("final", "a", 1_503, "r", 0.3)),
+        {"matched": 1, "combined": 2, "feedback_duplicates": 1, "conflicts": 1}, [0.6],
+    ),
+    "sum beyond the range": (
+        SUM, (*DECIDED, ("part", "a", 1_500, "p", 9), ("final", "a", 1_501, "q", -3)),
+        {"matched": 1, "combined": 1}, [5],
+    ),
+    "most parts": (
+        SUM, (*DECIDED, *(("part", "a", 1_500, f"p{n}", 0.0625) for n in range(65)), ("tick", 0, 2_001)),
+        {"matched": 1, "combined": 63, "feedback_excess": 1}, [4],
+    ),
+    "parts before the context": (
+        SUM, (("part", "a", 800, "p", 1), ("part", "a", 801, "q", 1), ("part", "a", 802, "p", 1), *DECIDED,
+              ("tick", 0, 2_001)),
+        {"matched": 1, "combined": 1, "feedback_duplicates": 1}, [2],
+    ),
+    "limit of orphans": (
+        {**SUM, "join": ONE}, (("part", "a", 800, "p", 1), ("part", "a", 801, "q", 1)),
+        {"orphans_dropped": 2, "orphans_evicted": 2}, [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_rewards_are_combined(name: str) -> None:
+    changes, lines, expected, rewards = SEVERAL[name]
+    oracle = played(*lines, **changes)
+    assert counts(oracle) == expected
+    assert oracle.ledger().balances
+    assert [event.reward for event in oracle.events if isinstance(event, Example)] == rewards
 
 
 def test_decision_that_expired_before_corrections_were_enabled_is_not_corrected() -> None:

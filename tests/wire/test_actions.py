@@ -19,7 +19,7 @@ from stream.wire.codec import (
     encode_context,
 )
 from stream.wire.named_features import Kind, build
-from stream.wire.records import Context, Features, Logged, Record
+from stream.wire.records import Context, Features, Feedback, Logged, Record
 
 BLOCKS = ActionBlocks(places=3, context=2, features=2)
 NAMED = build({"price": (Kind.NUMERIC, None), "topic": (Kind.CATEGORICAL, ["news"])}, None)
@@ -139,7 +139,7 @@ def test_logged_action_must_be_a_place_in_the_list(logged: dict[str, int] | None
 def test_feedback_names_an_action_by_id() -> None:
     record = Record("feedback", 0, 0, 0, None, b'{"id":"a","reward":1,"action":"tea"}', HEADERS)
     feedback = decode_feedback(record, 3, has_actions=True)
-    assert feedback == ("a", 1, None, "tea")
+    assert feedback == Feedback("a", 1, action="tea")
     number = record._replace(value=b'{"id":"a","reward":1,"action":1}')
     for one, has_actions in ((record, False), (number, True)):
         with pytest.raises(MalformedError, match=r"^action"):

@@ -653,6 +653,8 @@ GOLDEN_VALUES = {
     "feedback.labelled": codec.encode_feedback(Feedback("synsep-0-000007", 0, 3)),
     "feedback.graded": codec.encode_feedback(Feedback("synsep-0-000007", 3.5)),
     "feedback.action": codec.encode_feedback(Feedback("synsep-0-000007", 0, action=2)),
+    "feedback.final": codec.encode_feedback(Feedback("synsep-0-000007", 1, is_final=True)),
+    "feedback.part": codec.encode_feedback(Feedback("synsep-0-000007", -0.5, part="é-refund", is_final=True)),
     **{f"examples.{name}": codec.encode_example(example) for name, example in GOLDEN_EXAMPLES.items()},
 }
 
@@ -694,6 +696,10 @@ def test_golden_bytes_are_decoded() -> None:
     assert codec.decode_context(golden("contexts.deferred"), N_FEATURES).is_deferred
     assert codec.decode_feedback(golden("feedback.shown"), N_CLASSES) == Shown("synsep-0-000007")
     assert codec.decode_feedback(golden("feedback"), N_CLASSES) == Feedback("synsep-0-000007", 1)
+    final = codec.decode_feedback(golden("feedback.final"), N_CLASSES, rule="max")
+    assert final == Feedback("synsep-0-000007", 1, is_final=True)
+    parts = codec.decode_feedback(golden("feedback.part"), N_CLASSES, graded=STARS, rule="sum")
+    assert parts == Feedback("synsep-0-000007", -0.5, part="é-refund", is_final=True)
     assert codec.decode_feedback(golden("feedback.labelled"), N_CLASSES) == Feedback("synsep-0-000007", 0, 3)
     assert codec.decode_feedback(golden("feedback.action"), N_CLASSES) == Feedback("synsep-0-000007", 0, action=2)
     for name, example in GOLDEN_EXAMPLES.items():

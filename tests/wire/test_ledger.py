@@ -12,7 +12,7 @@ BALANCED = Ledger(
     decided=133,
     context_duplicates=7,
     context_malformed=3,
-    feedback=119,
+    feedback=130,
     matched=80,
     expired=15,
     pending=5,
@@ -35,6 +35,9 @@ BALANCED = Ledger(
     deferred_evicted=2,
     orphans_evicted=1,
     retained_evicted=70,
+    answered=3,
+    combined=2,
+    feedback_excess=6,
 )
 
 OUTSIDE_EQUATIONS = (
@@ -66,8 +69,9 @@ def test_counts_outside_the_equations_do_not_affect_balance(field: str) -> None:
 
 def test_message_about_an_imbalance_contains_the_equation_and_its_values() -> None:
     assert BALANCED._replace(late=7).imbalances() == (
-        "feedback 119 != 120 = matched 80 + late 7 + feedback_duplicates 4 + mismatched 5 + orphans_waiting 2 "
-        "+ orphans_dropped 3 + feedback_malformed 3 + feedback_unmatched 9 + shown 7",
+        "feedback 130 != 131 = matched 80 + late 7 + feedback_duplicates 4 + mismatched 5 + orphans_waiting 2 "
+        "+ orphans_dropped 3 + feedback_malformed 3 + feedback_unmatched 9 + shown 7 "
+        "+ answered 3 + combined 2 + feedback_excess 6",
     )
 
 

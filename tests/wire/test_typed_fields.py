@@ -150,8 +150,8 @@ def test_context_decoder_agrees_with_the_reference_reader(value: bytes) -> None:
 @example(b'{"id":"a","reward":1,"action":null}')
 @given(FEEDBACK)
 def test_feedback_decoder_agrees_with_the_reference_reader(value: bytes) -> None:
-    found = decoded(lambda record: codec.decode_feedback(record, N_CLASSES), value)
-    assert found == expected(feedback, value)
+    found: Any = decoded(lambda record: codec.decode_feedback(record, N_CLASSES), value)
+    assert (found if found is None else found[:4]) == expected(feedback, value)
 
 
 @example(
