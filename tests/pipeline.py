@@ -49,7 +49,7 @@ def feedback_value(
     event_id: str,
     reward: float,
     label: int | None = None,
-    action: int | None = None,
+    action: int | str | None = None,
     part: str | None = None,
     final: bool | None = None,
 ) -> bytes:
@@ -258,7 +258,7 @@ class Pipeline:
         partition = partition_for(event_id.encode(), self.partitions)
         self.send(TOPICS.feedback, encode_feedback(Shown(event_id)), partition, event_id.encode())
 
-    def answer(self, event_id: str, reward: float, action: int | None = None, **optional: Any) -> None:
+    def answer(self, event_id: str, reward: float, action: int | str | None = None, **optional: Any) -> None:
         partition = partition_for(event_id.encode(), self.partitions)
         value = feedback_value(event_id, reward, action=action, **optional)
         self.send(TOPICS.feedback, value, partition, event_id.encode())

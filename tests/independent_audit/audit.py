@@ -225,14 +225,17 @@ class _TaskAudit:
         for what, expected, got in self._prediction_checks(prediction, value, context):
             if expected != got:
                 self._differ(prediction, what, expected, got)
-        return Decision(value["action"], value["propensity"], value.get("arm"), self._is_unmatched(value, context))
+        is_unmatched, played = self._is_unmatched(value, context), None
+        if context.actions is not None:
+            played = context.actions[value["action"]]
+        return Decision(value["action"], value["propensity"], value.get("arm"), is_unmatched, played)
 
     def _prediction_checks(
         self, prediction: Record, value: Mapping[str, Any], context: Context
     ) -> Iterable[tuple[str, object, object]]:
         """The checks of a prediction: what is compared, the expected value and the value in the prediction."""
         in_force, scores = self._join.settings, value["scores"]
-        names = self._join.class_names
+        names = self._join.class_names if context.actions is None else context.actions
         eligible = range(len(names) or in_force["n_classes"]) if context.eligible is None else context.eligible
         yield "id", (context.id, context.id.encode()), (value["id"], prediction.key)
         yield "version", b"1", header(prediction, "onebit-version")
@@ -241,6 +244,7 @@ class _TaskAudit:
         yield "classes with a score", set(eligible), {n for n, one in enumerate(scores) if one != INELIGIBLE_SCORE}
         yield "score of greedy", max(scores), scores[value["greedy"]]
         yield "class", names[value["action"]] if names else None, value.get("class")
+        yield "actions", context.actions, value.get("actions")
         yield "baseline", context.baseline, value.get("baseline")
         is_ruled = in_force["holdout_policy"] == "baseline" and context.baseline in eligible
         if is_ruled and value.get("arm") == "holdout":

@@ -25,6 +25,7 @@ class Context(NamedTuple):
     new_names: list[str]
     logged: Mapping[str, Any] | None
     baseline: int | None = None
+    actions: list[str] | None = None  # the ids by place, if contexts have actions
 
 
 class Feedback(NamedTuple):
@@ -32,7 +33,7 @@ class Feedback(NamedTuple):
 
     id: str
     reward: float | None
-    action: int | None
+    action: int | str | None
     part: str | None = None
     final: bool = False
 
@@ -65,10 +66,17 @@ def context(record: Record, settings: Mapping[str, Any], names: Sequence[str]) -
     value = _event(record)
     deferred = value.get("deferred", False)
     _require(isinstance(deferred, bool))
-    _check_features(value.get("x"), settings)
+    actions = None
+    if settings.get("actions") is None:
+        _check_features(value.get("x"), settings["n_features"], settings["features"])
+    else:
+        actions = names = _actions(value, settings)
     logged = None if settings["play"] == "own" else value.get("logged")
     if settings["play"] != "own":
         _check_logged(logged, settings)
+    if actions is not None:
+        eligible, baseline = _offered(value, settings, actions)
+        return Context(value["id"], deferred, eligible, [], logged, baseline, actions)
     eligible, new = _eligible(value.get("eligible"), settings, names)
     _require(logged is None or eligible is None or logged["action"] in eligible)
     baseline = _baseline(value, settings, names, eligible, new)
@@ -79,7 +87,8 @@ def feedback(record: Record, settings: Mapping[str, Any]) -> Feedback:
     """Decode feedback or a shown record."""
     value = _event(record)
     action = value.get("action")
-    _require(type(value.get("label", 0)) is int and (action is None or type(action) is int))
+    kind = int if settings.get("actions") is None else str
+    _require(type(value.get("label", 0)) is int and (action is None or type(action) is kind))
     _require(value.get("shown", True) is True and ("reward" in value or "shown" in value))
     if "reward" not in value:
         return Feedback(value["id"], None, None)
@@ -95,7 +104,8 @@ def feedback(record: Record, settings: Mapping[str, Any]) -> Feedback:
     else:
         _require(isinstance(reward, int | float) and reward in (0, 1))
         reward = int(reward)
-    _require(_is_class(value.get("label", 0), settings) and (action is None or _is_class(action, settings)))
+    _require(_is_class(value.get("label", 0), settings))
+    _require(kind is str or action is None or _is_class(action, settings))
     return Feedback(value["id"], reward, action, part if rule == "sum" else None, rule != "first" and final)
 
 
@@ -159,11 +169,39 @@ def _object(record: Record) -> dict[str, Any]:
     return dict(value)
 
 
-def _check_features(x: Any, settings: Mapping[str, Any]) -> None:
-    size = settings["n_features"]
+def _actions(value: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """The ids of a context's actions, by place."""
+    K, layout, given = settings["n_classes"], settings["actions"], value.get("actions")
+    size = (settings["n_features"] - layout["context"]) // K - 1
+    if "x" in value:
+        _check_features(value["x"], layout["context"], settings["features"])
+    _require(isinstance(given, list) and 0 < len(given) <= K)
+    ids: list[str] = []
+    for action in given or ():
+        _require(isinstance(action, dict) and isinstance(action.get("id"), str))
+        _require(0 < len(action["id"].encode()) <= ID_BYTES_MAX)
+        if "x" in action:
+            _check_features(action["x"], size, layout["features"])
+        ids.append(action["id"])
+    _require(len(set(ids)) == len(ids))
+    return ids
+
+
+def _offered(value: Mapping[str, Any], settings: Mapping[str, Any], actions: list[str]) -> tuple[list[int], int | None]:
+    """The eligible places, and the place of the action that the service's own rule plays."""
+    listed, rule = value.get("eligible"), value.get("baseline")
+    listed = actions if listed is None else listed
+    _require(isinstance(listed, list) and len(listed) > 0)
+    _require(all(one in actions for one in listed) and len(set(listed)) == len(listed))
+    needs_rule = settings["holdout"] > 0 and settings["holdout_policy"] == "baseline"
+    _require(rule in listed or (rule is None and not needs_rule))
+    return [actions.index(one) for one in listed], None if rule is None else actions.index(rule)
+
+
+def _check_features(x: Any, size: int, names: Mapping[str, Any] | None) -> None:
     if isinstance(x, list):
         _require(len(x) == size and all(map(_is_finite, x)))
-    elif isinstance(x, dict) and (isinstance(x.get("i"), list) or settings["features"] is None):
+    elif isinstance(x, dict) and (isinstance(x.get("i"), list) or names is None):
         indices: Any = x.get("i")
         _require(isinstance(indices, list) and all(type(index) is int for index in indices))
         _require(indices == sorted(set(indices)) and all(0 <= index < size for index in indices))
@@ -171,7 +209,7 @@ def _check_features(x: Any, settings: Mapping[str, Any]) -> None:
         _require(isinstance(values, list) and len(values) == len(indices) and all(map(_is_finite, values)))
     else:
         _require(isinstance(x, dict))
-        known = {one["name"] for one in settings["features"]["names"]}
+        known = {one["name"] for one in (names or {})["names"]}
         _require(not known or x.keys() <= known)
 
 

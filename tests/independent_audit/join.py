@@ -37,6 +37,7 @@ class Decision(NamedTuple):
     propensity: float | None
     arm: str | None
     unmatched: bool
+    id: str | None = None  # the action's id, if contexts have actions
 
 
 Event = TypeVar("Event", Context, Feedback)
@@ -315,7 +316,8 @@ class Join:
                 "propensity": entry.decision.propensity, "reward": reward, "delay_ms": delay_ms,
                 "settled_at_ms": self.stream_ms, "feedback_offset": record.offset if record else None,
             }  # fmt: skip
-            self.output.examples.append(example | ({"arm": entry.decision.arm} if entry.decision.arm else {}))
+            others = {"arm": entry.decision.arm, "class": entry.decision.id}
+            self.output.examples.append(example | {name: value for name, value in others.items() if value is not None})
         entry.state, entry.time_ms, entry.reward = outcome, self.stream_ms, reward
         entry.is_kept = outcome == "expired" and self.settings["late"] == "correct"
         self.retained[entry.id] = entry
@@ -399,4 +401,6 @@ def first(entries: Mapping[str, Entry]) -> Entry | None:
 
 
 def _fits(feedback: Feedback, decision: Decision | None) -> bool:
-    return feedback.action is None or decision is None or feedback.action == decision.action
+    if feedback.action is None or decision is None:
+        return True
+    return feedback.action == (decision.action if decision.id is None else decision.id)

@@ -21,7 +21,7 @@ from stream.wire.topics import partition_for
 from tests.independent_audit import Difference, audit
 from tests.independent_audit.audit import audit_records
 from tests.independent_audit.events import partition_of
-from tests.pipeline import TOPICS, Pipeline, feedback_value, run_until_idle, small_task
+from tests.pipeline import TOPICS, Pipeline, feedback_value, offered, run_until_idle, small_task
 from tests.task.test_join_tables import Change, changes
 
 PREFIX = "test."
@@ -53,9 +53,13 @@ def random_traffic(pipeline: Pipeline, rng: Random, numbers: range, **options: A
         event = f"e{number}"
         for _ in range(rng.choice((0, 1, 2))):
             logged = {"logged": {"action": rng.randrange(3), "propensity": 1 / 3}}
-            pipeline.context(f"e{rng.randrange(number, number + 3)}", **logged, **rng.choice(({}, {"deferred": True})))
+            fields = {**logged, **rng.choice(({}, {"deferred": True})), **offered(pipeline.settings)}
+            if "actions" in fields:
+                fields |= rng.choice(({}, {"eligible": ["item-1"]}, {"eligible": ["item-3"]}, {"actions": []}))
+            pipeline.context(f"e{rng.randrange(number, number + 3)}", **fields)
             event = f"e{rng.randrange(max(0, number - 20), number + 3)}"
-            pipeline.answer(event, a_reward(pipeline, rng), action=rng.choice((None, None, 0, 1)), **of_several())
+            actions = (None, None, 0, 1) if pipeline.settings.actions is None else (None, "item-0", "item-1", 1)
+            pipeline.answer(event, a_reward(pipeline, rng), action=rng.choice(actions), **of_several())
             pipeline.show(f"e{rng.randrange(max(0, number - 20), number + 3)}")
             for _ in range(0 if rule == "first" else rng.choice((0, 1, 3))):
                 pipeline.answer(
@@ -92,6 +96,8 @@ KINDS: Mapping[str, tuple[int, TaskSettings]] = {
     "shared model": (2, small_task("late-ucb", join=LIMITS, model="shared", on_expiry="negative")),
     "graded, corrected": (1, small_task("late-ucb", join=LIMITS, on_expiry="negative", late="correct", **GRADED)),
     "graded, shared": (2, small_task("late-ucb", join=LIMITS, model="shared", on_expiry="negative", **GRADED)),
+    "actions": (1, small_task("igw-log", parameters={"bits": 8}, join=LIMITS)),
+    "actions, shared": (2, small_task("joint-ucb", parameters={"m": 4, "ids": 5}, join=LIMITS, model="shared")),
     "shared, holdout": (2, small_task(join=LIMITS, model="shared", holdout=0.3)),
     "maximum, corrected": (
         1, small_task("late-ucb", join=LIMITS, on_expiry="negative", late="correct", feedback="max", **GRADED),

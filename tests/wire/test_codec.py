@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
+from stream.wire.actions import Action, ActionBlocks
 from stream.wire.classes import NAME_BYTES_MAX, Classes
 from stream.wire.codec import (
     HEADERS,
@@ -25,6 +26,7 @@ from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import (
     HOLDOUT,
     ID_BYTES_MAX,
+    NO_FEATURES,
     NOT_ELIGIBLE,
     Challenged,
     Context,
@@ -606,6 +608,7 @@ GOLDEN_EXAMPLES = {
     "unmatched": Example("a", Outcome.UNMATCHED, 2, 0.25, None, None, 1_700_000_000_123, None),
     "unshown": Example("a", Outcome.UNSHOWN, 2, 0.25, None, None, 1_700_000_000_123, None),
     "graded": Example("a", Outcome.MATCHED, 2, 0.25, 3.5, 10_250, 1_700_000_010_373, 7),
+    "actions": Example("a", Outcome.MATCHED, 2, 0.25, 1, 10_250, 1_700_000_010_373, 7, class_name="é"),
 }
 
 GOLDEN_VALUES = {
@@ -648,6 +651,16 @@ GOLDEN_VALUES = {
     "contexts.deferred": codec.encode_context(
         "synsep-0-000007", Features(np.array([0, 3, 9], dtype=np.int32), np.ones(3)), deferred=True
     ),
+    "contexts.actions": codec.encode_context(
+        "é-3",
+        Features(np.array([0], dtype=np.int32), np.ones(1)),
+        actions=[Action("tea", Features(np.array([1], dtype=np.int32), np.array([0.5]))), Action("é", NO_FEATURES)],
+    ),
+    "predictions.actions": codec.encode_prediction(
+        Prediction("é-3", Decision(1, 1, 1.0, np.array([0.0, 0.5, NOT_ELIGIBLE])), 41, None, "é", actions=["tea", "é"]),
+        12,
+    ),
+    "feedback.id": codec.encode_feedback(Feedback("é-3", 1, action="é")),
     "feedback": codec.encode_feedback(Feedback("synsep-0-000007", 1)),
     "feedback.shown": codec.encode_feedback(Shown("synsep-0-000007")),
     "feedback.labelled": codec.encode_feedback(Feedback("synsep-0-000007", 0, 3)),
@@ -687,6 +700,11 @@ def test_golden_bytes_are_decoded() -> None:
     classes = Classes(2, ("a", "é"))
     assert codec.decode_context(golden("contexts.baseline"), N_FEATURES, classes=classes).baseline == 1
     assert codec.decode_prediction(golden("predictions.baseline"))[0].baseline == 1
+    assert codec.decode_prediction(golden("predictions.actions"))[0].actions == ["tea", "é"]
+    reading = codec.ActionReading(ActionBlocks(3, 1, 2), None)
+    offered = codec.decode_context(golden("contexts.actions"), 1, actions=reading)
+    assert (offered.actions, offered.x.indices.tolist()) == (["tea", "é"], [0, 1, 3, 4])
+    assert codec.decode_feedback(golden("feedback.id"), 3, has_actions=True) == Feedback("é-3", 1, action="é")
     prediction, offset = codec.decode_prediction(golden("predictions"))
     assert prediction.class_name is None
     assert prediction.target is None
