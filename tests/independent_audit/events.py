@@ -75,8 +75,8 @@ def context(record: Record, settings: Mapping[str, Any], names: Sequence[str]) -
     if settings["play"] != "own":
         _check_logged(logged, settings)
     if actions is not None:
-        eligible, baseline = _offered(value, settings, actions)
-        return Context(value["id"], deferred, eligible, [], logged, baseline, actions)
+        places, rule = _offered(value, settings, actions)
+        return Context(value["id"], deferred, places, [], logged, rule, actions)
     eligible, new = _eligible(value.get("eligible"), settings, names)
     _require(logged is None or eligible is None or logged["action"] in eligible)
     baseline = _baseline(value, settings, names, eligible, new)
