@@ -63,7 +63,7 @@ def test_learner_starts_again_without_the_flags_of_its_pipeline(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("given", [{"actions_max": 6}, {"action_features": 3}, {"n_features": 4}])
-def test_other_layout_than_that_of_the_pipeline_is_refused(given: dict[str, int]) -> None:
+def test_other_layout_than_that_of_the_pipeline_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsDifferError):
         requested(requested(**SIZES), **{**SIZES, **given})
 
@@ -79,7 +79,7 @@ def test_other_layout_than_that_of_the_pipeline_is_refused(given: dict[str, int]
         {"actions_max": 50, "n_features": 3, "action_features": 2**30},
     ],
 )
-def test_incomplete_or_contradictory_sizes_are_refused(given: dict[str, int]) -> None:
+def test_incomplete_or_contradictory_sizes_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         requested(**given)
 
