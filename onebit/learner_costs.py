@@ -74,8 +74,7 @@ def _learn(learner: Learner, events: list[SampleEvent], start: int, size: int) -
         x, known, u, v = events[number % len(events)]
         decision = learner.predict(x, u)
         learner.observe(x, decision)
-        is_right = known.label == decision.action or (known.action == decision.action and bool(known.reward))
-        learner.update(x, decision, int(is_right), v, known.label)
+        learner.update(x, decision, int(known.reward_of(decision.action) == 1), v, known.label)
 
 
 STATE_BYTES_MAX = 512_000_000

@@ -167,10 +167,11 @@ def check_rewards(settings: SourceSettings, dataset: Dataset) -> None:
             f"--rewards {settings.rewards}: {dataset.name} has rewards from {own.low:g} to {own.high:g}. Use --rewards "
             f"graded --reward-range {format_range(own)}"
         )
-    if own is None and graded is not None and dataset.has_labels() and not graded.low <= 0.0 < 1.0 <= graded.high:
+    has_bits = dataset.has_labels() or dataset.has_rewards()
+    if own is None and graded is not None and has_bits and not graded.low <= 0.0 < 1.0 <= graded.high:
         raise SettingsError(
-            f"--reward-range {settings.reward_range}: the rewards of {dataset.name} are 1 for the true class and 0 for "
-            "all others. Use --rewards bit, or --reward-range 0,1"
+            f"--reward-range {settings.reward_range}: the rewards of {dataset.name} are 0 and 1. Use --rewards bit, or "
+            "--reward-range 0,1"
         )
 
 

@@ -12,7 +12,7 @@ from onebit.cli.flags import Json, data_names, learner_names, with_settings
 from onebit.learner_costs import LearnerRow, LearnerSurvey, Size, survey_learners
 from producers.data import dataset_of
 from stream.learners import FromLogs
-from stream.learners.auto import choose
+from stream.learners.auto import choose, choose_for_actions
 from stream.settings.definitions import Settings, SettingsError, SourceSettings
 from stream.settings.model import Program
 
@@ -91,7 +91,11 @@ def _print(found: LearnerSurvey) -> None:
     out.print(text, highlight=False, markup=False)
     given = "".join(f", {name}={value}" for name, value in choice.parameters.items())
     out.print(f"auto selects {choice.learner}{given}: {choice.why}", highlight=False, markup=False)
-    unknown = choose(size.n_classes, size.n_features, None)
+    blocks = None if dataset is None else dataset.blocks
+    if blocks is None:
+        unknown = choose(size.n_classes, size.n_features, None)
+    else:
+        unknown = choose_for_actions(blocks, None)
     if unknown.learner != choice.learner:
         out.print(
             f"if the data's sparsity is unknown, auto selects {unknown.learner}: {unknown.why}",
