@@ -18,6 +18,7 @@ from stream.estimating.named_policies import MODEL, Decisions, policy_of
 from stream.estimating.policies import Training
 from stream.programs.pass_progress import announced_passes
 from stream.programs.process import warn
+from stream.programs.task_settings import encoding_in
 from stream.randomness.delays import parse_delay
 from stream.reporting.estimate_page import estimate_page
 from stream.reporting.notebook_tables import html_table, text_table
@@ -117,6 +118,7 @@ def estimate(
     *,
     policies: Sequence[str],
     map: str | Path | None = None,  # noqa: A002 - name of the setting
+    features: str | Path | None = None,
     reward_above: float | None = None,
     on_bad_row: OnBadRow = "stop",
     delay: str | None = None,
@@ -138,6 +140,7 @@ def estimate(
         policies: Policies to evaluate: `logged`, `uniform`, `baseline`, `constant:ACTION`, `model:FILE`, or learners,
             written `NAME` or `NAME:PARAMETER=VALUE,...`. With actions that have features, also `first`.
         map: Column mapping for a table: a TOML file, or `action=item,reward=click,...`.
+        features: File that maps feature names to indices, for a log without a mapping.
         reward_above: Rewards above this value are converted to 1, all other rewards to 0.
         on_bad_row: Whether to stop at an invalid row or skip it.
         delay: Delay to assume for feedback that has no logged delay, such as `exponential:5s`. The default is no delay.
@@ -173,7 +176,10 @@ def estimate(
         source, mapping = Path(data), mapping_for(data, map)
     else:
         source, mapping = source_of_table(data), None if map is None else read_mapping(map)
-    log = open_log(source, mapping, on_bad_row=on_bad_row, reward_above=reward_above, graded=graded)
+    log = open_log(
+        source, mapping, on_bad_row=on_bad_row, reward_above=reward_above, graded=graded,
+        encoding=None if features is None else encoding_in(Path(features)),
+    )  # fmt: skip
     training = Training(seed, None if delay is None else parse_delay(delay), reward, rewards)
     if training.delay is not None:
         training.delay.check_classes(len(log.class_names))

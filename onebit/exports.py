@@ -10,7 +10,6 @@ from typing import Any
 
 from consumers.decision_log import DecisionLog, ExportError, LeftOut, LoggedDecision, Range
 from onebit.changes import settings_now
-from producers.datasets.logs.mapping import ACTIONS
 from producers.datasets.logs.objects import features_of
 from producers.datasets.logs.seen_ids import SeenIds
 from producers.datasets.logs.writing import ColumnType, NewLog, WrittenFiles, check_log_path
@@ -20,7 +19,7 @@ from stream.programs.since import parse_since
 from stream.settings.definitions import Settings
 from stream.settings.sources import given_settings
 from stream.task.settings import TaskSettings
-from stream.wire.named_features import FeatureEncoder, Kind, build, from_plain, number_of, text_of, to_plain
+from stream.wire.named_features import ACTIONS, FeatureEncoder, Kind, build, from_plain, number_of, text_of, to_plain
 from stream.wire.records import HOLDOUT
 
 FEATURES_MAX = 1_000

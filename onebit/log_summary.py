@@ -15,14 +15,14 @@ from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import is_empty
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
-from producers.datasets.logs.mapping import ACTIONS, LogMapping, mapping_of, read_mapping
+from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
 from producers.datasets.logs.reading import TABLES, LogFile, open_log
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import STDIN, Source
 from stream.estimating.rows import LogBatch
 from stream.parsing import format_duration
 from stream.wire.actions import ActionBlocks
-from stream.wire.named_features import FeatureEncoder, Kind, Scaling, to_plain
+from stream.wire.named_features import ACTIONS, FeatureEncoder, Kind, Scaling, to_plain
 from stream.wire.records import Features
 from stream.wire.rewards import RewardRange
 

@@ -19,7 +19,7 @@ from stream.estimating.training import Skipped, Trainer
 from stream.learners import Learner, registered
 from stream.programs.pass_progress import announced_passes
 from stream.programs.process import announce, warn
-from stream.programs.task_settings import parameters_of, with_chosen
+from stream.programs.task_settings import encoding_of, parameters_of, with_chosen
 from stream.recovery.model_files import Model, model_of, write_model
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings
@@ -87,7 +87,7 @@ def train(
         epochs: Number of passes over the rows.
         seed: Seed for all random draws.
         settings: Other settings from docs/settings.md, by name: `scale`, `reward`, `rewards`, `reward_range`,
-            `propensity_min`, `classes_max`, `actions_max`, `on_bad_row` and `reward_above`.
+            `propensity_min`, `classes_max`, `actions_max`, `features`, `on_bad_row` and `reward_above`.
 
     Raises:
         OnebitError: a setting is invalid, the data cannot be read, or the learner cannot learn from them.
@@ -168,6 +168,8 @@ def _rows_of(settings: Settings, memory: InMemory | None) -> _Rows:
         memory is None and not is_log(settings.data, is_mapped=settings.map is not None)
     ):
         dataset = dataset_of(settings.model_copy(update={"scale": "none"}), memory)
+        if settings.features is not None:
+            raise SettingsError(f"--features: expected a log with named features; {dataset.name} has indices")
         if dataset.blocks is not None:
             raise SettingsError(
                 f"--data {dataset.name}: expected a log of decisions or labelled data; it has rewards for simulations "
@@ -179,8 +181,9 @@ def _rows_of(settings: Settings, memory: InMemory | None) -> _Rows:
     else:
         source, mapping = Source(settings.data), mapping_for(settings.data, settings.map)
     log = open_log(
-        source, mapping, on_bad_row=settings.on_bad_row, reward_above=settings.reward_above, graded=settings.graded
-    )
+        source, mapping, on_bad_row=settings.on_bad_row, reward_above=settings.reward_above, graded=settings.graded,
+        encoding=encoding_of(settings),
+    )  # fmt: skip
     first = next(iter(log.batches()), None)
     has_decisions = first is not None and bool(((first.actions >= 0) & ~np.isnan(first.rewards)).any())
     return _Rows(
@@ -205,11 +208,11 @@ def _checked(batches: Iterable[LogBatch], task: TaskSettings) -> Iterator[LogBat
 
 def _named(encoder: FeatureEncoder) -> FeatureEncoder | None:
     """Return the encoder, or None if the features are named x0, x1, ..., as those of an exported log without names."""
-    names = [f"x{index}" for index in range(encoder.n_features)]
+    names = [f"x{index}" for index in range(len(encoder.names))]
     are_indices = list(encoder.names) == names and all(
         one.kind is Kind.NUMERIC and one.scale is None for one in encoder.names.values()
     )
-    return None if are_indices else encoder
+    return None if are_indices and len(names) == encoder.n_features else encoder
 
 
 BLOCK_ROWS = 16_384

@@ -84,7 +84,7 @@ def estimate_policies(
     estimators, empirical Bernstein for bounded weights and a constant policy, and anytime-valid for ips and dr.
     """
     found = estimate(
-        data, policies=policy, map=settings.map, reward_above=settings.reward_above,
+        data, policies=policy, map=settings.map, features=settings.features, reward_above=settings.reward_above,
         on_bad_row=settings.on_bad_row, delay=delay, reward=reward,
         rewards=settings.rewards, reward_range=settings.reward_range, propensity_min=propensity_min, clip=clip,
         interval=interval, confidence=confidence, resamples=resamples, seed=seed,

@@ -92,10 +92,7 @@ def _print(found: LearnerSurvey) -> None:
     given = "".join(f", {name}={value}" for name, value in choice.parameters.items())
     out.print(f"auto selects {choice.learner}{given}: {choice.why}", highlight=False, markup=False)
     blocks = None if dataset is None else dataset.blocks
-    if blocks is None:
-        unknown = choose(size.n_classes, size.n_features, None)
-    else:
-        unknown = choose_for_actions(blocks, None)
+    unknown = choose(size.n_classes, size.n_features, None) if blocks is None else choose_for_actions(blocks, None)
     if unknown.learner != choice.learner:
         out.print(
             f"if the data's sparsity is unknown, auto selects {unknown.learner}: {unknown.why}",

@@ -138,7 +138,7 @@ def rank_request(body: Any) -> RankRequest:
         raise MalformedError(f"deferActivation: expected true or false; got {shown(deferred)}")
     context: dict[str, Any] = {
         "id": uuid4().hex if event_id is None else _id("eventId", event_id),
-        "x": _features("contextFeatures", fields.get("contextFeatures")),
+        "x": flat_features("contextFeatures", fields.get("contextFeatures")),
         "actions": actions,
         "baseline": offered[0],
         "deferred": bool(deferred),
@@ -201,7 +201,7 @@ def feedback_of(event_id: str, body: Any) -> dict[str, Any]:
 
 def _action(name: str, given: Any) -> dict[str, Any]:
     fields = _object(name, given)
-    return {"id": _id(f"{name}.id", fields.get("id")), "x": _features(f"{name}.features", fields.get("features"))}
+    return {"id": _id(f"{name}.id", fields.get("id")), "x": flat_features(f"{name}.features", fields.get("features"))}
 
 
 def _id(name: str, given: Any) -> str:
@@ -227,14 +227,14 @@ def _list(name: str, given: Any) -> list[Any]:
     return given
 
 
-def _features(name: str, given: Any) -> dict[str, Any]:
+def flat_features(name: str, given: Any) -> dict[str, Any]:
     """Return named features from a list of objects.
 
-    >>> _features("features", [{"taste": "sweet", "_url": "/7"}, {"user": {"age": 21, "pro": True, "city": None}}])
+    >>> flat_features("features", [{"taste": "sweet", "_url": "/7"}, {"user": {"age": 21, "pro": True, "city": None}}])
     {'taste': 'sweet', 'user.age': 21, 'user.pro': True}
-    >>> _features("features", [{"grams": [400, 800], "tags": ["new", "new", "hot"]}])
+    >>> flat_features("features", [{"grams": [400, 800], "tags": ["new", "new", "hot"]}])
     {'grams[0]': 400, 'grams[1]': 800, 'tags.new': 2, 'tags.hot': 1}
-    >>> _features("features", [{"tag": "new", "clicks": 3}, {"tag": "hot", "clicks": 4}])
+    >>> flat_features("features", [{"tag": "new", "clicks": 3}, {"tag": "hot", "clicks": 4}])
     {'tag': 'new', 'clicks': 7, 'tag.hot': 1}
     """
     found: dict[str, Any] = {}

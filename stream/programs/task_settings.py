@@ -8,14 +8,13 @@ import orjson
 
 from stream.learners import check_parameters, registered, sparse_defaults
 from stream.learners.auto import choose, choose_for_actions
-from stream.parsing import shown
 from stream.settings.definitions import AUTO, LearnerSettings, Settings, SettingsError
 from stream.settings.task_fields import Play, allows_any_right, shared_values
 from stream.task.frozen import MODEL, Frozen
 from stream.task.settings import CONTEXT, TaskSettings
 from stream.text import read_bytes
 from stream.wire.actions import ActionBlocks
-from stream.wire.named_features import Kind, NamedFeaturesError, from_plain, to_plain
+from stream.wire.named_features import ACTIONS, Kind, NamedFeaturesError, from_plain, to_plain
 
 
 def with_chosen(
@@ -154,8 +153,8 @@ def named_features(settings: LearnerSettings) -> dict[str, Any] | None:
     Raises:
         SettingsError: the file is invalid.
     """
-    content = _features_file(settings)
-    return None if content is None else _encoder_in(content, settings)
+    encoding = encoding_of(settings)
+    return None if encoding is None else {name: value for name, value in encoding.items() if name != ACTIONS}
 
 
 def named_action_features(settings: LearnerSettings) -> dict[str, Any] | None:
@@ -166,32 +165,30 @@ def named_action_features(settings: LearnerSettings) -> dict[str, Any] | None:
     Raises:
         SettingsError: the file is invalid.
     """
-    content = (_features_file(settings) or {}).get("actions")
-    return None if content is None else _encoder_in(content, settings)
+    found: dict[str, Any] | None = (encoding_of(settings) or {}).get(ACTIONS)
+    return found
 
 
-def _features_file(settings: LearnerSettings) -> dict[str, Any] | None:
-    if settings.features is None:
-        return None
+def encoding_of(settings: LearnerSettings) -> dict[str, Any] | None:
+    """Return the content of the file of named features, or None if there is none; see `encoding_in`."""
+    return None if settings.features is None else encoding_in(settings.features)
+
+
+def encoding_in(path: Path) -> dict[str, Any]:
+    """Return the content of a file of named features, with a member for those of actions, if it has one.
+
+    Raises:
+        SettingsError: the file is invalid.
+    """
     try:
-        content = orjson.loads(read_bytes(settings.features))
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise _not_features(settings, error) from error
-    if not isinstance(content, dict):
-        raise _not_features(settings, f"got {shown(content)}")
-    return content
-
-
-def _encoder_in(content: Mapping[str, Any], settings: LearnerSettings) -> dict[str, Any]:
-    try:
-        return to_plain(from_plain(content))
-    except NamedFeaturesError as error:
-        raise _not_features(settings, error) from error
-
-
-def _not_features(settings: LearnerSettings, reason: object) -> SettingsError:
-    expected = "a file from `onebit data show --save-features`"
-    return SettingsError(f"--features {settings.features}: expected {expected}; {reason}")
+        content = orjson.loads(read_bytes(path))
+        encoding = to_plain(from_plain(content))
+        if content.get(ACTIONS) is not None:
+            encoding[ACTIONS] = to_plain(from_plain(content[ACTIONS]))
+    except (OSError, orjson.JSONDecodeError, NamedFeaturesError) as error:
+        expected = "a file from `onebit data show --save-features`"
+        raise SettingsError(f"--features {path}: expected {expected}; {error}") from error
+    return encoding
 
 
 def holdout_policy(settings: LearnerSettings) -> str:

@@ -260,7 +260,7 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
     features: Annotated[
         Path | None,
         Setting(
-            frozenset((Program.LEARN, Program.CHANGE)),
+            frozenset((Program.LEARN, Program.CHANGE, Program.TRAIN, Program.ESTIMATE)),
             "File that maps feature names to indices, from `onebit data show --save-features`",
             "FILE",
             unset="no named features",

@@ -36,6 +36,9 @@ HASH_BITS_MAX = 30
 
 T = TypeVar("T", float, FloatArray)
 
+ACTIONS = "actions"
+"""The member of a stored encoder that contains the encoder of the actions' features; see `stream.wire.actions`."""
+
 NO_INDEX = -1
 """Marks a value that is not in the vocabulary, if no values are hashed."""
 

@@ -15,7 +15,7 @@ from stream.parsing import close_matches
 from stream.programs.process import announce
 from stream.text import read_bytes, read_text
 from stream.wire.actions import ACTIONS_MAX
-from stream.wire.named_features import Kind, NamedFeaturesError, from_plain, text_of, to_plain
+from stream.wire.named_features import ACTIONS, Kind, NamedFeaturesError, from_plain, text_of, to_plain
 
 Unit = Literal["us", "ms", "s", "m", "h", "d"]
 
@@ -174,9 +174,6 @@ def unit_of_name(column: str) -> Unit | None:
     found = (_LAST_WORDS.get(last), _UNIT_WORDS.get(last), *map(_UNIT_WORDS.get, words))
     return next((unit for unit in found if unit is not None), None)
 
-
-ACTIONS = "actions"
-"""The member of an encoding, and of a file of features, that contains the encoding of the actions' features."""
 
 ROLES = (
     "id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay", "eligible", "baseline",

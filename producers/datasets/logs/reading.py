@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from producers.datasets.logs.checks import CheckedBatch, Checks, Meaning, Option
 from producers.datasets.logs.columns import numbers, unit_by_size
 from producers.datasets.logs.encoding import encode_rows
 from producers.datasets.logs.formats import Format, format_of
-from producers.datasets.logs.mapping import ACTIONS, LogMapping, check_columns
+from producers.datasets.logs.mapping import LogMapping, check_columns
 from producers.datasets.logs.offered import combined, where
 from producers.datasets.logs.parsed import ParsedBatch, Problem
 from producers.datasets.logs.streams import Source
@@ -27,7 +27,7 @@ from producers.datasets.logs.tables import Table, parse_table
 from stream.estimating.rows import Eligible, LogBatch, OfferedIds
 from stream.settings.values import OnBadRow
 from stream.wire.actions import ACTIONS_MAX, ActionBlocks
-from stream.wire.named_features import FeatureEncoder, Kind, Scaling, build, from_plain, sharing
+from stream.wire.named_features import ACTIONS, FeatureEncoder, Kind, Scaling, build, from_plain, sharing
 from stream.wire.rewards import RewardRange
 
 VOCABULARY_MAX = 1_000
@@ -112,6 +112,9 @@ LINE_FORMATS = {
     Format.VW_TEXT: _LineFormat(vw_text.batches, vw_text.NOTES),
     Format.VW_TEXT_ACTIONS: _LineFormat(vw_actions.batches, vw_actions.NOTES),
 }
+
+
+WITH_ACTIONS = frozenset((Format.VW_DSJSON_ACTIONS, Format.VW_TEXT_ACTIONS))
 
 
 @dataclass(slots=True)
@@ -240,6 +243,7 @@ def open_log(
     reward_above: float | None = None,
     graded: RewardRange | None = None,
     scale: Scaling = "none",
+    encoding: Mapping[str, Any] | None = None,
 ) -> LogFile:
     """Open a log. The file is read once to find classes, vocabularies and scales that the mapping does not specify.
 
@@ -250,6 +254,7 @@ def open_log(
         reward_above: Rewards above this value become 1, all other rewards 0. None means that rewards must be 0 or 1.
         graded: The range of graded rewards; None means bits.
         scale: Whether numeric features are scaled; see `producers.datasets.scaling`.
+        encoding: The features' indices for a log without a mapping; see `LogMapping.encoding`.
 
     Raises:
         DatasetError: the file or the mapping cannot be used.
@@ -265,11 +270,18 @@ def open_log(
     options = Options(name_of(source), id_field, on_bad_row, reward_above, graded)
     notes = batches.notes
     encoder = of_actions = None
-    if mapping is not None and mapping.encoding is not None:
+    if mapping is not None and encoding is not None:
+        raise DatasetError(f"{source.name}: name the file of features in the mapping, as `encoding`. Remove features")
+    if (given := encoding if mapping is None else mapping.encoding) is not None:
         if scales:
-            raise DatasetError(f"{source.name}: the mapping's encoding determines the scale. Remove scale")
-        encoder = from_plain(mapping.encoding)
-        of_actions = from_plain(mapping.encoding[ACTIONS]) if ACTIONS in mapping.encoding else None
+            raise DatasetError(f"{source.name}: the encoding determines the scale. Remove scale")
+        if (ACTIONS in given) != (kind in WITH_ACTIONS) and mapping is None:
+            raise DatasetError(
+                f"{source.name}: expected a file of features with a member `{ACTIONS}` if and only if the actions in "
+                "the log have features"
+            )
+        encoder = from_plain(given)
+        of_actions = from_plain(given[ACTIONS]) if ACTIONS in given else None
     elif mapping is not None and _only_numbers(mapping) and not scales:
         encoder = build({name: (one, None) for name, one in mapping.features.kinds().items()}, HASH_BITS)
     if mapping is not None and mapping.actions_max is not None:

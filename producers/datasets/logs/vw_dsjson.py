@@ -15,7 +15,9 @@ nothing about the action.
 `pdrop` is the probability that a decision was dropped when it was logged. If it is the same for all decisions, the rest
 is a random sample of them. Otherwise, every mean over the log would be wrong, so the log is rejected.
 
-The features' names are those of `ObjectEntries`, such as `user.age`.
+The features' names are those of `ObjectEntries`, such as `user.age`. In the logs of Azure Personalizer, the context's
+features are in `FromUrl`, and those of an action in `j`; `i` repeats its id. These features have the names that they
+have in Personalizer's requests, so that a model fits a pipeline with Personalizer's interface.
 """
 
 from collections.abc import Iterator
@@ -43,6 +45,8 @@ from producers.datasets.logs.parsed import (
     problem,
 )
 from producers.datasets.logs.streams import Source
+from producers.gateway.personalizer import flat_features
+from stream.wire.codec import MalformedError
 from stream.wire.records import FloatArray
 
 NOTES = (
@@ -172,10 +176,8 @@ class _Lines:
             if type(context) is not dict:
                 self._problems.append(problem(row, "c", "an object with the context", context))
                 continue
-            try:
-                found.add_object(row, "", context)
-            except RecursionError:
-                self._problems.append(Problem(row, "c: expected fewer than 100 levels of nesting", "more levels"))
+            x = _without_namespace(context, "FromUrl") if _is_personalizer(context) else context
+            self._add(found, row, row, x)
         return found.columns()
 
     def _offered(self, played: Texts) -> Offered:
@@ -183,20 +185,27 @@ class _Lines:
         rows, of_actions = OfferedRows(), list[Problem]()
         found = ObjectEntries(of_actions)
         for row, fields in enumerate(self._rows):
-            context = fields.get("c")
-            actions = context.get("_multi") if type(context) is dict else None
+            context = fields["c"] if type(fields.get("c")) is dict else {}
+            actions = context.get("_multi")
             if type(actions) is not list or not actions or not all(type(action) is dict for action in actions):
                 self._problems.append(problem(row, "c._multi", "a list of objects, one for each action", actions))
                 rows.add(())
                 continue
+            is_from_personalizer = _is_personalizer(context)
             for place, action in enumerate(actions):
-                found.add_object(rows.count + place, "", action)
+                x = _without_namespace({"j": action.get("j")}, "j") if is_from_personalizer else action
+                self._add(found, rows.count + place, row, x)
             numbers = fields.get("a") or range(1, len(actions) + 1)
             listed = sorted(number - 1 for number in numbers) if all(map(is_action, numbers)) else [0]
             if listed[-1] >= len(actions) or len(set(listed)) < len(listed):
                 self._problems.append(problem(row, "a", f"distinct numbers from 1 to {len(actions)}", numbers))
+            try:
+                ids = _ids(actions)
+            except orjson.JSONEncodeError:
+                self._problems.append(_too_deep(row))
+                ids = list(map(str, range(len(actions))))
             rows.add(
-                _ids(actions),
+                ids,
                 int(played[row] or 0) - 1,
                 0 if listed[0] == 0 else MISSING,
                 listed,
@@ -205,11 +214,47 @@ class _Lines:
         self._problems += problems_of_decisions(offered, of_actions)
         return offered
 
+    def _add(self, found: ObjectEntries, number: int, row: int, x: dict[str, Any] | MalformedError) -> None:
+        """Add the features of a context or an action."""
+        if isinstance(x, MalformedError):
+            self._problems.append(Problem(row, "c: expected features as in requests", str(x)))
+        else:
+            try:
+                found.add_object(number, "", x)
+            except RecursionError:
+                self._problems.append(_too_deep(row))
+
     def _column(self, name: str) -> list[Any]:
         return [fields.get(name) for fields in self._rows]
 
     def _need(self, field: str, expected: str, nulls: "np.ndarray[Any, np.dtype[np.bool_]]") -> None:
         self._problems.extend(problem(row, field, expected, "nothing") for row in np.flatnonzero(nulls).tolist())
+
+
+def _is_personalizer(context: dict[str, Any]) -> bool:
+    """Return whether a context has the form of Azure Personalizer's logs."""
+    actions = context.get("_multi")
+    return type(actions) is list and all(
+        type(action) is dict
+        and action.keys() <= {"_tag", "i", "j"}
+        and type(action.get("i")) is dict
+        and action["i"].get("id") == action.get("_tag")
+        for action in actions
+    )
+
+
+def _without_namespace(fields: dict[str, Any], namespace: str) -> dict[str, Any] | MalformedError:
+    """Return fields with the features of a namespace by their own names, or the reason why they are invalid."""
+    given = fields.get(namespace)
+    try:
+        own = flat_features(namespace, [given] if type(given) is dict else given)
+    except MalformedError as error:
+        return error
+    return own | {name: value for name, value in fields.items() if name != namespace}
+
+
+def _too_deep(row: int) -> Problem:
+    return Problem(row, "c: expected fewer than 100 levels of nesting", "more levels")
 
 
 def _ids(actions: list[dict[str, Any]]) -> list[str]:

@@ -16,9 +16,14 @@ from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, mapping_of
 from producers.datasets.logs.reading import LogFile, open_log
 from producers.datasets.logs.stored import open_stored, store_log
+from producers.gateway.personalizer import rank_request
 from producers.replay.program import offer_of
 from stream.wire.actions import key_of
+from stream.wire.named_features import build, to_plain
 from stream.wire.records import Features
+
+HASHED = to_plain(build({}, 12, unknown=True))
+ENCODING = HASHED | {"actions": HASHED}
 
 VW = """\
 shared |user major=arts age:21
@@ -350,3 +355,52 @@ def test_keys_of_ids_are_in_x(tmp_path: Path) -> None:
         assert [log.blocks.key_at(x, place) for place in range(3)][: len(batch.offered.of(row))] == [
             key_of(name) for name in batch.offered.of(row)
         ]
+
+
+def personalizer(features: list[dict[str, Any]], *actions: list[dict[str, Any]]) -> dict[str, Any]:
+    """A decision as in the logs of Azure Personalizer."""
+    listed = [{"_tag": f"item-{k}", "i": {"constant": 1, "id": f"item-{k}"}, "j": one} for k, one in enumerate(actions)]
+    played = {"a": list(range(1, len(actions) + 1)), "p": [1 / len(actions)] * len(actions)}
+    return {**DECISION, **played, "c": {"FromUrl": features, "_multi": listed}}
+
+
+def test_features_in_logs_of_personalizer_have_the_names_of_requests(tmp_path: Path) -> None:
+    features: list[dict[str, Any]] = [{"hour": 9, "user": {"pro": True, "city": "rome"}}, {"_url": "/7"}]
+    actions: list[list[dict[str, Any]]] = [[{"taste": "sweet"}, {"grams": [4, 8], "tags": ["new", "hot"]}], []]
+    log = dsjson(tmp_path, personalizer(features, *actions), encoding=ENCODING)
+    listed = [{"id": f"item-{k}", "features": one} for k, one in enumerate(actions)]
+    context = rank_request({"eventId": "e1", "contextFeatures": features, "actions": listed}).context
+    (batch,) = log.batches()
+    assert log.action_encoder is not None
+    assert log.blocks is not None
+    x, of_actions = log.blocks.split(Features(batch.indices, batch.values))
+    expected = [log.encoder.encode(context["x"]), *(log.action_encoder.encode(one["x"]) for one in context["actions"])]
+    for found, (own, _) in zip([x, *of_actions], expected, strict=True):
+        assert found.indices.tolist() == own.indices.tolist()
+        assert found.values.tolist() == own.values.tolist()
+    assert batch.offered is not None
+    assert batch.offered.of(0) == ["item-0", "item-1"]
+
+
+def test_features_of_personalizer_that_no_request_can_have_are_invalid(tmp_path: Path) -> None:
+    lines = personalizer([{"hour": 9}], [], []), {**personalizer([{"hour": [[1]]}], [], []), "EventId": "e2"}
+    log = dsjson(tmp_path, *lines, on_bad_row="skip")
+    assert sum(len(batch.ids) for batch in log.batches()) == 1
+    assert list(log.skipped) == ["c: expected features as in requests"]
+
+
+def test_encoding_of_another_kind_of_log_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError):
+        dsjson(tmp_path, DECISION, encoding=HASHED)
+    table = write(tmp_path / "log.jsonl", ROWS)
+    with pytest.raises(DatasetError):
+        open_log(table, mapping(), encoding=ENCODING)
+
+
+@pytest.mark.parametrize("levels", [300, 900])
+def test_deeply_nested_action_is_invalid(tmp_path: Path, levels: int) -> None:
+    deep = orjson.dumps(changed({"_multi": [{"x": 1}, {"n": {}}, {}]}))
+    deep = deep.replace(b'"n":{}', b'"n":' + b'{"x":' * levels + b"1" + b"}" * levels)
+    (tmp_path / "log").write_bytes(orjson.dumps(DECISION) + b"\n" + deep + b"\n")
+    log = open_log(tmp_path / "log", on_bad_row="skip")
+    assert sum(len(batch.ids) for batch in log.batches()) == 1
