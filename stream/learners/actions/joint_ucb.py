@@ -1,10 +1,11 @@
 """joint-ucb: one ridge regression over contexts and actions with features, with an intercept per action id."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf, pi, sqrt
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream.learners.actions.blocks import action_features
 from stream.learners.actions.blocks_kernels import dense, principal_directions
@@ -46,6 +47,10 @@ CHANGING = (
     "P", "pending", "beta", "counts", "ids", "used", "A", "th", "G", "contexts", "actions", "bandwidths", "Gx", "Ga",
 )  # fmt: skip
 """The parts of the state that a decision can change."""
+
+
+PER_ID = ("ids", "used", "A", "th", "G")
+"""The parts of the state with a row per id."""
 
 
 class Model(NamedTuple):
@@ -476,7 +481,9 @@ class JointUcb(KernelLearner):
     learns_values: bool = True
     is_linear: bool = False
     logged_size: int = 2
-    observed: Mapping[str, Extent] = dict.fromkeys(CHANGING, Extent.WHOLE)
+    observed: Mapping[str, Extent] = {
+        **dict.fromkeys(CHANGING, Extent.WHOLE), **dict.fromkeys(PER_ID, Extent.OTHER),
+    }  # fmt: skip
     instead: ClassVar[str] = "igw-log, or a smaller p"
     kernels = Kernels(predict, update, observe, log_of, retract)
 
@@ -527,6 +534,24 @@ class JointUcb(KernelLearner):
     def needs_offer(self, decision: Decision) -> bool:
         """See `Learner.needs_offer`. The sample contains all actions that the first contexts offered."""
         return bool(decision.logged[0] == 0.0)
+
+    def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
+        """See `KernelLearner.observed_parts`. For the parts with a row per id, it is the row of the played action."""
+        yield from super().observed_parts(x, decision)
+        c, width = self.model.Gx.shape[0], 1 + self.model.nu.shape[1]
+        ids, count = self.arrays["ids"], int(self.arrays["counts"][0])
+        key = x.values[x.indices == c + decision.action * width].sum()  # 0 for an empty block
+        found = np.flatnonzero(ids[:count] == key)
+        oldest = count if count < ids.size else int(self.arrays["used"].argmin())  # as in `inserted`
+        row = int(found[0]) if found.size else oldest
+        yield from ((name, row) for name in PER_ID)
+
+    def in_use(self, state: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+        """See `KernelLearner.in_use`. The parts with a row per id are limited to the rows in use."""
+        counts = np.asarray(state.get("counts", ()))
+        if counts.size != self.arrays["counts"].size:
+            return self.arrays
+        return {**self.arrays, **{name: self.arrays[name][: int(counts[0])] for name in PER_ID}}
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
