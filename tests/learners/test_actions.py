@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Callable[..., tuple[KernelLearner, Oracle]], int, int, di
     "joint-ucb, reduced context": (joint, 7, 2, {"p": 4}),
     "joint-ucb, reduced action": (joint, 3, 5, {"p": 3}),
     "igw-log": (igw, 3, 2, {}),
-    "igw-log, other parameters": (igw, 4, 3, {"scale": 20.0, "step": 0.5, "bias": 0.6}),
+    "igw-log, other parameters": (igw, 4, 3, {"scale": 20.0, "step": 1.0, "bias": 0.6}),
 }  # fmt: skip
 
 

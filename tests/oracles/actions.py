@@ -150,7 +150,7 @@ class NaiveJointUcb:
 class NaiveIgwLog:
     """The igw-log learner, with one weight per pair of features instead of hashed weights."""
 
-    def __init__(self, K: int, c: int, *, scale: float = 100.0, step: float = 1.0, bias: float = 0.3) -> None:
+    def __init__(self, K: int, c: int, *, scale: float = 100.0, step: float = 0.5, bias: float = 0.2) -> None:
         self.K, self.c, self.scale, self.step, self.b = K, c, scale, step, bias
         self.w: dict[tuple[int, str], float] = {}
         self.A: dict[tuple[int, str], float] = {}

@@ -217,8 +217,8 @@ class IgwLog(KernelLearner):
         Parameter(
             "scale", 100.0, "rate at which exploration decreases: γ = scale √t", low=0.0, high=1e9, can_change=True
         ),
-        Parameter("step", 1.0, "AdaGrad step size", low=0.0, high=1e6, can_change=True),
-        Parameter("bias", 0.3, "constant entry appended to contexts and actions", low=0.0, high=1e3),
+        Parameter("step", 0.5, "AdaGrad step size", low=0.0, high=1e6, can_change=True),
+        Parameter("bias", 0.2, "constant entry appended to contexts and actions", low=0.0, high=1e3),
         Parameter("own", 0.5, "entry for an action's id", low=0.0, high=1e3),
         Parameter("bits", 20, "the regression has 2^bits weights", low=8, high=28),
     )
