@@ -241,7 +241,8 @@ def compare(
 def times(rounds: int, repetitions: int) -> Row:
     """Return the median times of the learners and Vowpal Wabbit per decision, with 15 actions of 20 features.
 
-    The learners take turns on the same decisions. The median excludes interruptions by other processes. Rewards arrive immediately.
+    The learners take turns on the same decisions, and rewards arrive immediately. The median excludes interruptions by
+    other processes.
     """
     catalogue = CATALOGUES["latent"](400, rounds)
     feedback = feedback_of(0, rounds, 400)
