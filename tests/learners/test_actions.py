@@ -23,6 +23,7 @@ def offers(c: int, a: int) -> tuple[list[Round], list[IndexArray]]:
     X, labels, eligible = [], [], []
     for t in range(ROUNDS):
         context, ids = rng.normal(size=c), rng.choice(IDS, K, replace=False)
+        context[-1] = 2.0  # a constant column
         among = np.sort(rng.choice(K, int(rng.integers(2, K + 1)), replace=False)).astype(np.int32)
         X.append(np.concatenate([context, *(np.array([1.0 + i, *actions[i]]) for i in ids)]))
         values = context @ taste @ actions[ids].T

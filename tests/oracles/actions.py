@@ -27,6 +27,11 @@ def median_of_squares(rows: FloatArray) -> float:
     return float(np.median([np.sum((rows[i] - rows[j]) ** 2) for i in range(n) for j in range(i)]))
 
 
+def deviations(rows: FloatArray) -> FloatArray:
+    found = rows.std(0)
+    return np.where(found > 0.0, found, 1.0)
+
+
 def first_of(values: FloatArray) -> int:
     """Return the first place whose value is, up to rounding, the largest."""
     return int(np.argmax(values >= values.max() - 1e-12 * abs(values.max())))
@@ -54,7 +59,7 @@ class NaiveJointUcb:
         *,
         p: int = 20,
         bias: float = 0.3,
-        lam: float = 0.1,
+        lam: float = 1.0,
         lam_id: float = 10.0,
         eta: float = 0.1,
         shortlist: int = 4,
@@ -75,6 +80,7 @@ class NaiveJointUcb:
         if self.is_sampled:
             angles = self.omega @ context / np.sqrt(self.sx) + self.nu @ action / np.sqrt(self.sa) + self.phases
             waves = np.sqrt(2 / max(1, angles.size)) * np.cos(angles)
+            u, v = unit((context - self.mx) / self.dx), unit((action - self.ma) / self.da)
             u = unit(self.Gx.T @ u) if self.c > self.p else u
             v = unit(self.Ga.T @ v) if self.a > self.p else v
         elif large:
@@ -136,8 +142,9 @@ class NaiveJointUcb:
         if len(self.contexts) == 64:
             X, A = np.array(self.contexts), np.array(list(self.offered.values()))
             self.sx, self.sa, self.is_sampled = median_of_squares(X), median_of_squares(A), True
-            self.Gx = np.linalg.svd(np.array([unit(x) for x in X]))[2][: self.p].T
-            self.Ga = np.linalg.svd(np.array([unit(a) for a in A]))[2][: self.p].T
+            self.mx, self.dx, self.ma, self.da = X.mean(0), deviations(X), A.mean(0), deviations(A)
+            self.Gx = np.linalg.svd(np.array([unit(x) for x in (X - self.mx) / self.dx]))[2][: self.p].T
+            self.Ga = np.linalg.svd(np.array([unit(a) for a in (A - self.ma) / self.da]))[2][: self.p].T
 
     def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         one = self.kept[id(logged)]._replace(y=reward)

@@ -39,12 +39,16 @@ NOWHERE = -1
 """The row of an id that the model does not contain."""
 
 
+CONSTANT = 1e-12
+"""A column is constant, up to rounding, if its standard deviation is a smaller share of its mean."""
+
 TIE = 1e-12
 """Bounds whose relative difference is smaller differ only by rounding. All bounds of a new model are equal."""
 
 
 CHANGING = (
-    "P", "pending", "beta", "counts", "ids", "used", "A", "th", "G", "contexts", "actions", "bandwidths", "Gx", "Ga",
+    "P", "pending", "beta", "counts", "ids", "used", "A", "th", "G", "contexts", "actions", "bandwidths", "scales_x",
+    "scales_a", "Gx", "Ga",
 )  # fmt: skip
 """The parts of the state that a decision can change."""
 
@@ -68,6 +72,8 @@ class Model(NamedTuple):
     contexts: FloatArray  # [64, c], the first contexts; zeros when the sample is complete
     actions: FloatArray  # [64, 1 + a], the first distinct ids and their features
     bandwidths: FloatArray  # [2], sx and sa; 0 until the sample is complete
+    scales_x: FloatArray  # [2, c], mean and standard deviation of each of the context's features
+    scales_a: FloatArray  # [2, a], the same for actions
     Gx: FloatArray  # [c, p], principal directions of the contexts; unused if c ≤ p
     Ga: FloatArray  # [a, p], principal directions of the actions; unused if a ≤ p
     omega: FloatArray  # [m, c]
@@ -80,10 +86,18 @@ class Model(NamedTuple):
 
 
 @subroutine
-def reduced(raw: FloatArray, directions: FloatArray, bias: float) -> FloatArray:
-    """Return the unit vector of a context or an action, in at most p dimensions, followed by the constant."""
+def standardised(raw: FloatArray, scales: FloatArray) -> FloatArray:
+    """Return the unit vector of (raw − mean)/standard deviation."""
+    row = np.empty(raw.size)
+    for i in range(raw.size):
+        row[i] = bounded((raw[i] - scales[0, i]) / scales[1, i])
+    return unit(row)
+
+
+@subroutine
+def reduced(u: FloatArray, directions: FloatArray, bias: float) -> FloatArray:
+    """Return a unit vector in at most p dimensions, followed by the constant."""
     d, p = directions.shape
-    u = unit(raw)
     if d > p:
         low = np.zeros(p)
         for i in range(d):
@@ -125,7 +139,8 @@ def context_of(row: FloatArray, is_sampled: bool, model: Model) -> Context:
     """Return the context's part of z."""
     raw = row[: model.Gx.shape[0]]
     angles = angles_of(raw, model.bandwidths[0], model.omega) if is_sampled else np.zeros(model.phases.size)
-    return Context(reduced(raw, model.Gx, model.bias), angles, is_sampled)
+    u = standardised(raw, model.scales_x) if is_sampled else unit(raw)
+    return Context(reduced(u, model.Gx, model.bias), angles, is_sampled)
 
 
 @subroutine
@@ -135,7 +150,8 @@ def write_features(context: Context, action: FloatArray, model: Model, z: FloatA
     z[:] = 0.0
     if not context.is_sampled and max(c, a) > p:
         return
-    u, v = context.extended, reduced(action, model.Ga, model.bias)
+    v = reduced(standardised(action, model.scales_a) if context.is_sampled else unit(action), model.Ga, model.bias)
+    u = context.extended
     place = 0
     for i in range(u.size):
         for j in range(v.size):
@@ -350,20 +366,37 @@ def add_to_sample(event: Decided, model: Model) -> None:
     offered = int(counts[3])
     model.bandwidths[0] = median_of_distances(model.contexts)
     model.bandwidths[1] = median_of_distances(actions[:offered, 1:].copy()) if offered > 1 else 1.0
+    store_scales(model.contexts, model.scales_x)
+    store_scales(actions[:offered, 1:], model.scales_a)
     if c > model.Gx.shape[1]:
-        principal_directions(units(model.contexts), SAMPLE, model.Gx)
+        principal_directions(all_standardised(model.contexts, model.scales_x), SAMPLE, model.Gx)
     if width - 1 > model.Ga.shape[1]:
-        principal_directions(units(actions[:, 1:].copy()), offered, model.Ga)
+        principal_directions(all_standardised(actions[:, 1:].copy(), model.scales_a), offered, model.Ga)
     model.contexts[:] = 0.0
     actions[:] = 0.0
 
 
 @subroutine
-def units(rows: FloatArray) -> FloatArray:
-    """Return rows of unit length."""
+def store_scales(rows: FloatArray, scales: FloatArray) -> None:
+    """Store the mean and the standard deviation of each column. A constant column has the standard deviation 1."""
+    n = rows.shape[0]
+    for j in range(rows.shape[1]):
+        mean, square = 0.0, 0.0
+        for i in range(n):
+            mean += rows[i, j] / n
+        for i in range(n):
+            square += (rows[i, j] - mean) ** 2 / n
+        deviation = sqrt(square)
+        scales[0, j] = bounded(mean)
+        scales[1, j] = deviation if CONSTANT * abs(mean) < deviation < inf else 1.0
+
+
+@subroutine
+def all_standardised(rows: FloatArray, scales: FloatArray) -> FloatArray:
+    """Return the unit vectors of standardised rows."""
     result = np.empty_like(rows)
     for i in range(rows.shape[0]):
-        result[i] = unit(rows[i])
+        result[i] = standardised(rows[i], scales)
     return result
 
 
@@ -414,7 +447,7 @@ class JointUcb(KernelLearner):
     After Li, Chu, Langford, Schapire, "A contextual-bandit approach to personalized news article recommendation", WWW
     2010 (LinUCB), for rewards that arrive late.
 
-        z(x, a)    (u, b) ⊗ (v, b), √(2/m) cos(ω·x/√sx + ν·a/√sa + φ);  u = x/‖x‖, v = a/‖a‖, each in ≤ p dimensions
+        z(x, a)    (u, b) ⊗ (v, b), √(2/m) cos(ω·x/√sx + ν·a/√sa + φ);  u, v of x, a, each in ≤ p dimensions
         start      two copies: believed and settled;  P = I/lam, β = 0;  for each id i: A = lam_id, θ = 0, G = 0
         decide     e_k = z_k − G_k;  s_k = the mean of e_kᵀβ + θ_k over both copies
                    rough_k = s_k + √(eta (Σ_j e_kj² P_jj + 1/A_k));  the `shortlist` actions with the largest rough_k:
@@ -431,8 +464,12 @@ class JointUcb(KernelLearner):
     Symbols: x the context [c]; a an action [a]; z [D], D = (min(c, p) + 1)(min(a, p) + 1) + m; P [D, D]; β [D]; A the
     weight, θ the intercept and G [D] the mean of z of an id; ω [m, c], ν [m, a], φ [m] random with a fixed seed. sx and
     sa are the medians of the squared distances between the first 64 contexts, and between the first 64 actions offered
-    with them. With more than p features, x/‖x‖ is projected on the sample's top p singular vectors. Before the sample
-    is complete, the cosines are 0; if there is a projection, all of z is 0.
+    with them. u is the unit vector of (x − mean)/standard deviation, with the means and deviations of the sample's
+    features; with more than p features, it is projected on the sample's top p singular vectors. v likewise. Before the
+    sample is complete, u = x/‖x‖, v = a/‖a‖, and the cosines are 0; if there is a projection, all of z is 0.
+
+    Centring matters: without it, features with a large mean, such as shares or counts, have almost equal unit vectors,
+    and the ridge suppresses the small differences between them.
 
     Assumes dense features. Products of one-hot features exceed p dimensions; use igw-log for them.
 
@@ -469,7 +506,7 @@ class JointUcb(KernelLearner):
         Parameter("p", 20, "largest number of dimensions of a context and of an action", low=1, high=64),
         Parameter("m", 32, "number of random cosine features", low=0, high=512),
         Parameter("bias", 0.3, "constant entry appended to contexts and actions", low=0.0, high=1e3),
-        Parameter("lam", 0.1, "ridge of the regression", low=0.0, low_open=True, high=1e9),
+        Parameter("lam", 1.0, "ridge of the regression", low=0.0, low_open=True, high=1e9),
         Parameter("lam_id", 10.0, "ridge of an id's intercept", low=0.0, low_open=True, high=1e9),
         Parameter("eta", 0.1, "width of the confidence bounds", low=0.0, high=1e9, can_change=True),
         Parameter("shortlist", 4, "number of actions whose bounds are computed exactly", low=1, can_change=True),
@@ -522,6 +559,8 @@ class JointUcb(KernelLearner):
             "contexts": np.zeros((SAMPLE, c)),
             "actions": np.zeros((SAMPLE, 1 + a)),
             "bandwidths": np.zeros(2),
+            "scales_x": np.zeros((2, c)),
+            "scales_a": np.zeros((2, a)),
             "Gx": np.zeros((c, p)),
             "Ga": np.zeros((a, p)),
             "omega": omega,
@@ -569,7 +608,7 @@ class JointUcb(KernelLearner):
                 + 2 * D
                 + 2 * ids * (D + 3)
                 + SAMPLE * (c + 1 + a)
-                + (m + p) * (c + a)
+                + (m + p + 2) * (c + a)
                 + m
                 + 8
             ),
