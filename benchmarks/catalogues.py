@@ -8,6 +8,8 @@ graded   as latent, with rewards between 0 and 1
 tastes   dense features with more than 20 dimensions; the reward is the similarity of context and action, with noise
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -144,12 +146,12 @@ def tastes(seed: int, rounds: int, n_features: int = 48, rank: int = 8) -> Catal
     return Catalogue(dense_rows(X), dense_rows(A), ids, rewards, n_features, n_features)
 
 
-CATALOGUES = {
+CATALOGUES: dict[str, Callable[[int, int], Catalogue]] = {
     "shop": shop,
     "words": words,
     "churn": churn,
     "latent": latent,
-    "graded": lambda seed, rounds: latent(seed, rounds, graded=True),
+    "graded": partial(latent, graded=True),
     "tastes": tastes,
 }
 

@@ -329,8 +329,8 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
                 raise ParameterError(f"{name}: contexts list actions with ids, which need no names of classes. Omit it")
         if self.scale != "none":
             raise ParameterError(
-                f"scale {self.scale}: expected none, because the learners for actions scale each context and action to "
-                f"unit length; got {self.scale}"
+                f"scale {self.scale}: expected none, because the learners for actions scale contexts and actions "
+                f"themselves; got {self.scale}"
             )
         own = self.resolved()
         for name in (self.learner, *self.challengers):
