@@ -14,7 +14,6 @@ resulting events. Only the table defines the next states and the counts in the l
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from itertools import chain
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -340,30 +339,26 @@ class Join:
             is_unmatched: whether feedback is impossible, because a replayed log has a different action.
             is_deferred: whether the decision waits until it is shown.
         """
-        self._counts["contexts"] += 1
-        events = self._receive_with_orphan(event_id, pending, is_unmatched, is_deferred)
         if self.more and (more := self.more.pop(event_id, None)):
-            return [*events, *chain.from_iterable(self._apply_feedback(one.feedback, one.record) for one in more)]
-        return events
-
-    def _receive_with_orphan(
-        self, event_id: str, pending: Pending, is_unmatched: bool, is_deferred: bool
-    ) -> Sequence[Event]:
-        """Apply a context, and the first feedback or the shown record that has waited for it."""
+            events = [*self.receive_context(event_id, pending, is_unmatched, is_deferred)]
+            for one in more:
+                assert one.feedback is not None
+                self._counts["feedback"] -= 1  # it was counted at its arrival
+                events += self.receive_feedback(one.feedback, one.record)
+            return events
+        self._counts["contexts"] += 1
         if pending.time.ms is not None:
             self.date(pending.time, pending.time.ms)
         orphan = self.orphans.pop(event_id, None) if self.orphans else None
-        state, feedback, record = State.UNSEEN, None, None
+        state, feedback, record, answer, of_feedback = State.UNSEEN, None, None, None, None
         if orphan is not None:
             state, feedback, record = orphan.state, orphan.feedback, orphan.record
-        answer, is_partial = None, False
-        if self._is_combined and feedback is not None and record is not None:
-            answer, of_feedback = self._combination.add(None, feedback, record)
-            is_partial = of_feedback is Input.PARTIAL
+            if self._is_combined and feedback is not None:
+                answer, of_feedback = self._combination.add(None, feedback, orphan.record)
         is_mismatch = feedback is not None and feedback.action not in (None, pending.action)
         if is_unmatched:
             happened, feedback = Input.UNMATCHED, None
-        elif is_partial and not is_mismatch:
+        elif of_feedback is Input.PARTIAL and not is_mismatch:
             happened = Input.CONTEXT_PARTIAL
         elif is_deferred:
             happened = Input.DEFERRED_MISMATCH if is_mismatch else Input.DEFERRED
@@ -374,7 +369,7 @@ class Join:
             if answer is not None and feedback is not None:
                 feedback, record = answer.feedback, answer.record
             return (self._settle(event_id, pending, move.settles, feedback, record),)
-        events: list[Event] = []
+        events = []
         if move is Move.DECIDE_AND_COLLECT and answer is not None:
             self.answers[event_id] = answer
         if move is Move.DECIDE_AND_REFUSE or move is Move.DEFER_AND_REFUSE:
@@ -388,10 +383,6 @@ class Join:
     def receive_feedback(self, feedback: Feedback, record: Record) -> Sequence[Event]:
         """Apply feedback and return the resulting events for the task. Call `pass_time` first."""
         self._counts["feedback"] += 1
-        return self._apply_feedback(feedback, record)
-
-    def _apply_feedback(self, feedback: Feedback | None, record: Record) -> Sequence[Event]:
-        assert feedback is not None
         queue = self._queue_of(feedback.id)
         if queue is not None:
             if self._is_combined:

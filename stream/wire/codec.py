@@ -485,7 +485,7 @@ def decode_feedback(
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
     """
-    fields = _read(_FEEDBACK_READERS[rule], record, envelope)
+    fields = _read(read_feedback if rule == "first" else _FEEDBACK_READERS[rule], record, envelope)
     reward, action, label = fields.reward, fields.action, None
     if fields.shown is False:
         raise MalformedError("shown: expected true; got false")
@@ -513,7 +513,6 @@ def decode_feedback(
 
 
 _FEEDBACK_READERS: dict[FeedbackRule, Callable[[bytes], Any]] = {
-    "first": read_feedback,
     "max": read_combined_feedback,
     "sum": read_part,
 }

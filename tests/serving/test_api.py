@@ -316,6 +316,23 @@ def test_feedback_is_accepted_and_applied() -> None:
         assert gateway.pipeline.example("visit-1")["reward"] == 1
 
 
+def test_parts_of_a_reward_are_accepted_and_combined() -> None:
+    facts = FACTS._replace(graded=RewardRange(0.0, 5.0), rule="sum")
+    graded = a_pipeline(learner="late-ucb", param=["m=2"], rewards="graded", reward_range="0,5", feedback="sum")
+    with served(graded, facts=facts) as gateway:
+        gateway.decide("visit-1")
+        schema = gateway.ask("GET", "/openapi.json").json["components"]["schemas"]["Feedback"]
+        assert schema["required"] == ["id", "reward", "part"]
+        assert "maximum" not in schema["properties"]["reward"]
+        for refused in ({"reward": 1}, {"reward": 1, "part": 7}, {"reward": 1, "part": "p", "final": "yes"}):
+            assert gateway.ask("POST", "/v1/feedback", {"id": "visit-1", **refused}).status == 422
+        for reward, part in ((9, "order"), (-7.5, "refund")):
+            sent = {"id": "visit-1", "reward": reward, "part": part, "final": part == "refund"}
+            answer = gateway.ask("POST", "/v1/feedback", sent)
+            assert (answer.status, answer.json) == (202, sent)
+        assert gateway.pipeline.example("visit-1")["reward"] == 1.5
+
+
 def test_graded_feedback_is_checked_against_the_range_of_the_pipeline() -> None:
     facts = FACTS._replace(graded=RewardRange(-1.0, 5.0))
     graded = a_pipeline(learner="late-ucb", param=["m=2"], rewards="graded", reward_range="-1,5")

@@ -37,6 +37,7 @@ from stream.shared.history import History
 from stream.shared.replica import Replica
 from stream.shared.view import Overlay, View
 from stream.task import task as task_module
+from stream.task.answers import Combination
 from stream.task.carry import Carry, Stage
 from stream.task.join import Join
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State
@@ -144,6 +145,22 @@ def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any,
 def ignores_actions(record: Any, *arguments: Any, **named: Any) -> Any:
     found = _decode_feedback(record, *arguments, **named)
     return found._replace(action=None) if isinstance(found, Feedback) else found
+
+
+def counts_parts_twice(
+    self: Combination, answer: Any, feedback: Any, record: Any, original: Any = Combination.add
+) -> Any:
+    after, happened = original(self, answer, feedback, record)
+    if happened is Input.REPEATED and self.rule == "sum":
+        return original(self, answer, feedback._replace(part=f"{feedback.part} again"), record)
+    return after, happened
+
+
+def uses_the_last_reward(
+    self: Combination, answer: Any, feedback: Any, record: Any, original: Any = Combination.add
+) -> Any:
+    after, happened = original(self, answer, feedback, record)
+    return after, Input.PARTIAL if happened is Input.REPEATED and self.rule == "max" else happened
 
 
 def counts_duplicates_twice(self: Join, event_id: str, original: Any = Join.receive_duplicate) -> Any:
@@ -473,6 +490,13 @@ MUTATIONS = [
     table("unshown decisions expire", (State.DEFERRED, Input.DEADLINE), TRANSITIONS[State.PENDING, Input.DEADLINE]),
     replaced("duplicate contexts counted twice", Join, "receive_duplicate", counts_duplicates_twice),
     replaced("feedback applied twice", Task, "_learn", learns_twice),
+    replaced("parts counted twice", Combination, "add", counts_parts_twice),
+    replaced("last reward used instead of the highest", Combination, "add", uses_the_last_reward),
+    table(
+        "answered decisions expire",
+        (State.ANSWERED, Input.DEADLINE),
+        Rule(Move.EXPIRE, State.EXPIRED, ("expired", "feedback_duplicates")),
+    ),
     Mutation("fences dropped", no_fences),
     replaced("epoch kept after a repeated commit", TransactionProducer, "_renew", lambda self: None),
     replaced("new champion does not decide", OwnModel, "promote", lambda self, number: None),
@@ -497,6 +521,8 @@ MUTATIONS = [
     recovers_without("deferred"),
     recovers_without("shown"),
     recovers_without("orphans"),
+    recovers_without("more"),
+    recovers_without("answers"),
     recovers_without("retained"),
     replaced("recovery starts one context too early", recovery_module, "recovery", recovers_from_the_end),
     snapshot_without("pending"),
@@ -568,7 +594,8 @@ FIRST_SEEDS = {
     "snapshots omit the orphans": 11,
     "undated decisions restored as dated": 24,
     "snapshots share the model's arrays": 8,
-    "members commit without a membership check": 76,
+    "members commit without a membership check": 98,
+    "parts counted twice": 10,
     "zombies not fenced by transactional ID": 21,
     "own entries not applied": 26,
     "overlay not updated": 22,

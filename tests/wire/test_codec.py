@@ -42,7 +42,7 @@ from stream.wire.records import (
     Shown,
     Target,
 )
-from stream.wire.rewards import RewardRange
+from stream.wire.rewards import FeedbackRule, RewardRange
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 N_FEATURES, N_CLASSES = 10, 4
@@ -489,6 +489,42 @@ def test_graded_reward_in_the_range_is_a_float_in_its_own_units(written: str, re
 def test_graded_reward_outside_the_range_is_malformed(written: str) -> None:
     with pytest.raises(MalformedError):
         codec.decode_feedback(record(feedbacks(b'"reward":%s' % written.encode())), N_CLASSES, graded=STARS)
+
+
+@pytest.mark.parametrize("written", ["-7.5", "1e300", "0", "-0.0"])
+def test_part_of_a_sum_can_be_outside_the_range(written: str) -> None:
+    value = feedbacks(b'"reward":%s,"part":"p"' % written.encode())
+    found = codec.decode_feedback(record(value), N_CLASSES, graded=STARS, rule="sum")
+    assert found == Feedback("a", float(written), part="p")
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields", "named"),
+    [
+        ("sum", b'"reward":1', "part"),
+        ("sum", b'"reward":1,"part":""', "part"),
+        ("sum", b'"reward":1,"part":"%s"' % (b"p" * (ID_BYTES_MAX + 1)), "part"),
+        ("sum", b'"reward":1,"part":7', "part"),
+        ("sum", b'"reward":1,"part":null', "part"),
+        ("sum", b'"reward":1e301,"part":"p"', "reward"),
+        ("sum", b'"reward":1,"part":"p","final":1', "final"),
+        ("max", b'"reward":9', "reward"),
+        ("max", b'"reward":1,"final":"true"', "final"),
+        ("max", b'"reward":1,"final":null', "final"),
+    ],
+)
+def test_error_for_an_invalid_part_or_final_names_its_field(rule: FeedbackRule, fields: bytes, named: str) -> None:
+    with pytest.raises(MalformedError) as raised:
+        codec.decode_feedback(record(feedbacks(fields)), N_CLASSES, graded=STARS, rule=rule)
+    assert field_of(raised.value) == named
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("first", Feedback("a", 1.0)), ("max", Feedback("a", 1.0, is_final=True))]
+)
+def test_rule_ignores_the_fields_that_it_does_not_use(rule: FeedbackRule, expected: Feedback) -> None:
+    value = feedbacks(b'"reward":1,"part":7,"final":true')
+    assert codec.decode_feedback(record(value), N_CLASSES, graded=STARS, rule=rule) == expected
 
 
 @pytest.mark.parametrize(
