@@ -98,6 +98,16 @@ class ActionBlocks(NamedTuple):
             start += width
         return make(Features, (np.concatenate(indices), np.concatenate(values)))
 
+    def joined_dense(self, x: Features, ids: Sequence[str], actions: FloatArray) -> Features:
+        """Return the combined features of a context and its actions, whose features are the rows of an array."""
+        blocks = np.empty((len(ids), self.width))
+        blocks[:, 0] = [key_of(name) for name in ids]
+        blocks[:, 1:] = actions
+        nonzero = np.flatnonzero(blocks)
+        indices = (nonzero + self.context).astype(np.int32)
+        values = blocks.ravel()[nonzero]
+        return make(Features, (np.concatenate((x.indices, indices)), np.concatenate((x.values, values))))
+
     def split(self, x: Features) -> tuple[Features, list[Features]]:
         """Return the context's features and those of each action, up to the last place that has an action."""
         last = int(x.indices[-1]) if x.indices.size else -1

@@ -234,8 +234,8 @@ def decode_context(
         features = make(Features, (features.indices[kept], features.values[kept]))
     ids = None
     if actions is not None:
-        ids, offered, more = _actions_of(fields.actions, actions)
-        features, unknown = actions.blocks.joined(features, offered), [*unknown, *more]
+        ids, features, more = _with_actions(features, fields.actions, actions)
+        unknown = [*unknown, *more]
         classes = Classes(len(ids), ids)
         for name, named in (("eligible", fields.eligible), ("baseline", fields.baseline and [fields.baseline])):
             if unnamed := [one for one in named or () if one not in ids]:
@@ -277,12 +277,12 @@ def all_places(n: int) -> IndexArray:
     return np.arange(n, dtype=np.int32)
 
 
-def _actions_of(
-    given: Sequence[ActionFields[Any]], reading: ActionReading
-) -> tuple[list[str], list[Action], list[str]]:
-    """Check a context's actions.
+def _with_actions(
+    context: Features, given: Sequence[ActionFields[Any]], reading: ActionReading
+) -> tuple[list[str], Features, Sequence[str]]:
+    """Check a context's actions, and add them to its features.
 
-    Returns the ids by place, the actions, and the names of features whose values are unknown.
+    Returns the ids by place, the combined features, and the names of features whose values are unknown.
     """
     blocks, encoder = reading
     if not 0 < len(given) <= blocks.places:
@@ -297,6 +297,8 @@ def _actions_of(
     if len(set(ids)) < len(ids):
         repeated = next(name for place, name in enumerate(ids) if name in ids[:place])
         raise MalformedError(f"actions: expected different ids; got {shown(repeated)} twice")
+    if all(type(one.x) is list and len(one.x) == blocks.features for one in given):
+        return ids, blocks.joined_dense(context, ids, np.array([one.x for one in given], np.float64)), ()
     for place, one in enumerate(given):
         try:
             x, more = _features_of(one.x, blocks.features, encoder)
@@ -304,7 +306,7 @@ def _actions_of(
             raise MalformedError(f"actions[{place}].{error}") from error
         offered.append(make(Action, (one.id, x)))
         unknown += more
-    return ids, offered, unknown
+    return ids, blocks.joined(context, offered), unknown
 
 
 def _features_of(x: Any, n_features: int, encoder: FeatureEncoder | None) -> tuple[Features, Sequence[str]]:

@@ -59,6 +59,17 @@ def test_layout_is_split_as_it_was_joined(x: Features, features: list[Features])
         assert same(BLOCKS.split(kept)[0], x)
 
 
+@given(sparse(2), st.lists(sparse(2), min_size=1, max_size=3))
+def test_dense_actions_have_the_same_layout_as_sparse_ones(x: Features, features: list[Features]) -> None:
+    dense = np.zeros((len(features), 2))
+    for row, (indices, values) in zip(dense, features, strict=True):
+        row[indices] = values
+    ids = [f"item-{k}" for k in range(len(features))]
+    joined = BLOCKS.joined(x, list(map(Action, ids, features)))
+    assert same(BLOCKS.joined_dense(x, ids, dense), joined)
+    assert BLOCKS.joined_dense(x, ids, dense).indices.dtype == joined.indices.dtype
+
+
 @given(st.text(min_size=1, max_size=20))
 def test_key_is_a_whole_number_that_a_float_represents_exactly(name: str) -> None:
     assert key_of(name).is_integer()
