@@ -5,6 +5,7 @@ millisecond (`poll_ms=0`), so that deadlines pass in the same order as in the lo
 time.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -22,8 +23,9 @@ from stream.randomness.draws import Draws, Purpose
 from stream.recovery.state import state_digest
 from stream.settings.definitions import Settings
 from stream.task.settings import PolicyError
+from stream.wire.actions import Action, ActionBlocks
 from stream.wire.codec import decode_prediction
-from stream.wire.records import TopicPartition
+from stream.wire.records import NO_FEATURES, TopicPartition
 from tests.learners.test_battery import CASES, Case, examples
 
 pytestmark = pytest.mark.slow
@@ -42,8 +44,31 @@ POLICIES: dict[str, dict[str, Any]] = {
 LATE = {"delay": f"lognormal:{WINDOW // 2}ms,1.0", "loss": 0.1, "window": f"{WINDOW}ms", "retain": "1h"}
 
 
+class OfferedRows(Dataset):
+    """Rows with the same number of actions each, whose ids change from row to row."""
+
+    def actions(self, row: int) -> Sequence[str]:
+        return [f"item-{(row + k) % 9}" for k in range(self.n_classes)]
+
+
+def with_ids(rows: Examples, blocks: ActionBlocks) -> OfferedRows:
+    """Return the rows as contexts with actions, with the key of each action's id."""
+    named = OfferedRows("small", "small", EVENTS, blocks.n_features, blocks.places, (), "", SparseRows(*rows[:4]))
+    joined = []
+    for t in range(EVENTS):
+        x, features = blocks.split(rows.features(t))
+        features += [NO_FEATURES] * (blocks.places - len(features))
+        joined.append(blocks.joined(x, list(map(Action, named.actions(t), features))))
+    offsets = np.concatenate(([0], np.cumsum([x.indices.size for x in joined]))).astype(np.int64)
+    indices, values = (np.concatenate(column) for column in zip(*joined, strict=True))
+    return replace(named, source=SparseRows(offsets, indices, values, rows.labels), blocks=blocks)
+
+
 def dataset_of(case: Case) -> Dataset:
     rows = examples(case, EVENTS, seed=11)
+    if registered()[case.name].for_actions:
+        context = case.parameters["context"]
+        return with_ids(rows, ActionBlocks(case.n_classes, context, (case.n_features - context) // case.n_classes - 1))
     names = tuple(map(str, range(case.n_classes)))
     return Dataset("small", "small", EVENTS, case.n_features, case.n_classes, names, "", SparseRows(*rows[:4]))
 
