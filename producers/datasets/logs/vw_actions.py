@@ -15,7 +15,6 @@ Namespaces are as in `vw_text`.
 
 import math
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +33,8 @@ NOTES = (
     "the reward is the negated cost; each namespace is a categorical feature",
 )
 
-BATCH_DECISIONS = 4_096
+BATCH_LINES = 8_192
+"""Minimum number of lines per batch, except in the last one."""
 
 _EXPECTED = "nothing, or a label such as 0:-1:0.6 (action:cost:probability), on the line of an action"
 
@@ -53,8 +53,11 @@ def batches(source: Source) -> Iterator[ParsedBatch]:
     decisions = _decisions(source)
     while True:
         held: list[list[_Line]] = []
+        count = 0
         try:
-            held.extend(islice(decisions, BATCH_DECISIONS))
+            while count < BATCH_LINES and (decision := next(decisions, None)) is not None:
+                held.append(decision)
+                count += len(decision)
         except CutOffError:
             if held:
                 yield _Decisions(held, first_row).parse()
