@@ -6,7 +6,7 @@ from typing import Any
 
 from consumers.monitor.policies import ALWAYS, POLICY_SETTINGS, Known, Named, Policies
 from stream.estimating.named_policies import MODEL, Decisions, policy_of, policy_of_model
-from stream.estimating.policies import EstimateError, Training
+from stream.estimating.policies import FIRST, EstimateError, Training
 from stream.learners import registered
 from stream.recovery.model_files import Model as Saved
 from stream.recovery.model_files import read_model
@@ -32,9 +32,9 @@ def check_live(specs: Sequence[str]) -> None:
                 f"--estimate {spec}: the monitor does not train learners. Use `onebit estimate` on a log, or "
                 "export a model and use model:FILE"
             )
-        elif spec not in (*ALWAYS, "logged") and (name, colon) != ("constant", ":"):
+        elif spec not in (*ALWAYS, "logged", FIRST) and (name, colon) != ("constant", ":"):
             raise EstimateError(
-                f"--estimate: expected logged, constant:ACTION or model:FILE; got {spec}. "
+                f"--estimate: expected logged, {FIRST}, constant:ACTION or model:FILE; got {spec}. "
                 f"{', '.join(ALWAYS)} are always evaluated"
             )
 

@@ -19,7 +19,8 @@ from stream.recovery.recover import settings_in_force
 from stream.verifying.models import export_model
 from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of
 from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, Arm, Decision, Prediction, Record, Target, TopicPartition
-from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
+from tests.offers import actions_task, offers
+from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, synsep_task
 
 EVENTS = 300
 STEP = 5
@@ -85,6 +86,27 @@ def pipeline() -> Pipeline:
     made, data = Pipeline(synsep_task("banditron")), small_synsep()
     made.run([made.replay(data, EVENTS, rate=200.0), made.feedback(data, plan("fixed:20ms"))], made.learner())
     return made
+
+
+def test_policies_over_actions_use_the_offered_ids() -> None:
+    made, listed = Pipeline(actions_task("igw-log")), list(offers(80))
+    for number, offer in enumerate(listed):
+        made.send(TOPICS.contexts, offer.encoded(), key=f"visit-{number}".encode())
+    run_until_idle(made.learner())
+    policies = live_policies(["first", "constant:item-3"], settings_of(made), TOPICS)
+    contexts, found = made.records(TOPICS.contexts), []
+    for record in made.records(TOPICS.predictions):
+        prediction, offset = decode_prediction(record)
+        weights = policies.weights(record, prediction, contexts[offset])[-2:]
+        ids = [action["id"] for action in listed[offset].fields["actions"]]
+        played, p = prediction.decision.action, prediction.decision.propensity
+        if len(ids) == 1:
+            assert np.isnan(weights).all()  # the decision was not drawn
+            continue
+        constant = float(ids[played] == "item-3") if "item-3" in ids else 1.0 / len(ids)
+        assert weights == pytest.approx(((played == 0) / p, constant / p))
+        found.append(constant)
+    assert {0.0, 1.0} < set(found)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +201,7 @@ def test_decisions_that_a_model_knows_depend_on_whether_it_is_shared(
 
 @pytest.mark.parametrize("spec", ["late-ucb", "igw-logistic:step=1", "best", "constant"])
 def test_error_names_a_policy_without_live_estimates(spec: str) -> None:
-    check_live(["logged", *ALWAYS, "constant:3"])
+    check_live(["logged", "first", *ALWAYS, "constant:3"])
     with pytest.raises(EstimateError) as raised:
         check_live(["logged", *ALWAYS, "constant:3", spec])
     assert spec in str(raised.value)
