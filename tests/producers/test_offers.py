@@ -77,8 +77,8 @@ def test_own_actions_can_be_played(name: str, rewards: str) -> None:
 
 
 def pipeline_of(data: Dataset, delay: str) -> EmbeddedPrograms:
-    settings = Settings.model_validate({"learner": ["joint-ucb"], "rate": 1_000.0, "seed": 3, "delay": delay})
-    return prepare_embedded(resolve_run(settings, "joint-ucb", data))
+    settings = Settings.model_validate({"learner": ["igw-log"], "rate": 1_000.0, "seed": 3, "delay": delay})
+    return prepare_embedded(resolve_run(settings, "igw-log", data))
 
 
 def test_pipeline_equals_the_compiled_loop() -> None:
