@@ -12,8 +12,8 @@ tuned on the first seed: all exploration algorithms, then learning rates, namesp
 them. Its best setting is also measured with the other seeds. `--environments` reads environments from a Python file
 with `make(name, seed, rounds)`; see `catalogues.converted`.
 
-`--times` measures the time per decision, with its update, in turns in one run. `--new` measures the rewards of actions
-by the number of times that they were played before.
+`--times` measures the time per decision, with its update, in turns in one run. `--new` measures the rewards of new
+actions by the number of their plays.
 """
 
 import argparse
@@ -276,40 +276,37 @@ def times(rounds: int, repetitions: int) -> Row:
     return {"what": "µs per decision and update", "rounds": rounds, "repetitions": repetitions, **medians}
 
 
-def rewards_by_play(catalogue: Catalogue, places: NDArray[np.int64], bounds: list[int]) -> FloatArray:
-    """Return the mean reward of plays by the number of earlier plays of the same action.
+STEADY_PLAYS = 40
+"""Actions with fewer plays are not compared with their own later plays."""
 
-    Only actions that are first offered in the second half count, so that the learner knows the other actions. The
-    column j contains the plays from number `bounds[j]` up to `bounds[j + 1]`.
-    """
-    half, played = places.size // 2, np.zeros(len(catalogue.actions), np.int64)
-    old = set(catalogue.offered[:half].ravel().tolist())
-    found: list[list[float]] = [[] for _ in bounds[1:]]
-    for t in range(half, places.size):
-        key = int(catalogue.offered[t, places[t]])
-        if key in old:
-            continue
-        column = int(np.searchsorted(bounds, played[key], side="right")) - 1
-        played[key] += 1
-        if column < len(found):
-            found[column].append(float(catalogue.rewards[t, places[t]]))
-    return np.array([np.mean(each) if each else np.nan for each in found])
+PLAYS = ((1, 10), (11, 20), (21, None))
+"""Ranges of plays of an action, with their ends."""
 
 
 def new_actions(rounds: int, seeds: list[int], delay: int) -> Row:
-    """Return the share of the steady reward that new actions of the environment `churn` earn by their first plays."""
-    bounds = [0, 5, 10, 20, 1_000_000]
-    rows = []
+    """Return the mean expected rewards of new actions of the environment `churn`, by the number of plays.
+
+    All actions that are first offered in the second half, and are played often, count. The same actions are therefore
+    compared in each range.
+    """
+    found: dict[tuple[int, int | None], list[float]] = {each: [] for each in PLAYS}
+    compared = 0
     for seed in seeds:
         catalogue = CATALOGUES["churn"](seed, rounds)
         places = play_ours(catalogue, learner_of(catalogue), feedback_of(delay, rounds, seed))
-        rows.append(rewards_by_play(catalogue, places, bounds))
-    mean = np.mean(rows, axis=0)
-    plays = ["1-5", "6-10", "11-20", "21-"]
+        start = rounds // 2
+        played = catalogue.offered[np.arange(rounds), places]
+        expected = catalogue.expected[np.arange(rounds), places]  # without luck, which decides on further plays
+        for key in np.setdiff1d(played, catalogue.offered[:start]):
+            own = expected[played == key]
+            if own.size >= STEADY_PLAYS:
+                compared += 1
+                for first, last in PLAYS:
+                    found[first, last].append(float(own[first - 1 : last].mean()))
+    means = [float(np.mean(each)) for each in found.values()]
     return {
-        "set": "churn", "delay": delay, "rounds": rounds, "seeds": seeds,
-        **{f"reward of plays {label}": round(float(each), 4) for label, each in zip(plays, mean, strict=True)},
-        "share of steady, plays 1-20": round(float(np.mean([mean[0], mean[1], mean[2], mean[2]]) / mean[3]), 3),
+        "set": "churn", "delay": delay, "rounds": rounds, "seeds": seeds, "actions": compared,
+        "plays 1-10": round(means[0], 4), "plays 11-20": round(means[1], 4), "plays 21-": round(means[2], 4),
     }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ class Catalogue(NamedTuple):
     actions: list[Sparse]  # by id
     offered: NDArray[np.int64]  # [T, n], ids
     rewards: FloatArray  # [T, n], from 0 to 1
+    expected: FloatArray  # [T, n], their expected values
     n_context: int
     n_action: int
 
@@ -80,9 +81,10 @@ def shop(seed: int, rounds: int) -> Catalogue:
         logits += taste[contexts[j][:, None], actions[k][ids]]
     for k, strength in ((0, 0.4), (1, 0.4), (3, 0.3)):
         logits += (strength * rng.normal(size=of_action[k]))[actions[k][ids]]
-    rewards = (rng.random(ids.shape) < sigmoid(logits)).astype(float)
+    expected = sigmoid(logits)
+    rewards = (rng.random(ids.shape) < expected).astype(float)
     return Catalogue(
-        one_hot_rows(contexts, of_context), one_hot_rows(actions, of_action), ids, rewards, sum(of_context),
+        one_hot_rows(contexts, of_context), one_hot_rows(actions, of_action), ids, rewards, expected, sum(of_context),
         sum(of_action),
     )  # fmt: skip
 
@@ -105,7 +107,7 @@ def words(seed: int, rounds: int, vocabulary: int = 5_000, topics: int = 12) -> 
     probabilities = likes[of_context[:, None], of_action[ids]]
     rewards = (rng.random(ids.shape) < probabilities).astype(float)
     contexts, actions = [text(k, 60) for k in of_context], [text(k, 25) for k in of_action]
-    return Catalogue(contexts, actions, ids, rewards, vocabulary, vocabulary)
+    return Catalogue(contexts, actions, ids, rewards, probabilities, vocabulary, vocabulary)
 
 
 def latent(seed: int, rounds: int, *, graded: bool = False) -> Catalogue:
@@ -131,7 +133,7 @@ def _bilinear(
     logits += np.tanh(inner) @ rng.normal(size=hidden) / np.sqrt(hidden)
     p = sigmoid(logits)
     rewards = np.clip(p + 0.1 * rng.normal(size=p.shape), 0, 1) if graded else (rng.random(p.shape) < p).astype(float)
-    return Catalogue(dense_rows(X), dense_rows(A), ids, rewards, n_context, n_action)
+    return Catalogue(dense_rows(X), dense_rows(A), ids, rewards, p, n_context, n_action)
 
 
 def tastes(seed: int, rounds: int, n_features: int = 48, rank: int = 8) -> Catalogue:
@@ -142,8 +144,9 @@ def tastes(seed: int, rounds: int, n_features: int = 48, rank: int = 8) -> Catal
     X = S @ mixing + 0.5 * rng.normal(size=(rounds, n_features))
     A = Q @ mixing + 0.5 * rng.normal(size=(len(Q), n_features))
     near = -np.square(S[:, None] - Q[ids]).sum(2) / (2 * rank)
-    rewards = (rng.random(ids.shape) < np.exp(1.5 * near)).astype(float)
-    return Catalogue(dense_rows(X), dense_rows(A), ids, rewards, n_features, n_features)
+    expected = np.exp(1.5 * near)
+    rewards = (rng.random(ids.shape) < expected).astype(float)
+    return Catalogue(dense_rows(X), dense_rows(A), ids, rewards, expected, n_features, n_features)
 
 
 CATALOGUES: dict[str, Callable[[int, int], Catalogue]] = {
@@ -168,4 +171,4 @@ def converted(found: dict[str, Any]) -> Catalogue:
         ]
 
     X, A = found["X"], found["AF"]
-    return Catalogue(rows(X), rows(A), found["IDS"].astype(np.int64), found["R"], X.shape[1], A.shape[1])
+    return Catalogue(rows(X), rows(A), found["IDS"].astype(np.int64), found["R"], found["R"], X.shape[1], A.shape[1])
