@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "own model": {"model": "own"},
     "shared model": {"model": "shared", "partitions": 2},
     "igw-log": {"learner": "igw-log", "param": ["bits=10"], "holdout": 0.2, "holdout_policy": "baseline"},
-    "late feedback corrects": {"on_expiry": "negative", "late": "correct", "floor": 0.1, "window": "200ms"},
+    "late feedback corrects": {"on_expiry": "negative", "late": "correct", "window": "200ms"},
 }
 
 
@@ -70,10 +70,10 @@ def test_new_challenger_learns_from_pending_decisions_with_the_played_action_onl
 def test_model_file_of_a_pipeline_with_actions_is_a_holdout_policy(tmp_path: Any) -> None:
     from stream.recovery.model_files import write_model
 
-    first = EmbeddedPipeline(**SIZES, learner="joint-ucb", param=["ids=20"])
+    first = EmbeddedPipeline(**SIZES, learner="igw-log", param=["bits=8"])
     run(first, 40)
     write_model(tmp_path / "model.npz", export_model(first.broker, first.topics, 0))
     policy = {"holdout": 0.5, "holdout_policy": f"model:{tmp_path / 'model.npz'}"}
-    second = EmbeddedPipeline(**SIZES, learner="joint-ucb", param=["ids=20"], **policy)
+    second = EmbeddedPipeline(**SIZES, learner="igw-log", param=["bits=8"], **policy)
     run(second, 40)
     second.finish()
