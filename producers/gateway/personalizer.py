@@ -184,11 +184,16 @@ def rank_response(request: RankRequest, decision: Mapping[str, Any]) -> dict[str
     return {"ranking": ranking, "eventId": decision["id"], "rewardActionId": played}
 
 
-def feedback_of(event_id: str, body: Any) -> dict[str, Any]:
+def feedback_of(event_id: str, body: Any, *, is_part: bool) -> dict[str, Any]:
     """Check a reward's body and return the fields of the feedback.
 
-    >>> feedback_of("visit-1", {"value": 0.5})
+    >>> feedback_of("visit-1", {"value": 0.5}, is_part=False)
     {'id': 'visit-1', 'reward': 0.5}
+
+    Args:
+        event_id: The event's id.
+        body: The body.
+        is_part: Whether rewards are summed. Every request is then a part of its own, because it does not name one.
 
     Raises:
         MalformedError: the value is missing or not a number.
@@ -196,7 +201,7 @@ def feedback_of(event_id: str, body: Any) -> dict[str, Any]:
     value = _object("body", body).get("value")
     if type(value) not in (int, float):
         raise MalformedError(f"value: expected a number; got {shown(value)}")
-    return {"id": event_id, "reward": value}
+    return {"id": event_id, "reward": value} | ({"part": uuid4().hex} if is_part else {})
 
 
 def _action(name: str, given: Any) -> dict[str, Any]:

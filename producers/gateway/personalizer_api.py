@@ -53,7 +53,9 @@ class PersonalizerApi:
     async def reward(self, request: Request) -> Response:
         """Write feedback."""
         body, _ = await json_of(request)
-        feedback = feedback_of(request.path_params["event_id"], body)
+        facts = self.gateway.link.facts
+        is_part = facts is None or facts.rule == "sum"  # other rules ignore the part
+        feedback = feedback_of(request.path_params["event_id"], body, is_part=is_part)
         await self.gateway.send_feedback(feedback, encoded(feedback), headers_of(request))
         return Response(status_code=204)
 

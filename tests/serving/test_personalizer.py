@@ -131,7 +131,7 @@ def test_decision_for_other_actions_is_an_error_of_the_event_id() -> None:
 @pytest.mark.parametrize("body", [None, [], {}, {"value": None}, {"value": "1"}, {"value": True}])
 def test_reward_that_is_not_a_number_is_rejected(body: object) -> None:
     with pytest.raises(MalformedError):
-        feedback_of("visit-1", body)
+        feedback_of("visit-1", body, is_part=False)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,16 @@ def test_reward_is_the_feedback_on_the_decision(gateway: GatewayClient) -> None:
     assert gateway.pipeline.example("visit/2")["reward"] == 0.5
 
 
+def test_rewards_are_parts_if_the_pipeline_sums_them() -> None:
+    pipeline = a_pipeline(feedback="sum", window="1s")
+    with served(pipeline, facts=FACTS._replace(rule="sum"), personalizer=True) as gateway:
+        rank(gateway, "visit-1")
+        for value in (0.25, 0.25, 0.125):
+            assert gateway.ask("POST", f"{VERSION}/events/visit-1/reward", {"value": value}).status == 204
+    pipeline.advance("2s")
+    assert pipeline.example("visit-1")["reward"] == 0.625
+
+
 def test_activation_begins_the_window_of_a_deferred_decision(gateway: GatewayClient) -> None:
     rank(gateway, "visit-3", deferActivation=True)
     got = gateway.ask("POST", f"{VERSION}/events/visit-3/activate", raw=b"", headers={"Content-Type": ""})
