@@ -21,6 +21,7 @@ def a_pipeline() -> EmbeddedPipeline:
     """A pipeline whose kernels are compiled, which can take longer than a request's timeout."""
     made = EmbeddedPipeline(actions_max=PLACES, n_features=CONTEXT, action_features=FEATURES, learner="joint-ucb")
     made.send("contexts", "first", {**OFFER, "id": "first"})
+    made.feedback("first", 1)
     made.work()
     return made
 

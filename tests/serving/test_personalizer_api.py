@@ -35,6 +35,7 @@ def a_pipeline(**settings: Any) -> EmbeddedPipeline:
     own = {"actions_max": 3, "features": FEATURES, "rewards": "graded", "learner": "igw-log", "param": ["bits=8"]}
     made = EmbeddedPipeline(**{**own, **settings})
     made.send("contexts", "first", {"id": "first", "actions": [{"id": "News"}], "baseline": "News"})
+    made.feedback("first", 1)
     made.work()
     return made
 
