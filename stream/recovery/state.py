@@ -185,7 +185,7 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     join.orphans.update(zip(*snapshot.orphans, strict=True))
     join.answers.update(zip(*snapshot.answers, strict=True))
     for event_id, orphan in zip(*snapshot.more, strict=True):
-        join.more.setdefault(event_id, []).append(orphan)
+        join.keep_more(event_id, orphan)
     retained = zip(*snapshot.retained, strict=True)
     while block := list(islice(retained, RESTORED_ENTRIES)):
         for event_id, entry, settled_ms in block:

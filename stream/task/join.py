@@ -233,6 +233,7 @@ class Join:
         self.shown = Decisions(State.PENDING)  # decisions that were deferred, in the order of their shown records
         self.orphans: Queue[Orphan] = Queue()
         self.more: dict[str, list[Orphan]] = {}  # feedback that waits with an earlier orphan, by id, oldest first
+        self._more_count = 0  # records in `more`; counting them for each new record takes milliseconds
         self.answers: dict[str, Answer] = {}  # feedback for pending decisions that wait for more, by id
         self._combination = combination
         self._is_combined = combination.rule != "first"
@@ -339,7 +340,7 @@ class Join:
             is_unmatched: whether feedback is impossible, because a replayed log has a different action.
             is_deferred: whether the decision waits until it is shown.
         """
-        if self.more and (more := self.more.pop(event_id, None)):
+        if self.more and (more := self._pop_more(event_id)):
             events = [*self.receive_context(event_id, pending, is_unmatched, is_deferred)]
             for one in more:
                 assert one.feedback is not None
@@ -457,7 +458,7 @@ class Join:
         happened = Input.PARTIAL if self._is_combined else Input.FEEDBACK
         move = self._follow(State.UNSEEN if orphan is None else orphan.state, happened)
         if orphan is not None and move is Move.KEEP_MORE:
-            self.more.setdefault(feedback.id, []).append(Orphan(feedback, record, orphan.since_ms))
+            self.keep_more(feedback.id, Orphan(feedback, record, orphan.since_ms))
             return self._enforce_orphans_max()
         if orphan is None or orphan.feedback is None or move is Move.KEEP_ORPHAN:
             return self._keep_orphan(feedback.id, feedback, record)
@@ -528,7 +529,7 @@ class Join:
 
     @property
     def _waiting_count(self) -> int:
-        return len(self.orphans) + (sum(map(len, self.more.values())) if self.more else 0)
+        return len(self.orphans) + self._more_count
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
@@ -585,6 +586,17 @@ class Join:
         self.orphans[event_id] = make(Orphan, (feedback, record, self.stream_ms))
         return self._enforce_orphans_max()
 
+    def keep_more(self, event_id: str, orphan: Orphan) -> None:
+        """Add feedback that waits with an earlier orphan."""
+        self.more.setdefault(event_id, []).append(orphan)
+        self._more_count += 1
+
+    def _pop_more(self, event_id: str) -> list[Orphan]:
+        """Remove and return the feedback that waits with an orphan."""
+        more = self.more.pop(event_id, [])
+        self._more_count -= len(more)
+        return more
+
     def _enforce_orphans_max(self) -> Sequence[Event]:
         return self._drop_orphan("orphans_evicted") if self._waiting_count > self._settings.orphans_max else ()
 
@@ -592,7 +604,7 @@ class Join:
         """Drop the oldest orphan with all feedback that waits with it. Increment these counts for each record."""
         event_id, orphan = next(iter(self.orphans.items()))
         del self.orphans[event_id]
-        dropped = (orphan, *self.more.pop(event_id, ()))
+        dropped = (orphan, *self._pop_more(event_id))
         for one in dropped:
             self.count(*counted)
             self._follow(one.state, Input.DEADLINE)

@@ -268,7 +268,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
     assert set(vars(task.join)) == {
         "assumed_reward", "_correctable", "stream_ms", "dated_ms", "_counts",
         "pending", "deferred", "shown", "orphans", "more", "answers", "settled",
-        "_unsettled", "_quiet_until_ms",  # derived from other fields
+        "_unsettled", "_quiet_until_ms", "_more_count",  # derived from other fields
         "_settings", "_combination", "_is_combined",
         "_is_changed",  # never set between steps
     }, "add new join state to the snapshot"  # fmt: skip
@@ -475,10 +475,12 @@ def golden_snapshot() -> Snapshot:
     return snapshot._replace(pending=logging(snapshot.pending))
 
 
+SUMMED = small_task("igw-logistic", rewards="graded", reward_range="0,5", feedback="sum", dated_by="context")
+
+
 def golden_snapshot_of_several() -> Snapshot:
     """A snapshot of a pipeline that sums rewards, with feedback for an undecided and for a decided event."""
-    settings = small_task("igw-logistic", rewards="graded", reward_range="0,5", feedback="sum", dated_by="context")
-    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    task, inputs = Task(SUMMED, TOPICS.contexts), Inputs()
     records = [
         inputs.feedback("before", 1, 10, part="p"),
         inputs.feedback("before", 2, 11, part="q", final=True),
@@ -488,6 +490,13 @@ def golden_snapshot_of_several() -> Snapshot:
     ]
     task.step(records, 1)
     return taken(task)
+
+
+def test_restored_task_counts_all_feedback_that_waits_for_a_context() -> None:
+    snapshot = golden_snapshot_of_several()
+    again = restored(snapshot, SUMMED)
+    assert again.join.ledger() == snapshot.step.ledger
+    assert same(taken(again), snapshot)
 
 
 @pytest.mark.parametrize(
