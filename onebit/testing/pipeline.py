@@ -5,7 +5,7 @@ The subclasses, for a Kafka broker and for virtual time, implement waiting for a
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite
+from sys import float_info
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ EventFields = dict[str, Any]
 
 
 class NotSendableError(OnebitError, TypeError):
-    """An event id is not a string, a reward is not a number, or or an action or label has the wrong type."""
+    """An event id is not a string, a reward is not a number, or another value has the wrong type."""
 
 
 def feedback_of(
@@ -49,6 +49,8 @@ def feedback_of(
     """
     if part is not None and not isinstance(part, str):
         raise NotSendableError(f"part: expected a string, such as 'purchase'; got {part!r}")
+    if not isinstance(final, bool | np.bool_):
+        raise NotSendableError(f"final: expected True or False; got {final!r}")
     played = action if isinstance(action, str) else _optional("action", action)
     return Feedback(checked_id(event_id), _reward(reward), _optional("label", label), played, part, bool(final))
 
@@ -69,10 +71,10 @@ def _optional(name: str, value: object) -> int | None:
 
 
 def _reward(value: object) -> float:
-    """Return a reward as a Python number: an int if it is whole, as a bit is."""
+    """Return a reward as a Python number: an int if it is whole, as a bit is, and not too large for orjson."""
     plain = value.item() if isinstance(value, np.generic) else value
-    if isinstance(plain, bool | int | float) and isfinite(plain):
-        return int(plain) if plain == plain // 1 else float(plain)
+    if isinstance(plain, bool | int | float) and abs(plain) <= float_info.max:
+        return int(plain) if plain == plain // 1 and abs(plain) < 2**53 else float(plain)
     raise NotSendableError(f"reward: expected a finite number, such as 1; got {value!r}")
 
 

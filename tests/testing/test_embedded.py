@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 import onebit
 from onebit.testing.embedded import EmbeddedPipeline
+from onebit.testing.pipeline import feedback_of
 from onebit.testing.processes import Programs
+from stream.wire.codec import encode_feedback
 
 Make = Callable[..., EmbeddedPipeline]
 SIZES = {"n_classes": 2, "n_features": 2, "learner": "banditron"}
@@ -87,6 +90,18 @@ def test_reward_that_is_no_bit_is_refused_at_the_call(reward: Any) -> None:
         pipeline.decide("a", [1.0])
         with pytest.raises(onebit.OnebitError, match="reward: expected"):
             pipeline.feedback("a", reward, after="5s")
+
+
+@pytest.mark.parametrize("field", [{"reward": 10**400}, {"part": 5}, {"final": "no"}, {"final": None}])
+def test_field_with_a_wrong_type_is_refused_at_the_call(field: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"reward": 1, "part": "click", **field}
+    with pytest.raises(onebit.OnebitError, match=f"{next(iter(field))}: expected"):
+        feedback_of("a", **fields)
+
+
+@pytest.mark.parametrize("reward", [1e20, -(2.0**63), 10**20])
+def test_large_whole_reward_is_sent(reward: float) -> None:
+    assert orjson.loads(encode_feedback(feedback_of("a", reward)))["reward"] == reward
 
 
 @pytest.mark.parametrize("event_id", [7, None, b"a", np.int64(7)])
