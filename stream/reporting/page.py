@@ -533,7 +533,7 @@ _GLOSSARY = (
     ("holdout", "A random subset of the events, for which a fixed policy decides instead of the learner."),
     ("late", "Feedback that arrived after its decision had expired, or too late to change its reward."),
     ("duplicate", "A repeated context or feedback record. Only the first one is used."),
-    ("conflict", "Duplicate feedback whose bit differs from the first feedback's bit."),
+    ("conflict", "Duplicate feedback whose reward differs from the first reward."),
     ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),
     ("mismatched", "Feedback for an action other than the decision's. It is written to the dead-letter topic."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),

@@ -96,7 +96,7 @@ WAITING_ORPHANS = Metric(
 )
 CONFLICTS = Metric(
     "onebit_conflicts_total", MetricKind.COUNTER, _PIPELINE,
-    "Duplicate feedback whose bit differs from the first feedback's bit.", ("partition",),
+    "Duplicate feedback whose reward differs from the first reward.", ("partition",),
 )  # fmt: skip
 MISPLACED = Metric(
     "onebit_misplaced_total", MetricKind.COUNTER, _PIPELINE,
