@@ -635,8 +635,9 @@ def _with_several(
     """In 40% of the runs, let the reward of a decision depend on several feedback records, and add such records."""
     if not luck.chance(40):
         return task, items
-    if _can_be_graded(task) and task.late == "ignore" and luck.chance(70):
-        task = replace(task, feedback="sum", **GRADED)
+    plain = replace(task, scale="none", floor=0.0, holdout=0.0, late="ignore")
+    if _can_be_graded(plain) and luck.chance(70):
+        task = replace(plain, feedback="sum", **GRADED)
     else:
         task = replace(task, feedback="max")
     final_percent = luck.choice((0, 10, 40))

@@ -560,7 +560,6 @@ MUTATIONS = [
 
 FIRST_SEEDS = {
     "contexts not deduplicated": 5,
-    "offsets sent before the records": 76,
     "logged actions not played": 3,
     "nonuniform logs treated as uniform": 4,
     "propensity floor not applied": 108,
@@ -596,6 +595,7 @@ FIRST_SEEDS = {
     "snapshots share the model's arrays": 8,
     "members commit without a membership check": 98,
     "parts counted twice": 10,
+    "offsets sent before the records": 255,
     "zombies not fenced by transactional ID": 21,
     "own entries not applied": 26,
     "overlay not updated": 22,
