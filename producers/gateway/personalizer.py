@@ -14,6 +14,7 @@ from uuid import uuid4
 from stream.parsing import shown
 from stream.wire.codec import MalformedError
 from stream.wire.named_features import text_of
+from stream.wire.records import ID_BYTES_MAX
 
 PREFIX = "/personalizer/"
 
@@ -133,11 +134,14 @@ def rank_request(body: Any) -> RankRequest:
     offered = tuple(one["id"] for one in actions if one["id"] not in names)
     if not offered:
         raise MalformedError("excludedActions: expected at most all actions but one; got all")
-    event_id, deferred = fields.get("eventId"), fields.get("deferActivation")
+    given, deferred = fields.get("eventId"), fields.get("deferActivation")
+    event_id = uuid4().hex if given is None else _id("eventId", given)
+    if not 0 < len(event_id.encode()) <= ID_BYTES_MAX:
+        raise MalformedError(f"eventId: expected a string of 1 to {ID_BYTES_MAX} bytes; got {shown(event_id)}")
     if deferred is not None and type(deferred) is not bool:
         raise MalformedError(f"deferActivation: expected true or false; got {shown(deferred)}")
     context: dict[str, Any] = {
-        "id": uuid4().hex if event_id is None else _id("eventId", event_id),
+        "id": event_id,
         "x": flat_features("contextFeatures", fields.get("contextFeatures")),
         "actions": actions,
         "baseline": offered[0],
@@ -281,13 +285,13 @@ def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _add(found: dict[str, Any], name: str, value: str | float) -> None:
     """Add a feature. A category of a feature that has a value already becomes a feature with the value 1."""
-    earlier = found.get(name)
-    if earlier is None:
-        found[name] = value
-    elif type(value) is str:
-        _add(found, f"{name}.{value}", 1)
-    elif type(earlier) is str:
-        found[name] = value
-        _add(found, f"{name}.{earlier}", 1)
-    else:
-        found[name] = earlier + value
+    while (earlier := found.get(name)) is not None:
+        if type(value) is str:
+            name, value = f"{name}.{value}", 1
+        elif type(earlier) is str:
+            found[name] = value
+            name, value = f"{name}.{earlier}", 1
+        else:
+            found[name] = earlier + value
+            return
+    found[name] = value

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from stream.learners import Learner
+from stream.parsing import shown
 from stream.randomness.draws import Draws, Purpose
 from stream.task.answers import PARTS_MAX, Combination
 from stream.task.carry import Models, carries, no_models
@@ -405,7 +406,9 @@ class Task:
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
         feedback, record, action = mismatched
-        reason = f"feedback for {feedback.id!r}: expected the decided action {action}; got {feedback.action}"
+        reason = (
+            f"feedback for {feedback.id!r}: expected the decided action {shown(action)}; got {shown(feedback.action)}"
+        )
         effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MISMATCHED, reason))
 
     def _refuse_part(self, excess: Excess, effects: Effects) -> None:

@@ -237,8 +237,9 @@ def decode_context(
         ids, features, more = _with_actions(features, fields.actions, actions)
         unknown = [*unknown, *more]
         classes = Classes(len(ids), ids)
-        for name, named in (("eligible", fields.eligible), ("baseline", fields.baseline and [fields.baseline])):
-            if unnamed := [one for one in named or () if one not in ids]:
+        baselines = () if fields.baseline is None else (fields.baseline,)
+        for name, named in (("eligible", fields.eligible or ()), ("baseline", baselines)):
+            if unnamed := [one for one in named if one not in ids]:
                 raise MalformedError(f"{name}: expected ids of the context's actions; got {shown(unnamed[0])}")
         if log is not None:
             if fields.logged is None:

@@ -8,6 +8,7 @@ from producers.gateway.personalizer import LEVELS_MAX, feedback_of, normalized, 
 from stream.wire.codec import MalformedError
 
 NEWS = [{"id": name, "features": [{"type": name}]} for name in ("News", "Sports", "Weather", "Music")]
+DOTS = ["a" + "." * n for n in range(1_201)]  # the name of a category "" of a feature is the feature's name and a dot
 
 
 def features(*given: object) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def test_missing_fields_have_personalizers_defaults() -> None:
         ([{"size": "XL"}, {"size": 3}], {"size": 3, "size.XL": 1}),
         ([{"items": [{"price": 1}, {"price": 2}]}], {"items.price": 3}),
         ([nested(LEVELS_MAX)], {".".join("a" * LEVELS_MAX): 1}),
+        ([{DOTS[n]: ""} for n in range(1_200)] + [{"a": ""}], {"a": ""} | dict.fromkeys(DOTS[1:], 1)),
     ],
 )  # fmt: skip
 def test_features_are_flattened(given: list[object], expected: dict[str, Any]) -> None:
@@ -80,6 +82,8 @@ def test_features_are_flattened(given: list[object], expected: dict[str, Any]) -
         ({"actions": NEWS, "excludedActions": [one["id"] for one in NEWS]}, "excludedActions"),
         ({"actions": NEWS, "excludedActions": [None]}, "excludedActions[0]"),
         ({"actions": NEWS, "eventId": {}}, "eventId"),
+        ({"actions": NEWS, "eventId": ""}, "eventId"),
+        ({"actions": NEWS, "eventId": "ä" * 129}, "eventId"),
         ({"actions": NEWS, "deferActivation": 1}, "deferActivation"),
     ],
 )

@@ -54,7 +54,7 @@ def test_feedback_for_another_action_is_rejected_by_id(is_right: bool, is_early:
     one = Inputs()
     one.add(TOPICS.contexts, 1_000, offer.encoded())
     ((prediction, _),) = step(Task(task.settings, TOPICS.contexts), 1, one).predictions
-    given = prediction.class_name if is_right else "another"
+    given = prediction.class_name if is_right else "another\n\x1b[31m"
     inputs, feedback = Inputs(), {"id": "visit-0", "reward": 1, "action": given}
     if is_early:
         inputs.feedback_of(feedback, 999)
@@ -63,6 +63,7 @@ def test_feedback_for_another_action_is_rejected_by_id(is_right: bool, is_early:
         inputs.feedback_of(feedback, 1_001)
     effects = step(task, 1, inputs)
     assert [letter.kind for letter in effects.dead_letters] == ([] if is_right else [DEAD_LETTER_MISMATCHED])
+    assert all(letter.reason.isprintable() for letter in effects.dead_letters)
     assert len(effects.examples) == is_right
 
 

@@ -12,7 +12,7 @@ def action_features(n_classes: int, n_features: int, context: int) -> int:
     a, rest = divmod(n_features - context - n_classes, n_classes)
     if rest or a < 1:
         raise ParameterError(
-            f"context: expected c such that d = c + K (1 + a), with a whole number a ≥ 1; got c = {context}, "
-            f"K = {n_classes}, d = {n_features}"
+            f"expected {context} features of a context, and the same number of features for each of {n_classes} "
+            f"actions; got {n_features} features. Set actions_max, the maximum number of actions in a context"
         )
     return a
