@@ -428,11 +428,8 @@ class Dashboard:
 
 
 def _dead_letters(ledger: Ledger) -> int:
-    malformed, refused = (
-        ledger.context_malformed + ledger.feedback_malformed,
-        ledger.mismatched + ledger.feedback_excess,
-    )
-    return malformed + refused + ledger.orphans_dropped
+    malformed = ledger.context_malformed + ledger.feedback_malformed
+    return malformed + ledger.mismatched + ledger.feedback_excess + ledger.orphans_dropped
 
 
 def _settled(ledger: Ledger) -> int:

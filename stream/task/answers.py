@@ -61,7 +61,7 @@ class Combination(NamedTuple):
         parts = {} if answer is None else answer.parts
         return parts.get(feedback.part or "", feedback.reward) != feedback.reward
 
-    def raises(self, feedback: Feedback, reward: float | None) -> bool:
+    def would_change(self, feedback: Feedback, reward: float | None) -> bool:
         """Return whether feedback for a settled decision with this reward would have changed the reward.
 
         The parts of a settled decision's sum are unknown, so feedback with any part could have changed the sum.

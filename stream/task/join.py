@@ -431,9 +431,9 @@ class Join:
 
     def _feedback_for_settled(self, retained: Retained, feedback: Feedback, record: Record) -> Sequence[Event]:
         happened = _input_of(feedback, retained.action)
-        raises = self._is_combined and self._combination.raises(feedback, retained.reward)
+        is_missed = self._is_combined and self._combination.would_change(feedback, retained.reward)
         if self._is_combined and happened is Input.FEEDBACK:
-            is_repeated = retained.state is State.MATCHED and not raises
+            is_repeated = retained.state is State.MATCHED and not is_missed
             happened = Input.REPEATED if is_repeated else Input.PARTIAL
         move = self._follow(retained.state, happened)
         if move is Move.REFUSE:
@@ -441,9 +441,9 @@ class Join:
         if move is Move.TAKE_LATE:
             rest = retained._replace(pending=None)
             kept = rest  # corrected only once
-            is_corrected = bool(self._correctable) and (raises or not self._is_combined)
+            is_corrected = bool(self._correctable) and (is_missed or not self._is_combined)
             if self._combination.rule == "max" and self._correctable and retained.pending is not None:
-                kept = retained._replace(reward=feedback.reward) if raises else retained  # corrected by each of them
+                kept = retained._replace(reward=feedback.reward) if is_missed else retained  # corrected by each of them
             self.settled.replace(feedback.id, kept)
             return (Late(feedback, retained if is_corrected else rest),)
         if (move is Move.IGNORE_FEEDBACK or move is Move.REPLACE) and feedback.reward != retained.reward:
