@@ -149,13 +149,29 @@ def learn_flags(meta: Mapping[str, Any]) -> list[str]:
     flags = ["--learner", meta["learner"]]
     for name, value in meta["parameters"].items():
         flags += ["--param", f"{name}={value}"]
-    flags += ["--classes-max" if meta["open_classes"] else "--n-classes", str(meta["n_classes"])]
-    flags += ["--n-features", str(meta["n_features"])]
+    flags += _size_flags(meta)
     defaults, of_pipeline = Settings.model_construct(), meta.get("settings", {})
-    usual = {name: getattr(defaults, name) for name in ("scale", "reward", "on_expiry", "late", "floor")}
+    names = ("scale", "reward", "rewards", "reward_range", "feedback", "on_expiry", "late", "floor")
+    usual = {name: getattr(defaults, name) for name in names}
     usual |= asdict(defaults.join)
     for field, value in {**of_pipeline, **of_pipeline.get("join", {})}.items():
         if field in usual and value != usual[field]:
             text = format_duration(value) if field.endswith("_ms") else str(value)
-            flags += [flag_of(setting_name(field)), text]
+            flag = flag_of(setting_name(field))
+            flags += [f"{flag}={text}"] if text.startswith("-") else [flag, text]  # a value such as -1,1 is no flag
     return flags
+
+
+def _size_flags(meta: Mapping[str, Any]) -> list[str]:
+    """Return the flags for the numbers of classes or actions and of features. FILE stands for the file of features."""
+    n_classes, n_features, actions = meta["n_classes"], meta["n_features"], meta["actions"]
+    is_named = meta.get("settings", {}).get("features") is not None
+    if actions is None:
+        sizes = {"--classes-max" if meta["open_classes"] else "--n-classes": n_classes, "--n-features": n_features}
+    else:
+        context = actions["context"]
+        sizes = {"--actions-max": n_classes, "--n-features": context}
+        sizes["--action-features"] = (n_features - context) // n_classes - 1
+        is_named = is_named or actions["features"] is not None
+    flags = [word for flag, size in sizes.items() for word in (flag, str(size))]
+    return [*flags, "--features", "FILE"] if is_named else flags

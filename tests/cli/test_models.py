@@ -8,13 +8,16 @@ from typing import Any
 import orjson
 import pytest
 
+from onebit.cli.model import learn_flags
 from stream.errors import ExitCode
 from stream.kafka.port import Broker
-from stream.recovery.model_files import read_model
+from stream.recovery.model_files import model_of, read_model
 from stream.settings.sources import given_settings
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.wire.named_features import build, to_plain
 from tests.cli.conftest import Onebit
+from tests.offers import CONTEXT, FEATURES, PLACES, actions_task
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
@@ -96,3 +99,16 @@ def test_command_after_an_import_has_the_settings_of_the_model(
     n_classes = settings.classes_max if meta["open_classes"] else settings.n_classes
     assert (settings.learner, n_classes, settings.n_features) == ([meta["learner"]], meta["n_classes"], 4)
     assert parameters == [f"{name}={value}" for name, value in meta["parameters"].items()]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_command_after_an_import_has_the_settings_of_a_model_for_actions(is_named: bool) -> None:
+    layout = {"context": CONTEXT, "features": to_plain(build({}, hash_bits=1, unknown=True)) if is_named else None}
+    task = actions_task(actions=layout, rewards="graded", reward_range="-1,1", feedback="sum")
+    flags = learn_flags(model_of(task.resolved(), task.make_learner(), None, {}, {}).meta)
+    at = flags.index("--actions-max")
+    assert flags[at : at + 6] == [
+        "--actions-max", str(PLACES), "--n-features", str(CONTEXT), "--action-features", str(FEATURES),
+    ]  # fmt: skip
+    assert {"--rewards", "graded", "--reward-range=-1,1", "--feedback", "sum"} <= set(flags)
+    assert ("--features" in flags, "--n-classes" in flags) == (is_named, False)
