@@ -253,7 +253,7 @@ class Join:
         """
         self._settings = settings
         self.assumed_reward = assumed_reward
-        replaces = TRANSITIONS[State.MATCHED, Input.FEEDBACK].move is Move.REPLACE
+        replaces = self._combination.rule == "max" or TRANSITIONS[State.MATCHED, Input.FEEDBACK].move is Move.REPLACE
         correctable = (Outcome.EXPIRED, Outcome.MATCHED) if replaces else (Outcome.EXPIRED,)
         self._correctable = correctable if corrects else ()
         self.pending.limit_ms = self.shown.limit_ms = settings.window_ms
@@ -438,7 +438,7 @@ class Join:
         move = self._follow(retained.state, happened)
         if move is Move.REFUSE:
             return (make(Mismatched, (feedback, record, retained.action)),)
-        if move is Move.TAKE_LATE:
+        if move is Move.TAKE_LATE or move is Move.TAKE_MORE:
             rest = retained._replace(pending=None)
             kept = rest  # corrected only once
             is_corrected = bool(self._correctable) and (is_missed or not self._is_combined)

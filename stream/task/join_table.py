@@ -98,6 +98,10 @@ class Move(Enum):
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
     REFUSE_PART = "the feedback is written to the dead-letter topic", ("new feedback", "one part too many")
     TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
+    TAKE_MORE = (
+        "too late; with feedback=max and late=correct, a higher reward corrects the model",
+        ("new feedback", "more feedback", "a reward", "a settled decision"),
+    )
     IGNORE_UNUSED = "the decision is unmatched or unshown, and has no bit", ("new feedback", "a decision without a bit")
     END_COLLECTION = (
         "learn from the combined feedback", ("no record", "collected feedback"), State.MATCHED, Outcome.MATCHED,
@@ -181,7 +185,7 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.ANSWERED, Input.DEADLINE): Rule(Move.END_COLLECTION, State.MATCHED, ("matched",)),
     (State.MATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.MATCHED, ("context_duplicates",)),
     (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE),
-    (State.MATCHED, Input.PARTIAL): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, ("late",)),
+    (State.MATCHED, Input.PARTIAL): Rule(Move.TAKE_MORE, State.MATCHED, ("late",)),
     (State.MATCHED, Input.REPEATED): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE),
     (State.MATCHED, Input.MISMATCH): Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
     (State.MATCHED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.MATCHED, _DUPLICATE),

@@ -32,7 +32,7 @@ class Decided(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """Late feedback for an expired decision that corrects the reward which the model has learned."""
+    """Late feedback that corrects the reward which the model has learned."""
 
     id: str
     reward: float
@@ -271,6 +271,8 @@ class Oracle:
             is_raised = self.settings.feedback == "sum" or known.reward is None or feedback.reward > known.reward
             self.rows[state, "partial" if is_raised else "repeated"] += 1
             self.counts["late" if is_raised else "feedback_duplicates"] += 1
+            if is_raised:
+                self._take_late(known, feedback)
         elif not is_first_only and state == "orphan":
             self._orphans[event_id].append(_Orphan(feedback, record, self._orphans[event_id][0].kept_ms))
             self._enforce_limits()
@@ -284,7 +286,7 @@ class Oracle:
             self.counts["conflicts"] += first is not None and first.reward != feedback.reward
 
     def _take_late(self, known: _Known, feedback: Feedback) -> None:
-        """Apply late feedback for an expired decision."""
+        """Apply late feedback for an expired decision, or for a matched one whose reward it could have changed."""
         learned, corrects = known.reward, self.settings.late == "correct"
         if self.settings.feedback == "max" and corrects and not known.is_final:  # each higher reward corrects the model
             if learned is not None and feedback.reward <= learned:
@@ -440,7 +442,7 @@ class Oracle:
         self.events.append(
             Example(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset, None, arm, name)
         )
-        is_final = self.settings.late != "correct"  # late feedback corrects only decisions that expire from then on
+        is_final = self.settings.late != "correct"  # late feedback corrects only decisions settled from then on
         self._known[event_id] = _Known(outcome, reward, pending.played, self._stream_ms, is_final)
         if len(self._known) > self.settings.join.retained_max:
             self.counts["retained_evicted"] += 1

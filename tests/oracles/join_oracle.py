@@ -166,7 +166,7 @@ class JoinOracle:
             if self.rule == "max" and reward <= (decision.reward or 0):
                 return [self._duplicate(reward, reward)]
             self.late += 1
-            return []
+            return [f"late {event_id}"]
         if append_ms <= self._ends_ms(decision) and not decision.gave_way:
             return self._count(decision, reward, part, final)
         self.late += 1

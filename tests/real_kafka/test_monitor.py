@@ -48,7 +48,7 @@ def a_model(folder: Path) -> Path:
     meta = {
         "format": FILE_FORMAT, "digest": state_digest([state]), "learner": "banditron", "n_classes": 3,
         "n_features": 4, "parameters": {}, "scale": "none", "open_classes": False,
-        "rewards": "bit", "reward_range": "0,1",
+        "rewards": "bit", "reward_range": "0,1", "actions": None,
     }  # fmt: skip
     write_model(path, Model(meta, state))
     return path

@@ -95,17 +95,19 @@ def test_decision_is_learned_once_with_its_combined_reward(rule: FeedbackRule, r
 def test_higher_late_rewards_correct_the_model_one_after_the_other() -> None:
     policies = {"on_expiry": "negative", "late": "correct", "parameters": WITHOUT_DRIFT, **GRADED}
     learned = []
-    for rewards in ((1.0, 3.0, 2.0), (3.0,)):
+    for in_time, rewards in (((), (1.0, 3.0, 2.0)), ((), (3.0,)), ((1.0, 0.5), (2.0, 3.0, 2.0))):
         task, inputs = Task(small_task("late-ucb", feedback="max", **policies), TOPICS.contexts), Inputs()
         inputs.context("a", 10)
+        for number, reward in enumerate(in_time):
+            inputs.feedback("a", reward, 20 + number)
         inputs.tick(0, 1_011)
         for number, reward in enumerate(rewards):
             inputs.feedback("a", reward, 1_020 + number)
         after(task, inputs)
-        assert task.join.ledger().late == len(rewards)
         learned.append({name: np.asarray(value, np.float64) for name, value in task.learner.state().items()})
     for name, values in learned[0].items():
-        np.testing.assert_allclose(values, learned[1][name], atol=1e-12)
+        for other in learned[1:]:
+            np.testing.assert_allclose(values, other[name], atol=1e-12)
 
 
 def test_part_beyond_the_limit_becomes_a_dead_letter() -> None:

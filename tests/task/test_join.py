@@ -435,7 +435,7 @@ ROWS = [
     Row(
         "max, final feedback: settled at once, and a higher reward afterwards is late",
         "context a@0, reward 2 a@10, final p 1 a@20, reward 2.5 a@30, reward 2 a@40",
-        ["matched a 2.0", "feedback duplicate"],
+        ["matched a 2.0", "late a", "feedback duplicate"],
         Ledger(contexts=1, decided=1, matched=1, feedback=4, combined=1, late=1, feedback_duplicates=1), "max",
     ),
     Row(
@@ -520,7 +520,7 @@ ROWS = [
     ),
     Row(
         "sum, parts after settlement: late", "context a@0, final p 1 a@1, part p 1 a@2, part q 1 a@3",
-        ["matched a 1.0"], Ledger(contexts=1, decided=1, matched=1, feedback=3, late=2), "sum",
+        ["matched a 1.0", "late a", "late a"], Ledger(contexts=1, decided=1, matched=1, feedback=3, late=2), "sum",
     ),
     Row(
         "sum, parts before the context: each part counts once",
