@@ -79,6 +79,9 @@ class World:
             self._advance_to(due_ms)
         for process in self.processes.live():
             self.processes.close(process)
+        group = self.schedule.options.group
+        for name in self.broker.members(group):  # the sessions of dead processes end
+            self.broker.expel(group, name)
 
     def _is_applied(self) -> bool:
         """Return whether all tasks have applied all records and requests, and no transaction is open."""
