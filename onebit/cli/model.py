@@ -21,6 +21,7 @@ from stream.recovery.model_files import compare_models, read_model, write_model
 from stream.settings.definitions import Settings
 from stream.settings.model import Panel, Program
 from stream.settings.values import flag_of, setting_name
+from stream.wire.actions import ActionBlocks
 
 app = typer.Typer(help="Export, compare and import models.", no_args_is_help=True)
 
@@ -171,7 +172,7 @@ def _size_flags(meta: Mapping[str, Any]) -> list[str]:
     else:
         context = actions["context"]
         sizes = {"--actions-max": n_classes, "--n-features": context}
-        sizes["--action-features"] = (n_features - context) // n_classes - 1
+        sizes["--action-features"] = ActionBlocks.of_dimension(n_features, n_classes, context).features
         is_named = is_named or actions["features"] is not None
     flags = [word for flag, size in sizes.items() for word in (flag, str(size))]
     return [*flags, "--features", "FILE"] if is_named else flags

@@ -67,7 +67,7 @@ def _check_sizes(spec: str, model: Saved, decisions: Decisions) -> None:
         return
     own = blocks._replace(places=n_classes, context=actions["context"])
     if own != blocks._replace(places=n_classes) or own.n_features != n_features or n_classes < blocks.places:
-        size = (n_features - own.context) // n_classes - 1
+        size = ActionBlocks.of_dimension(n_features, n_classes, own.context).features
         raise EstimateError(
             f"policy {spec}: the model is for contexts with {own.context} features and {n_classes} actions with "
             f"{size}; {decisions.name} has {blocks.context}, {blocks.places} and {blocks.features}"

@@ -142,7 +142,7 @@ def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> 
         return DataSizes(blocks.places, blocks.n_features, blocks.n_features, blocks=blocks)
     if stored.get("actions") is not None and "data" not in settings.given:
         places, n_features, context = stored["n_classes"], stored["n_features"], stored["actions"]["context"]
-        blocks = ActionBlocks(places, context, (n_features - context) // places - 1)
+        blocks = ActionBlocks.of_dimension(n_features, places, context)
         return DataSizes(places, n_features, n_features, blocks=blocks)
     n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
     if stored and "data" not in settings.given:

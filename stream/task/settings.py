@@ -275,18 +275,11 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         """
         if self.actions is None:
             return None
-        context = self.context_features
-        size, rest = divmod(self.n_features - context, self.n_classes)
-        blocks = ActionBlocks(self.n_classes, context, size - 1)
         try:
+            blocks = ActionBlocks.of_dimension(self.n_features, self.n_classes, self.context_features)
             blocks.check()
         except ValueError as error:
             raise ParameterError(f"actions: {error}") from error
-        if rest:
-            raise ParameterError(
-                f"n_features: expected {blocks.n_features:,}, for {context:,} features of the context and "
-                f"{self.n_classes} actions with {size - 1:,} features; got {self.n_features:,}"
-            )
         return blocks
 
     @property

@@ -53,6 +53,21 @@ class ActionBlocks(NamedTuple):
     context: int  # c, the number of features of a context
     features: int  # a, the number of features of an action
 
+    @classmethod
+    def of_dimension(cls, n_features: int, places: int, context: int) -> "ActionBlocks":
+        """Return the layout of an x with this dimension.
+
+        Raises:
+            ValueError: x does not consist of a context and equal blocks.
+        """
+        width, rest = divmod(n_features - context, places)
+        if rest or width < 2:
+            raise ValueError(
+                f"expected {context} features of a context, and the same number of features for each of {places} "
+                f"actions; got {n_features} features. Set actions_max, the maximum number of actions in a context"
+            )
+        return cls(places, context, width - 1)
+
     @property
     def width(self) -> int:
         """The size of a block."""

@@ -1,6 +1,7 @@
 """Sizes of the context and the actions in x; see `stream.learners.actions`."""
 
 from stream.learners.base import ParameterError
+from stream.wire.actions import ActionBlocks
 
 
 def action_features(n_classes: int, n_features: int, context: int) -> int:
@@ -9,10 +10,7 @@ def action_features(n_classes: int, n_features: int, context: int) -> int:
     Raises:
         ParameterError: x does not consist of a context and equal blocks.
     """
-    a, rest = divmod(n_features - context - n_classes, n_classes)
-    if rest or a < 1:
-        raise ParameterError(
-            f"expected {context} features of a context, and the same number of features for each of {n_classes} "
-            f"actions; got {n_features} features. Set actions_max, the maximum number of actions in a context"
-        )
-    return a
+    try:
+        return ActionBlocks.of_dimension(n_features, n_classes, context).features
+    except ValueError as error:
+        raise ParameterError(str(error)) from error
