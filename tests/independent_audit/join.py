@@ -270,6 +270,8 @@ class Join:
                 return
             raises = rule == "sum" or feedback.reward > (entry.reward or 0)
             self.counts["late" if raises else "feedback_duplicates"] += 1
+            if raises:
+                self._correct(entry, feedback)
             return
         if move in COUNT_OF:
             self.counts[COUNT_OF[move]] += 1
@@ -288,11 +290,19 @@ class Join:
         elif move == "duplicate" and feedback.reward is not None:
             first_bit = entry.feedback.reward if entry.feedback else entry.reward
             self.counts["conflicts"] += first_bit != feedback.reward
-        elif move == "late" and entry.state == "expired" and self.settings["late"] == "correct":
-            is_higher = entry.reward is not None and feedback.reward is not None and feedback.reward > entry.reward
-            self.output.updates_max += rule != "max" or is_higher
-            if rule == "max" and is_higher and entry.is_kept:
-                entry.reward = feedback.reward
+        elif move == "late":
+            self._correct(entry, feedback)
+
+    def _correct(self, entry: Entry, feedback: Feedback) -> None:
+        """Apply late feedback for a settled decision."""
+        rule = self.settings["feedback"]
+        can_correct = entry.state == "expired" or (entry.state == "matched" and rule == "max")
+        if not can_correct or self.settings["late"] != "correct":
+            return
+        is_higher = entry.reward is not None and feedback.reward is not None and feedback.reward > entry.reward
+        self.output.updates_max += rule != "max" or is_higher
+        if rule == "max" and is_higher and entry.is_kept:
+            entry.reward = feedback.reward
 
     def _keep(self, record: Record, feedback: Feedback) -> None:
         if self.orphans.pop(feedback.id, None):
@@ -319,7 +329,7 @@ class Join:
             others = {"arm": entry.decision.arm, "class": entry.decision.id}
             self.output.examples.append(example | {name: value for name, value in others.items() if value is not None})
         entry.state, entry.time_ms, entry.reward = outcome, self.stream_ms, reward
-        entry.is_kept = outcome == "expired" and self.settings["late"] == "correct"
+        entry.is_kept = outcome in ("expired", "matched") and self.settings["late"] == "correct"
         self.retained[entry.id] = entry
         self._evict_retained()
 
