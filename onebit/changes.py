@@ -8,13 +8,14 @@ from contextlib import closing
 from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from consumers.live_estimates import TopicReader, challenger_estimator
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_of_number, read_partition
 from stream.learners import ParameterError
+from stream.parsing import close_matches
 from stream.programs.connection import Connected
 from stream.programs.keep import check_keep
 from stream.programs.process import announce, every
@@ -27,9 +28,9 @@ from stream.reporting.live_results import challenger_lines
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.task_fields import JoinSettings
 from stream.task.carry import StartModel, known_models
-from stream.task.changes import Changed, ChangeRefusedError, changed
+from stream.task.changes import Changed, ChangeRefusedError, changed, check_value
 from stream.task.settings import TaskSettings, learner_of
-from stream.task.stored_settings import differences, restored_settings
+from stream.task.stored_settings import differences, restored_settings, stored_settings
 from stream.wire.codec import HEADERS
 from stream.wire.control import REQUEST_BYTES_MAX, Request, encode_model, encode_request, model_digest
 from stream.wire.named_features import from_plain
@@ -197,6 +198,34 @@ def _retired(
         expected = ", ".join(map(str, now)) or "a retired one, of which there are none"
         raise SettingsError(f"--restore-{kind} {unknown[0]}: expected one of {expected}")
     return tuple(dict.fromkeys((*(one for one in now if one not in restored), *values_of("retire", added))))
+
+
+def with_values(now: TaskSettings, values: Mapping[str, Any]) -> TaskSettings:
+    """Return a pipeline's settings after some of its stored settings have new values.
+
+    A new `learner` has the parameters of the champion, if the champion is this learner. Otherwise, it has the defaults.
+
+    Args:
+        now: the pipeline's settings.
+        values: the new values, by the names of stored settings.
+
+    Raises:
+        ChangeRefusedError: a setting is unknown, or a value has the wrong type.
+    """
+    for name, value in values.items():
+        check_value(name, value)
+    if (learner := values.get("learner", now.learner)) != now.learner:
+        champion = now.champion or now.learner
+        parameters = now.parameters_of(champion) if learner_of(champion) == learner else {}
+        now = replace(now, learner=learner, parameters=dict(parameters))
+    try:
+        stored = stored_settings(now)
+    except ParameterError as error:
+        raise ChangeRefusedError(f"learner: {error}") from error
+    if unknown := sorted(values.keys() - stored.keys()):
+        expected = f"one of the settings {', '.join(sorted(stored))}{close_matches(unknown[0], stored)}"
+        raise ChangeRefusedError(f"{unknown[0]}: expected {expected}")
+    return restored_settings({**stored, **values})
 
 
 PLAIN = frozenset(("on_expiry", "late", "floor", "holdout", "n_features"))

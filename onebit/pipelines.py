@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit.changes import request_for, send, settings_now
+from onebit.changes import request_for, send, settings_now, with_values
 from onebit.testing.embedded import EmbeddedPipeline
 from onebit.testing.pipeline import checked_id, feedback_of
 from stream.errors import OnebitError
 from stream.parsing import format_duration, parse_duration
 from stream.programs.connection import Connected
-from stream.task.changes import ChangeRefusedError
-from stream.task.stored_settings import restored_settings, stored_settings
 from stream.wire.codec import HEADERS, MalformedError, decode_feedback, encode_feedback
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
@@ -48,6 +46,7 @@ class Pipeline:
     def __init__(self, **settings: Any) -> None:
         """Create the topics and the learner; see `embedded`."""
         self.test = EmbeddedPipeline(**settings)
+        self._settings = self.test.first_settings
         self._due: list[tuple[int, int, Callable[[], None]]] = []  # heap of delayed feedback, ordered by time
         self._numbers = count()
 
@@ -138,10 +137,10 @@ class Pipeline:
             record = Record("", 0, 0, 0, None, encode_feedback(checked), HEADERS)
             decode_feedback(
                 record,
-                self.test.n_classes,
-                graded=self.test.graded,
-                rule=self.test.rule,
-                has_actions=self.test.has_actions,
+                self._settings.n_classes,
+                graded=self._settings.graded,
+                rule=self._settings.feedback,
+                has_actions=self._settings.actions is not None,
             )
         except MalformedError as error:
             raise RejectedError(f"feedback for {event_id!r}: {error}") from error
@@ -199,21 +198,20 @@ class Pipeline:
             settings: New values by the names in the journal, such as `window_ms=120_000` or `champion="late-ucb"`.
 
         Raises:
-            ChangeRefusedError: the pipeline cannot make this change.
+            ChangeRefusedError: a setting is unknown, a value is invalid, or the pipeline cannot make this change.
             SettingsError: the pipeline has not made a decision.
         """
         test = self.test
         now = settings_now(Connected(test.broker, test.topics, test.partitions))
-        stored = stored_settings(now.settings)
-        if unknown := settings.keys() - stored.keys():
-            raise ChangeRefusedError(f"{min(unknown)}: expected one of the settings {', '.join(sorted(stored))}")
-        request = request_for(now, restored_settings({**stored, **settings}))
+        after = with_values(now.settings, settings)
+        request = request_for(now, after)
         if request.changes:
             send(test.broker, test.topics, request)
             test.work()
+            self._settings = after
 
     def restart(self) -> None:
-        """Kill the learner and recover a new one from the topics."""
+        """Kill the learner and recover a new one from the topics, with the pipeline's current settings."""
         self.test.restart_learner()
 
 

@@ -10,7 +10,6 @@ from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.parsing import parse_duration
 from stream.programs.pipeline_settings import settings_for
 from stream.settings.sources import given_settings
-from stream.wire.rewards import FeedbackRule, RewardRange
 from stream.wire.topics import Topics
 
 BEGINS_MS = 1_000
@@ -32,34 +31,17 @@ class EmbeddedPipeline(PipelineUnderTest):
         model = given.model_of(given.partitions)
         broker.create_topics(topics.specs(given.partitions, shares_model=model == "shared"))
         super().__init__(broker, topics, given.partitions)
-        self._task = settings_for(given, {}, topics.journal, model, sizes_of=data_sizes).task
+        self.first_settings = settings_for(given, {}, topics.journal, model, sizes_of=data_sizes).task
         self._options = LearnerOptions(
             group=f"{given.topic_prefix}learner", snapshot_interval_ms=given.snapshot_interval_ms
         )
         self.learner = self._new_learner()
 
-    @property
-    def n_classes(self) -> int:
-        """The number of classes or, with open classes, their limit."""
-        return self._task.n_classes
-
-    @property
-    def has_actions(self) -> bool:
-        """Whether contexts list actions with features."""
-        return self._task.actions is not None
-
-    @property
-    def graded(self) -> RewardRange | None:
-        """The range of graded rewards, or None if rewards are bits."""
-        return self._task.graded
-
-    @property
-    def rule(self) -> FeedbackRule:
-        """How the feedback for a decision determines its reward."""
-        return self._task.feedback
-
     def _new_learner(self) -> LearnerProgram:
-        return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)
+        """Create a learner. A task that has started keeps the settings in its journal, which requests may change."""
+        return LearnerProgram(
+            self.broker, self.topics, self.first_settings, self._options, lambda: self.clock.now_ms, given=()
+        )
 
     def restart_learner(self) -> None:
         """Kill the learner and recover a new one from the topics."""

@@ -116,8 +116,7 @@ def changed(settings: TaskSettings, request: Request, models: Models = no_models
                 f"{name}: expected a change from {shown(stored.get(name))}; got one from {shown(change.old)}. Another "
                 "request was applied first; send the change again"
             )
-        if name in _TYPES:
-            _check_value(name, change.new)
+        check_value(name, change.new)
     after = stored | {name: change.new for name, change in request.changes.items()}
     gone = [name for name in after if name.startswith(PARAMETER) and after[name] is None]
     for name in gone:  # a parameter of another learner
@@ -148,7 +147,14 @@ def _checked(settings: TaskSettings, after: Mapping[str, Any], models: Models) -
     return new
 
 
-def _check_value(name: str, value: object) -> None:
+def check_value(name: str, value: object) -> None:
+    """Check the type and the range of a stored setting's value. Learners check their parameters.
+
+    Raises:
+        ChangeRefusedError: the value is invalid.
+    """
+    if name not in _TYPES:
+        return
     try:
         _TYPES[name].validate_json(orjson.dumps(value), strict=True)
     except (TypeError, RecursionError) as error:  # not JSON, such as a number of more than 64 bits

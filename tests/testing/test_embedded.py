@@ -12,10 +12,11 @@ import onebit
 from onebit.testing.embedded import EmbeddedPipeline
 from onebit.testing.pipeline import feedback_of
 from onebit.testing.processes import Programs
+from stream.task.changes import ChangeRefusedError
 from stream.wire.codec import encode_feedback
 
 Make = Callable[..., EmbeddedPipeline]
-SIZES = {"n_classes": 2, "n_features": 2, "learner": "banditron"}
+SIZES: dict[str, Any] = {"n_classes": 2, "n_features": 2, "learner": "banditron"}
 
 
 def test_feedback_is_matched_within_the_window_and_late_after_it(onebit_embedded: Make) -> None:
@@ -114,3 +115,38 @@ def test_id_that_is_no_string_is_refused_at_the_call(event_id: Any) -> None:
         ):
             with pytest.raises(onebit.OnebitError, match="event id: expected a string"):
                 call()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_restarted_pipeline_keeps_its_changed_settings(partitions: int) -> None:
+    with onebit.embedded(**SIZES, window="10s", partitions=partitions) as pipeline:
+        pipeline.decide("a", [1.0, 0.5])
+        pipeline.change(window_ms=60_000, n_classes=3)
+        pipeline.restart()
+        pipeline.decide("b", [1.0, 0.5])
+        pipeline.feedback("b", 1, after="1m", label=2)
+        pipeline.settle()
+        assert (pipeline.example("b")["outcome"], pipeline.ledger.matched) == ("matched", 1)
+
+
+def test_removed_learner_is_replaced_by_the_champion() -> None:
+    with onebit.embedded(**SIZES) as pipeline:
+        pipeline.decide("a", [1.0, 0.5])
+        pipeline.change(challengers={"late-ucb:m=2": {"m": 2}})
+        pipeline.change(champion="late-ucb:m=2")
+        pipeline.change(learner="late-ucb", champion=None, challengers={})
+        pipeline.restart()
+        assert pipeline.test.learner.tasks[0].settings.learner == "late-ucb"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"learner": "late-ucb"}, {"learner": "nobody"}, {"learner": ["banditron"]}, {"window": "1m"}, {"window_ms": "1m"},
+     {"challengers": 3}, {"retired_classes": 7}, {"features": set()}, {"n_features": 1}, {"seed": 5}],
+    ids=str,
+)  # fmt: skip
+def test_impossible_change_is_refused_with_the_settings_name(values: dict[str, Any]) -> None:
+    with onebit.embedded(**SIZES) as pipeline:
+        pipeline.decide("a", [1.0, 0.5])
+        with pytest.raises(ChangeRefusedError, match=f"^{next(iter(values))}: "):
+            pipeline.change(**values)
