@@ -8,6 +8,7 @@ dsjson. In an array, numbers become `grams[0]`, `grams[1]`, and strings become f
 
 import re
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -249,7 +250,7 @@ def flat_features(name: str, given: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for place, one in enumerate(_list(name, given)):
         for feature, value in _flat(f"{name}[{place}]", _object(f"{name}[{place}]", one), "", LEVELS_MAX):
-            _add(found, feature, value)
+            _add(f"{name}[{place}]", found, feature, value)
     return found
 
 
@@ -283,7 +284,7 @@ def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield (name if type(one) is dict else f"{name}[{place}]"), one
 
 
-def _add(found: dict[str, Any], name: str, value: str | float) -> None:
+def _add(where: str, found: dict[str, Any], name: str, value: str | float) -> None:
     """Add a feature. A category of a feature that has a value already becomes a feature with the value 1."""
     while (earlier := found.get(name)) is not None:
         if type(value) is str:
@@ -293,5 +294,9 @@ def _add(found: dict[str, Any], name: str, value: str | float) -> None:
             name, value = f"{name}.{earlier}", 1
         else:
             found[name] = earlier + value
+            if not isfinite(found[name]):
+                raise MalformedError(
+                    f"{where}, {name}: expected numbers with a finite sum; got {shown(earlier)} and {shown(value)}"
+                )
             return
     found[name] = value

@@ -79,6 +79,8 @@ def test_features_are_flattened(given: list[object], expected: dict[str, Any]) -
         ({"actions": [{"id": "a", "features": ["News"]}]}, "actions[0].features[0]"),
         ({"actions": NEWS, "contextFeatures": [{"a": [[1]]}]}, "contextFeatures[0], a[0]"),
         ({"actions": NEWS, "contextFeatures": [nested(LEVELS_MAX + 1)]}, "contextFeatures[0]"),
+        ({"actions": NEWS, "contextFeatures": [{"a": 1e308}, {"a": 1e308}]}, "contextFeatures[1], a"),
+        ({"actions": [{"id": "a", "features": [{"b": [{"c": -1e308}] * 2}]}]}, "actions[0].features[0], b.c"),
         ({"actions": NEWS, "excludedActions": [one["id"] for one in NEWS]}, "excludedActions"),
         ({"actions": NEWS, "excludedActions": [None]}, "excludedActions[0]"),
         ({"actions": NEWS, "eventId": {}}, "eventId"),
