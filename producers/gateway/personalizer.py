@@ -24,11 +24,12 @@ KEY_HEADER = b"ocp-apim-subscription-key"
 
 RANK, STATUS = f"{PREFIX}rank", f"{PREFIX}status"
 
-START = re.compile(r"/+personalizer/(?:v[0-9][^/]*/)?")
+START = re.compile(r"/+personalizer/(?:v[0-9][^/]*/)?", re.IGNORECASE | re.ASCII)
 """The start of a path, with the version that older clients put into it. Newer clients have it in the query. An endpoint
 that ends with a slash leads to two slashes."""
 
-EVENT = re.compile(rf"{PREFIX}events/(?s:.*)/(reward|activate)")
+OPERATION = re.compile(r"(rank|status)|(events/)((?s:.*)/)(reward|activate)", re.IGNORECASE | re.ASCII)
+"""The rest of a path: an operation, with the event's id between its parts. Azure ignores the case of the names."""
 
 CODES = {
     401: "401",
@@ -65,13 +66,23 @@ class RankRequest(NamedTuple):
 
 
 def normalized(path: str) -> str:
-    """Return a path of Personalizer without its version. Other paths are returned unchanged.
+    """Return a path of Personalizer without its version, in lower case except the event's id.
 
-    >>> normalized("//personalizer/v1.1-preview.3/rank"), normalized("/personalizer/rank"), normalized("/v1/decide")
+    Other paths, and the operations that Onebit does not support, are returned unchanged.
+
+    >>> normalized("//personalizer/v1.1-preview.3/rank"), normalized("/Personalizer/Rank"), normalized("/v1/decide")
     ('/personalizer/rank', '/personalizer/rank', '/v1/decide')
+    >>> normalized("/personalizer/v1.0/Events/Visit-1/Reward")
+    '/personalizer/events/Visit-1/reward'
     """
-    found = START.match(path)
-    return path if found is None else PREFIX + path[found.end() :]
+    start = START.match(path)
+    if start is None:
+        return path
+    operation = path[start.end() :]
+    if (found := OPERATION.fullmatch(operation)) is not None:
+        alone, events, event_id, act = found.groups(default="")
+        operation = f"{alone}{events}".lower() + event_id + act.lower()
+    return PREFIX + operation
 
 
 def operation_of(path: str) -> str | None:
@@ -80,10 +91,8 @@ def operation_of(path: str) -> str | None:
     >>> operation_of("/personalizer/events/visit-1/reward"), operation_of("/personalizer/evaluations")
     ('/personalizer/events/{id}/reward', None)
     """
-    if path in (RANK, STATUS):
-        return path
-    found = EVENT.fullmatch(path)
-    return None if found is None else f"{PREFIX}events/{{id}}/{found[1]}"
+    found = OPERATION.fullmatch(path.removeprefix(PREFIX))
+    return None if found is None else path if found[1] else f"{PREFIX}events/{{id}}/{found[4]}"
 
 
 def unsupported(path: str) -> str | None:
@@ -94,7 +103,7 @@ def unsupported(path: str) -> str | None:
     """
     operation = path.removeprefix(PREFIX)
     for start, remedy in INSTEAD.items():
-        if operation == start or operation.startswith(start + "/"):
+        if f"{operation}/".lower().startswith(f"{start}/".lower()):
             return f"{operation} is not supported; {remedy}"
     return None
 

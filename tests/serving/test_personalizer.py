@@ -147,9 +147,12 @@ def test_reward_that_is_not_a_number_is_rejected(body: object) -> None:
         ("/personalizer/v1.1-preview.1/rank", "/personalizer/rank"),
         ("///personalizer/v1.0/status", "/personalizer/status"),
         ("/personalizer/v1.0", "/personalizer/v1.0"),
+        ("/Personalizer/V1.0/RANK", "/personalizer/rank"),
+        ("/PERSONALIZER/Events/Reward/Visit/1\n/Activate", "/personalizer/events/Reward/Visit/1\n/activate"),
+        ("/personalizer/featureImportances", "/personalizer/featureImportances"),
         ("/v1//personalizer/rank", "/v1//personalizer/rank"),
         ("//v1/decide", "//v1/decide"),
     ],
 )
-def test_version_is_removed_from_paths_of_personalizer_only(path: str, expected: str) -> None:
+def test_version_and_case_are_removed_from_paths_of_personalizer_only(path: str, expected: str) -> None:
     assert normalized(path) == expected

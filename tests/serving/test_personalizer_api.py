@@ -99,6 +99,7 @@ def test_activation_begins_the_window_of_a_deferred_decision(gateway: GatewayCli
         "/personalizer/rank?api-version=2022-09-01-preview",
         "/personalizer/v1.1-preview.2/rank",
         "//personalizer/v1.0/rank",
+        "/Personalizer/v1.0/Rank",
     ],
 )
 def test_every_version_of_the_path_gets_the_same_decision(gateway: GatewayClient, path: str) -> None:
@@ -138,6 +139,7 @@ def test_activation_from_a_browser_is_rejected(gateway: GatewayClient) -> None:
         ("GET", "configurations/service"),
         ("PUT", "configurations/policy"),
         ("POST", "configurations/applyFromEvaluation"),
+        ("PUT", "Configurations/Policy"),
         ("GET", "evaluations/7"),
         ("DELETE", "logs"),
         ("GET", "model"),
