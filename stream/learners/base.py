@@ -57,7 +57,8 @@ class Cost(NamedTuple):
 
     flops_per_event: int  # floating-point operations of one `predict` and one `update`
     bytes_per_event: int  # bytes of state that one `predict` and one `update` access
-    state_bytes: int  # size of the whole state
+    state_bytes: int  # maximum size of the state
+    unused_bytes: int = 0  # part of `state_bytes` that a new state omits; see `KernelLearner.in_use`
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,11 +100,12 @@ class Model(NamedTuple):
         if not all(type(size) is int and size > 0 for size in sizes):
             raise ModelError(f"expected whole numbers of classes and features; got {sizes}")
         kind = registered()[settings.learner]
-        expected = kind.cost(*sizes, nnz=1, parameters=settings.parameters).state_bytes
+        cost = kind.cost(*sizes, nnz=1, parameters=settings.parameters)
+        expected = cost.state_bytes - cost.unused_bytes
         given = sum(np.asarray(value).nbytes for value in self.state.values())
         if expected > STATE_RATIO_MAX * given + STATE_SLACK_BYTES:
             raise ModelError(
-                f"expected a state of about {expected:,} bytes for {sizes[0]:,} classes and {sizes[1]:,} features; "
+                f"expected a state of at least {expected:,} bytes for {sizes[0]:,} classes and {sizes[1]:,} features; "
                 f"got {given:,}"
             )
 

@@ -107,6 +107,7 @@ def test_model_that_is_read_from_a_file_equals_the_written_model(settings: TaskS
     again = read_model(tmp_path / "a.npz")
     assert again.meta == orjson.loads(orjson.dumps(model.meta))
     assert state_digest([again.state]) == state_digest([model.state])
+    assert state_digest([again.learner().state()]) == state_digest([model.state])
     assert {name: type(value) for name, value in again.state.items()} == {
         name: type(value) for name, value in model.state.items()
     }

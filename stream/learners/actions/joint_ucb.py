@@ -597,7 +597,8 @@ class JointUcb(KernelLearner):
         """Return the cost of a decision among all places."""
         c, p, m = (int(parameters[name]) for name in ("context", "p", "m"))
         a = action_features(n_classes, n_features, c)
-        D, ids = (min(c, p) + 1) * (min(a, p) + 1) + m, int(parameters["ids"])
+        D = (min(c, p) + 1) * (min(a, p) + 1) + m
+        per_id = 2 * int(parameters["ids"]) * (D + 3)
         touched = min(int(parameters["shortlist"]), n_classes) * D * D // 2 + 5 * D * D + 6 * n_classes * D
         return Cost(
             flops_per_event=2 * touched,
@@ -606,10 +607,11 @@ class JointUcb(KernelLearner):
             * (
                 2 * (D + block_of(D)) * padded(D)
                 + 2 * D
-                + 2 * ids * (D + 3)
+                + per_id
                 + SAMPLE * (c + 1 + a)
                 + (m + p + 2) * (c + a)
                 + m
                 + 8
             ),
+            unused_bytes=8 * per_id,
         )

@@ -355,12 +355,11 @@ class StackIgw(KernelLearner):
         K, m = n_classes, int(parameters["vectors"])
         S = signals_with(m)
         words = 2 * m * (5 * nnz + 6 * m + 4 * K)
-        rows = min(n_features, ROWS_MAX) if m else 0
+        vectors = 2 * m * min(n_features, ROWS_MAX)
         return Cost(
             flops_per_event=K * (nnz + 1) * 18 + 60 * nnz + 400 + words,
             bytes_per_event=8 * K * (nnz + 1) * 10 + 4 * words,
             state_bytes=8
-            * (
-                (n_features + 1) * (BY_CLASS + 4 * K) + 11 + (1 + S) * S + 8 * (K + 1) + words_size(K, m) + 2 * m * rows
-            ),
+            * ((n_features + 1) * (BY_CLASS + 4 * K) + 11 + (1 + S) * S + 8 * (K + 1) + words_size(K, m) + vectors),
+            unused_bytes=8 * vectors,
         )
