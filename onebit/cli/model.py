@@ -21,11 +21,10 @@ from stream.recovery.model_files import compare_models, read_model, write_model
 from stream.settings.definitions import Settings
 from stream.settings.model import Panel, Program
 from stream.settings.values import flag_of, setting_name
-from stream.wire.actions import ActionBlocks
 
 app = typer.Typer(help="Export, compare and import models.", no_args_is_help=True)
 
-ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="File from `onebit model export`")]
+ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="File from `onebit model export` or `onebit train`")]
 
 
 @app.command(
@@ -139,40 +138,21 @@ def import_file(
         print_json({"partitions": found.partitions, "shared": found.is_shared, **meta})
         return
     whose = " as a shared model" if found.is_shared else ""
-    print_line(
-        f"{quantity(found.partitions, 'partition')} will start with {file}{whose}. Run: "
-        f"{command_hint(settings, 'learn')} {shlex.join(learn_flags(meta))}"
-    )
+    command = " ".join((command_hint(settings, "learn"), *map(shlex.quote, learn_flags(meta))))
+    print_line(f"{quantity(found.partitions, 'partition')} will start with {file}{whose}. Run: {command}")
 
 
 def learn_flags(meta: Mapping[str, Any]) -> list[str]:
-    """Return the flags of a learner that continues an exported model with the settings of its pipeline."""
-    flags = ["--learner", meta["learner"]]
-    for name, value in meta["parameters"].items():
-        flags += ["--param", f"{name}={value}"]
-    flags += _size_flags(meta)
+    """Return the flags with which a learner continues an exported model with the settings of its pipeline.
+
+    The learner, its parameters, the sizes, the names and the rewards are stored with the model, and need no flags.
+    """
     defaults, of_pipeline = Settings.model_construct(), meta.get("settings", {})
-    names = ("scale", "reward", "rewards", "reward_range", "feedback", "on_expiry", "late", "floor")
-    usual = {name: getattr(defaults, name) for name in names}
+    usual = {name: getattr(defaults, name) for name in ("reward", "feedback", "on_expiry", "late", "floor")}
     usual |= asdict(defaults.join)
+    flags = []
     for field, value in {**of_pipeline, **of_pipeline.get("join", {})}.items():
         if field in usual and value != usual[field]:
             text = format_duration(value) if field.endswith("_ms") else str(value)
-            flag = flag_of(setting_name(field))
-            flags += [f"{flag}={text}"] if text.startswith("-") else [flag, text]  # a value such as -1,1 is no flag
+            flags += [flag_of(setting_name(field)), text]
     return flags
-
-
-def _size_flags(meta: Mapping[str, Any]) -> list[str]:
-    """Return the flags for the numbers of classes or actions and of features. FILE stands for the file of features."""
-    n_classes, n_features, actions = meta["n_classes"], meta["n_features"], meta["actions"]
-    is_named = meta.get("settings", {}).get("features") is not None
-    if actions is None:
-        sizes = {"--classes-max" if meta["open_classes"] else "--n-classes": n_classes, "--n-features": n_features}
-    else:
-        context = actions["context"]
-        sizes = {"--actions-max": n_classes, "--n-features": context}
-        sizes["--action-features"] = ActionBlocks.of_dimension(n_features, n_classes, context).features
-        is_named = is_named or actions["features"] is not None
-    flags = [word for flag, size in sizes.items() for word in (flag, str(size))]
-    return [*flags, "--features", "FILE"] if is_named else flags

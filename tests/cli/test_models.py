@@ -2,22 +2,20 @@
 
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from onebit.cli.model import learn_flags
 from stream.errors import ExitCode
 from stream.kafka.port import Broker
-from stream.recovery.model_files import model_of, read_model
-from stream.settings.sources import given_settings
+from stream.recovery.recover import pipeline_settings
 from stream.settings.task_fields import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.task.stored_settings import stored_settings
 from stream.wire.named_features import build, to_plain
-from tests.cli.conftest import Onebit
-from tests.offers import CONTEXT, FEATURES, PLACES, actions_task
+from tests.cli.conftest import CommandResult, Onebit
+from tests.offers import CONTEXT, actions_task
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
@@ -56,59 +54,41 @@ def test_models_are_exported_compared_and_imported(onebit: Onebit, on_broker: Ca
     assert second.journal()[0].updates >= exported["updates"] > 0
 
 
-def imported_flags(settings: TaskSettings, onebit: Onebit, on_broker: Callable[[Broker], None]) -> list[str]:
-    """Export a pipeline's model, import it, and return the flags of the command for the next learner."""
-    pipelines = [Pipeline(settings) for _ in range(2)]
-    pipelines[0].send(TOPICS.contexts, b'{"id": "a", "x": {"i": [0]}, "eligible": %b}' % eligible_of(settings))
-    run_until_idle(pipelines[0].learner())
-    on_broker(pipelines[0].broker)
-    assert onebit("model", "export", "--out", "model.npz").code == ExitCode.OK
-    on_broker(pipelines[1].broker)
-    ended = onebit("model", "import", "model.npz")
-    assert ended.code == ExitCode.OK
-    words = shlex.split(ended.out)
-    return words[words.index("--learner") :]
-
-
-def eligible_of(settings: TaskSettings) -> bytes:
-    return b'["hats"]' if settings.open_classes else b"[0, 1]"
+HASHED = to_plain(build({}, hash_bits=1, unknown=True))
 
 
 @pytest.mark.parametrize(
-    ("changes", "flags"),
+    ("context", "exported"),
     [
-        ({"open_classes": True}, ["--classes-max", "3"]),
-        ({}, ["--n-classes", "3"]),
-        ({"reward": "any"}, ["--reward", "any"]),
-        ({"on_expiry": "negative"}, ["--on-expiry", "negative"]),
-        ({"floor": 0.1}, ["--floor", "0.1"]),
-        ({"join": JoinSettings(window_ms=90_000)}, ["--window", "90s"]),
-        ({"join": JoinSettings(pending_max=70, orphan_window_ms=1_500)}, ["--pending-max", "70"]),
-        ({"scale": "standard"}, ["--scale", "standard"]),
+        ({"x": [1] * 4}, small_task("late-ucb")),
+        ({"x": [1] * 4}, small_task("late-ucb", parameters={"m": 8}, reward="any", floor=0.1, scale="standard")),
+        ({"x": [1] * 4}, small_task("late-ucb", join=JoinSettings(window_ms=90_000, pending_max=70))),
+        ({"x": [1] * 4, "eligible": ["hats"]}, small_task("late-ucb", open_classes=True, on_expiry="negative")),
+        (
+            {"actions": [{"id": "hat"}]},
+            actions_task(
+                actions={"context": CONTEXT, "features": HASHED},
+                rewards="graded", reward_range="-1,1", feedback="sum",
+            ),
+        ),
     ],
-    ids=str,
-)
-def test_command_after_an_import_has_the_settings_of_the_model(
-    changes: dict[str, Any], flags: list[str], onebit: Onebit, on_broker: Callable[[Broker], None]
+    ids=["defaults", "policies", "limits", "open-classes", "actions"],
+)  # fmt: skip
+def test_command_after_an_import_starts_a_learner_with_the_settings_of_the_model(
+    context: dict[str, Any],
+    exported: TaskSettings,
+    onebit: Onebit,
+    on_broker: Callable[[Broker], None],
+    learn_on: Callable[..., CommandResult],
 ) -> None:
-    found = imported_flags(small_task("late-ucb", **changes), onebit, on_broker)
-    assert flags[1] == found[found.index(flags[0]) + 1]
-    given = dict(zip((one.removeprefix("--").replace("-", "_") for one in found[::2]), found[1::2], strict=True))
-    parameters = [value for flag, value in zip(found[::2], found[1::2], strict=True) if flag == "--param"]
-    settings, meta = given_settings(given | {"param": parameters}), read_model(Path("model.npz")).meta
-    n_classes = settings.classes_max if meta["open_classes"] else settings.n_classes
-    assert (settings.learner, n_classes, settings.n_features) == ([meta["learner"]], meta["n_classes"], 4)
-    assert parameters == [f"{name}={value}" for name, value in meta["parameters"].items()]
-
-
-@pytest.mark.parametrize("is_named", [True, False])
-def test_command_after_an_import_has_the_settings_of_a_model_for_actions(is_named: bool) -> None:
-    layout = {"context": CONTEXT, "features": to_plain(build({}, hash_bits=1, unknown=True)) if is_named else None}
-    task = actions_task(actions=layout, rewards="graded", reward_range="-1,1", feedback="sum")
-    flags = learn_flags(model_of(task.resolved(), task.make_learner(), None, {}, {}).meta)
-    at = flags.index("--actions-max")
-    assert flags[at : at + 6] == [
-        "--actions-max", str(PLACES), "--n-features", str(CONTEXT), "--action-features", str(FEATURES),
-    ]  # fmt: skip
-    assert {"--rewards", "graded", "--reward-range=-1,1", "--feedback", "sum"} <= set(flags)
-    assert ("--features" in flags, "--n-classes" in flags) == (is_named, False)
+    first, second = Pipeline(exported), Pipeline(exported)
+    first.send(TOPICS.contexts, orjson.dumps({"id": "a", **context}))
+    run_until_idle(first.learner())
+    on_broker(first.broker)
+    assert onebit("model", "export", "--out", "model.npz").code == ExitCode.OK
+    on_broker(second.broker)
+    ended = onebit("model", "import", "model.npz")
+    assert ended.code == ExitCode.OK
+    second.send(TOPICS.contexts, orjson.dumps({"id": "b", **context}))
+    assert learn_on(second.broker, *shlex.split(ended.out.partition("--topic-prefix test.")[2])).code == ExitCode.OK
+    assert pipeline_settings(second.broker, TOPICS, 1).settings == stored_settings(exported)
