@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -133,15 +133,19 @@ class Gateway:
 
     def _late(self, event_id: str, context: Context | None) -> tuple[int, dict[str, Any]]:
         """Return the fallback, or status 504 if there is none or the context could not be checked."""
+        why = ""
         if context is not None and self.fallback is not None and self.link.facts is not None:
-            with suppress(FallbackError):
+            try:
                 answer = fallback_answer(self.fallback, event_id, self.link.facts, context.eligible, context.actions)
+            except FallbackError as unusable:
+                why = f". There is no fallback: {unusable}"
+            else:
                 self.counts.fallbacks += 1
                 return 200, {**self._decision(event_id, answer, with_scores=False), "fallback": True}
         self.decisions.time_out(monotonic())
         error = (
             f"no prediction within {self.timeout_s:g} s; repeat the request with this id. Check the learner, and run: "
-            "onebit tail dead-letter"
+            f"onebit tail dead-letter{why}"
         )
         return 504, {"error": error, "id": event_id}
 

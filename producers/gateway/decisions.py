@@ -125,6 +125,11 @@ def fallback_answer(
     else:
         raise FallbackError(f"expected uniform, or a class of the pipeline (0 to {n_classes - 1}); got {given!r}")
     if eligible is not None and action not in eligible:
+        if (action if names is None else names[action]) in facts.retired:
+            raise FallbackError(
+                f"expected a class that is not retired; got {given!r}. Start the gateway with a different fallback, or "
+                "restore the class with `onebit change`"
+            )
         raise FallbackError(f"expected an eligible class; got {given!r}")
     known = names if actions is None else actions
     return Answer(action, propensity, None if known is None else known[action])

@@ -34,10 +34,11 @@ LINGER_S = 0.001
 more CPU time; if the processor is busy, this delays decisions by more than the pause."""
 
 PROBE_S = 1.0
-FACTS_S = 10.0
-"""Interval between reads of the pipeline's settings, which a request may have changed."""
 """Interval between requests that check the connection. They are necessary because a client's poll does not report a
 lost connection."""
+
+FACTS_S = 10.0
+"""Interval between reads of the pipeline's settings, which a request may have changed."""
 
 RETRY_S = 1.0
 """Pause before reconnecting."""

@@ -250,6 +250,14 @@ def test_fallback_class_that_is_not_eligible_causes_a_504() -> None:
     assert (got.status, other.json["class"]) == (504, "help")
 
 
+def test_response_names_the_remedy_for_a_fallback_class_that_was_retired() -> None:
+    facts = FACTS._replace(retired=("help",))
+    with served(a_pipeline(), facts=facts, timeout_s=0.2, fallback="help", learns=False) as gateway:
+        got = gateway.decide("visit-1")
+    assert got.status == 504
+    assert "`onebit change`" in got.json["error"]
+
+
 def test_deferred_decision_becomes_pending_when_it_is_shown() -> None:
     with served(a_pipeline()) as gateway:
         assert gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "deferred": True}).status == 200
