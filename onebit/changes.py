@@ -152,7 +152,8 @@ def with_changes(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
     """Return a pipeline's settings after a user's changes.
 
     Raises:
-        SettingsError: a flag does not fit the pipeline, for example because its classes have no names.
+        SettingsError: a flag does not fit the pipeline, for example because its classes have no names, or because it
+            has actions.
     """
     settings, given = desired.settings, desired.given
     own = {field.name: getattr(settings, field.name) for field in fields(TaskSettings) if field.name in given & PLAIN}
@@ -171,6 +172,8 @@ def with_changes(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
             )
         assert settings.classes_max is not None
         after = replace(after, n_classes=settings.classes_max)
+    if now.actions is not None:
+        _check_no_classes(desired)
     if desired.classes:
         if now.class_names is None:
             raise SettingsError("--add-class: expected a pipeline whose classes have names")
@@ -181,6 +184,20 @@ def with_changes(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
     is_named = now.features is not None
     features = _retired("feature", now.retired_features, desired.retired_features, desired.restored_features, is_named)
     return _with_learners(replace(after, retired_classes=classes, retired_features=features), desired)
+
+
+def _check_no_classes(desired: DesiredChange) -> None:
+    """Check that a change of a pipeline with actions names no classes."""
+    for act, names in (
+        ("add", desired.classes),
+        ("retire", desired.retired_classes),
+        ("restore", desired.restored_classes),
+    ):
+        if names:
+            raise SettingsError(
+                f"--{act}-class {names[0]}: expected a pipeline with classes, but its contexts list their actions. "
+                "Add or omit the action there"
+            )
 
 
 def _retired(

@@ -12,8 +12,7 @@ from stream.programs.costs import FLOPS_PER_S, SLOW_S
 from stream.programs.process import announce, every, warn
 from stream.randomness.draws import Draws, Purpose
 from stream.reporting.tables import duration
-from stream.task.settings import CONTEXT
-from stream.wire.actions import ActionBlocks
+from stream.wire.actions import CONTEXT, ActionBlocks
 from stream.wire.records import Features
 
 PART_S = 0.01

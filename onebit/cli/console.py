@@ -259,7 +259,7 @@ POLICY_HINTS = {
     "NO_OWN_DECISIONS": "use another --learner, or a smaller --holdout",
     "NO_CHALLENGE": "use another --challenger or --learner",
     "ONE_RIGHT_CLASS": "use another --learner",
-    "NOT_FOR_ACTIONS": "to decide among classes, omit --actions-max",
+    "NOT_FOR_ACTIONS": "to decide among classes, omit --actions-max, or use data without actions",
     "FOR_ACTIONS": "to decide among actions, set --actions-max",
     "NO_SUM_OF_BITS": "use --feedback max, or --rewards graded",
     "NO_SUM_CORRECTED": "use --late ignore, or --feedback max",

@@ -48,8 +48,9 @@ def train_model(
         return
     meta = report.model.meta
     what = "labelled rows" if report.from_labels else "decisions"
+    choices = "classes" if meta["actions"] is None else "actions"
     print_line(
-        f"{escape(str(out_file))}: {meta['learner']} after {report.learned:,} {what}, {meta['n_classes']} classes, "
+        f"{escape(str(out_file))}: {meta['learner']} after {report.learned:,} {what}, {meta['n_classes']} {choices}, "
         f"{meta['n_features']} features, digest {meta['digest'][:16]}"
     )
     for reason, count in sorted(report.skipped.items()):

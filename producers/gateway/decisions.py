@@ -32,7 +32,7 @@ since the first of them. Without further requests, the gateway is ready again af
 
 
 class FallbackError(ValueError):
-    """Raised if the fallback class does not exist or cannot be used."""
+    """Raised if the fallback does not exist or cannot be used."""
 
 
 class PipelineFacts(NamedTuple):
@@ -123,14 +123,15 @@ def fallback_answer(
     elif given.isdecimal() and int(given) < n_classes:
         action = int(given)
     else:
-        raise FallbackError(f"expected uniform, or a class of the pipeline (0 to {n_classes - 1}); got {given!r}")
+        known_as = "a class of the pipeline" if facts.reading is None else "an action's place in the context's list"
+        raise FallbackError(f"expected uniform, or {known_as} (0 to {n_classes - 1}); got {given!r}")
     if eligible is not None and action not in eligible:
         if (action if names is None else names[action]) in facts.retired:
             raise FallbackError(
                 f"expected a class that is not retired; got {given!r}. Start the gateway with a different fallback, or "
                 "restore the class with `onebit change`"
             )
-        raise FallbackError(f"expected an eligible class; got {given!r}")
+        raise FallbackError(f"expected an eligible {'class' if facts.reading is None else 'action'}; got {given!r}")
     known = names if actions is None else actions
     return Answer(action, propensity, None if known is None else known[action])
 

@@ -61,10 +61,11 @@ def estimate(
             f"{log.name}: none of its {found.events:,} events has both an action and a reward; map a column to each"
         )
     if options.propensity_min is not None and options.propensity_min > (1.0 + UNIFORM_WITHIN) / found.classes_max:
+        one, several = ("class", "classes") if log.blocks is None else ("action", "actions")
         raise EstimateError(
-            f"minimum propensity {options.propensity_min:g} is impossible: with {found.classes_max} classes it is at "
+            f"minimum propensity {options.propensity_min:g} is impossible: with {found.classes_max} {several} it is at "
             f"most {1 / found.classes_max:.4g}; specify the smallest probability with which the logging policy plays "
-            "any class"
+            f"any {one}"
         )
     for policy in policies:
         if found.has_eligible and not policy.supports_eligible:

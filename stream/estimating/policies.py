@@ -20,8 +20,7 @@ from stream.learners import FromLogs, Learner, check_parameters, create, registe
 from stream.randomness.delays import DelayModel
 from stream.randomness.draws import Draws, Purpose
 from stream.settings.task_fields import Reward, Rewards, allows_any_right
-from stream.task.settings import CONTEXT
-from stream.wire.actions import ActionBlocks, key_of
+from stream.wire.actions import CONTEXT, ActionBlocks, key_of
 from stream.wire.records import Decision, Features, FloatArray
 
 BASELINE = "baseline"
@@ -164,8 +163,8 @@ class Baseline(Policy):
         p[known, baselines[known]] = 1.0
         if (unknown := np.flatnonzero(chunk.judged & (baselines < 0))).size:
             raise EstimateError(
-                f"policy {BASELINE}: event {chunk.ids[unknown[0]]} does not name the class of the service's own rule. "
-                "Map its column as `baseline`, and fill it in all rows"
+                f"policy {BASELINE}: event {chunk.ids[unknown[0]]} does not contain the choice of the service's own "
+                "rule. Map its column as `baseline`, and fill it in all rows"
             )
         return p
 

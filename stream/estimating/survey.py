@@ -71,7 +71,7 @@ def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int, blocks: Act
         blocks: The layout of x; None if the decisions are among classes.
     """
     model = reward_model(n_features, n_classes, blocks, FOLDS)
-    counts = _Counts(n_classes)
+    counts = _Counts(n_classes, "classes" if blocks is None else "actions")
     for chunk in chunks:
         counts.add(chunk)
         rows = np.flatnonzero(chunk.judged)
@@ -98,7 +98,7 @@ def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int, blocks: Act
 class _Counts:
     """Counters for a pass over a log."""
 
-    def __init__(self, n_classes: int) -> None:
+    def __init__(self, n_classes: int, choices: str) -> None:
         self.events = self.judged = self.weighted = 0
         self.without_action = self.missing = self.zero = self.above_one = 0
         self.least, self.largest = 1.0, 0.0
@@ -107,6 +107,7 @@ class _Counts:
         self.by_label = np.zeros((n_classes, 2), np.int64)
         self.has_delays = self.has_times = self.has_eligible = False
         self._n_classes = self.classes_min = n_classes
+        self._choices = choices  # a word for messages
         self.classes_max = 0
 
     def add(self, chunk: Chunk) -> None:
@@ -165,8 +166,8 @@ class _Counts:
             low, high = self.classes_min, self.classes_max
             is_uniform = low == high and abs(self.least * high - 1.0) < UNIFORM_WITHIN
             verdict = "plausible only for uniform play" if is_uniform else "implausible"
-            classes = f"{high} classes" if low == high else f"{low} to {high} eligible classes"
-            yield Flag("propensity-constant", f"every propensity is {self.least:g} with {classes}: {verdict}")
+            among = f"{high} {self._choices}" if low == high else f"{low} to {high} eligible {self._choices}"
+            yield Flag("propensity-constant", f"every propensity is {self.least:g} with {among}: {verdict}")
         for name, table, what in (
             ("censoring-by-action", self.by_action, "on the action"),
             ("censoring-by-class", self.by_label, "on the class"),

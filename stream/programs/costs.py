@@ -79,9 +79,13 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
     total = "" if events is None else f", {events:,} events about {duration(one_s * events)}"
     instead = f"; faster: {cls.instead}" if cls.instead else ""
     return (
-        f"{task.learner} with {task.n_classes} classes and {task.n_features} features: an update takes about "
+        f"{task.learner} with {task.n_classes} {_choices(task)} and {task.n_features} features: an update takes about "
         f"{duration(one_s)}{total}{instead}"
     )
+
+
+def _choices(task: TaskSettings) -> str:
+    return "classes" if task.actions is None else "actions"
 
 
 _EXPLORE = "To explore, use --floor 0.05, or `onebit change --floor 0.05` in a running pipeline"
@@ -91,8 +95,8 @@ def exploration_notice(task: TaskSettings) -> str:
     """Return a notice if there is too little exploration to evaluate other policies, otherwise an empty string."""
     if task.challengers and not task.floor:
         return (
-            f"challengers cannot learn about classes that {task.learner} never plays. The estimate for a challenger "
-            f"that chooses such a class is too low. {_EXPLORE}"
+            f"challengers cannot learn about {_choices(task)} that {task.learner} never plays. The estimate for a "
+            f"challenger that chooses them is too low. {_EXPLORE}"
         )
     decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
     if decision.propensity < 1.0 or task.play == "logged":

@@ -11,9 +11,9 @@ from stream.learners.auto import choose, choose_for_actions
 from stream.settings.definitions import AUTO, LearnerSettings, Settings, SettingsError
 from stream.settings.task_fields import Play, allows_any_right, shared_values
 from stream.task.frozen import MODEL, Frozen
-from stream.task.settings import CONTEXT, TaskSettings
+from stream.task.settings import TaskSettings
 from stream.text import read_bytes
-from stream.wire.actions import ActionBlocks
+from stream.wire.actions import CONTEXT, ActionBlocks
 from stream.wire.named_features import ACTIONS, Kind, NamedFeaturesError, from_plain, to_plain
 
 

@@ -172,7 +172,8 @@ def _streams(names: Sequence[str], found: Sequence[Series]) -> list[_Stream]:
 
 def _summary(report: LearnerRun) -> str:
     settings = report.settings
-    stream = f"{report.events:,} events of {report.data} ({report.classes:,} classes, {report.features:,} features)"
+    choices = f"{report.classes:,} {'actions' if report.has_actions else 'classes'}"
+    stream = f"{report.events:,} events of {report.data} ({choices}, {report.features:,} features)"
     rate, speed = settings.get("rate"), settings.get("speed")
     if isinstance(speed, str):  # replaces the rate
         stream += " sent all at once" if speed == "max" else f" at {speed} the recorded pace"
@@ -514,10 +515,14 @@ def _count(field: str, ledger: Ledger) -> _Count:
 # Phrases.
 
 _GLOSSARY = (
-    ("context", "The input to a decision: an id and features. The learner answers with a class."),
-    ("decision", "The learner's answer to a context: the played class and its probability."),
-    ("action, greedy", "The action is the played class. The greedy class is the class with the highest score."),
-    ("feedback", "One late bit: the action was right (1) or wrong (0). The right class remains unknown."),
+    ("context", "The input to a decision: an id and features, and optionally a list of actions with features."),
+    ("decision", "The learner's answer to a context: the played class or action, and its probability."),
+    (
+        "action, greedy",
+        "The action is what was played: a class, or an action in the context's list. The greedy action "
+        "has the highest score.",
+    ),
+    ("feedback", "One late bit: the action was right (1) or wrong (0). The right action remains unknown."),
     ("pending", "A decision that is waiting for feedback."),
     ("answered", "A pending decision with feedback that other feedback can follow."),
     ("combined", "Feedback that was combined with earlier feedback for its decision."),

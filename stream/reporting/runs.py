@@ -30,6 +30,7 @@ from stream.measures.errors import DelayedCurve, Errors, ShareCurve
 from stream.measures.latencies import Behind, Delays, Latency, LatencyCounts, ReplicaReport
 from stream.measures.rates import Rate, rate
 from stream.telemetry.sketch import Sketch
+from stream.wire.actions import CONTEXT
 from stream.wire.ledger import Ledger
 from stream.wire.rewards import BITS, RewardRange
 
@@ -66,7 +67,7 @@ class LearnerRun(Struct, frozen=True, kw_only=True):
     seed: int
     """The seed for all random draws."""
     events: int  # number of contexts to replay
-    classes: int
+    classes: int  # number of classes, or maximum number of actions
     features: int
     ledger: Ledger
     """The counts of contexts, decisions and feedback."""
@@ -103,6 +104,11 @@ class LearnerRun(Struct, frozen=True, kw_only=True):
     latency: Latency | None = None  # latency of decisions on Kafka; None in virtual time
     reward_range: tuple[float, float] | None = None  # the lowest and the highest graded reward; None for bits
     audit_ok: bool = True  # True if the ledger recomputed from the topics equals the learner's
+
+    @property
+    def has_actions(self) -> bool:
+        """Whether contexts list actions with features. Only the learners for actions have the parameter `context`."""
+        return CONTEXT in self.parameters
 
     @property
     def graded(self) -> RewardRange | None:

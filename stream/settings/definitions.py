@@ -292,8 +292,8 @@ class LearnerSettings(Group, LearnerFields, frozen=True):
         str,
         Setting(
             LEARN | {Program.CHANGE},
-            "Holdout policy: uniform, constant:CLASS, baseline (the class that each context names), or model:FILE from "
-            "`onebit model export`",
+            "Holdout policy: uniform, constant:CLASS, baseline (the class or action that each context names), or "
+            "model:FILE from `onebit model export`",
             "POLICY",
         ),
     ] = "uniform"
@@ -472,8 +472,8 @@ class GatewaySettings(Group, frozen=True):
         Field(min_length=1),
         Setting(
             SERVE,
-            "Response after the timeout: a class, by name or number, or uniform",
-            "CLASS|uniform",
+            "Response after the timeout: a class, by name or number; an action, by its place in the list; or uniform",
+            "CLASS|PLACE|uniform",
             unset="status 504",
         ),
     ] = None

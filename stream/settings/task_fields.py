@@ -122,7 +122,7 @@ class LearnerFields:
         Probability,
         Setting(
             LEARN,
-            "Probability of playing a uniformly random class, so that other policies can be evaluated",
+            "Probability of playing a uniformly random class or action, so that other policies can be evaluated",
             "P",
         ),
         Stored(change=Change.MIXED),

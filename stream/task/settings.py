@@ -17,7 +17,7 @@ from stream.settings.model import Change, Stored
 from stream.settings.task_fields import DataFields, ExpiryFields, JoinSettings, LearnerFields, allows_any_right
 from stream.task.frozen import MODEL, Frozen
 from stream.task.placement import count_misplaced
-from stream.wire.actions import ActionBlocks
+from stream.wire.actions import CONTEXT, ActionBlocks
 from stream.wire.classes import LOGGED_NAMES_MAX, Classes
 from stream.wire.codec import NUMBERS_MAX, ActionReading, LogReading
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
@@ -28,10 +28,6 @@ Sharing = Literal["own", "shared"]
 DatedBy = Literal["tick", "context"]
 
 UNIFORM = "uniform"
-
-CONTEXT = "context"
-"""The parameter of learners for actions that contains the number of features of a context."""
-
 
 CHALLENGERS_MAX = 4
 """Limit on the number of challengers. Each challenger uses about as much CPU time and memory as a separate learner."""

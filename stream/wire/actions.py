@@ -18,6 +18,9 @@ from stream.wire.records import Features, FloatArray, make
 ACTIONS_MAX = 50
 """Maximum number of actions in a context."""
 
+CONTEXT = "context"
+"""The parameter of learners for actions that contains the number of features of a context."""
+
 KEY_BITS = 52
 """Every key is a whole number from 1 to 2^52, which a float64 represents exactly."""
 

@@ -123,7 +123,7 @@ class Classes:
         if given is None:
             given = range(self.n_classes) if self.names is None else self.names
         if not given:
-            raise ClassesError("expected at least one class; got none")
+            raise ClassesError("expected at least one entry; got none")
         kept = [one for one in given if one not in self._retired] if self._retired else given
         if not kept:
             raise ClassesError(
@@ -133,11 +133,9 @@ class Classes:
         new: dict[str, int] = {}
         indices = sorted(self._index_of(one, new) for one in kept)
         if len(set(indices)) < len(indices):
-            raise ClassesError(f"expected each class once; got {shown(list(given))}")
+            raise ClassesError(f"expected each entry once; got {shown(list(given))}")
         if action is not None and action not in indices:
-            raise ClassesError(
-                f"expected the logged decision's class {action} among the eligible classes; got {shown(list(kept))}"
-            )
+            raise ClassesError(f"expected the logged action {action} among the entries; got {shown(list(kept))}")
         if baseline is not None:
             self._check_baseline(baseline, indices, new, given)
         if new and self._from_log:
@@ -157,7 +155,7 @@ class Classes:
         except ClassesError as error:
             raise BaselineError(str(error)) from error
         if not is_eligible:
-            raise BaselineError(f"expected one of the eligible classes; got {shown(baseline)}")
+            raise BaselineError(f"expected an entry of the eligible list; got {shown(baseline)}")
 
     def _index_of(self, given: str | int, new: dict[str, int]) -> int:
         if self.names is None:

@@ -256,8 +256,9 @@ def decode_context(
         _check_logged(logged, log)
     eligible = baseline = None
     if needs_baseline and fields.baseline is None:
+        what = "class" if actions is None else "action"
         raise MalformedError(
-            "baseline: expected the class of the service's rule, which decides in the holdout; got none"
+            f"baseline: expected the {what} of the service's rule, which decides in the holdout; got none"
         )
     if classes is not None:
         try:
@@ -363,9 +364,7 @@ def _check_logged(logged: Logged, log: LogReading) -> None:
         if log.needs_propensity:
             raise MalformedError("logged.propensity: expected the probability of the logged action; got nothing")
     elif log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
-        expected = (
-            f"{1.0 / log.n_classes:.4g} for each of the {log.n_classes} classes, because no propensity_min is set"
-        )
+        expected = f"1/{log.n_classes} = {1.0 / log.n_classes:.4g}, because no propensity_min is set"
         raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
 
 

@@ -6,9 +6,11 @@ from typing import Any
 import orjson
 import pytest
 
+from onebit.changes import DesiredChange, with_changes
 from stream.errors import ExitCode
 from stream.kafka.port import Broker
 from stream.recovery.control import read_requests
+from stream.settings.definitions import Settings, SettingsError
 from stream.wire.codec import decode_prediction_fields
 from stream.wire.control import Replaced
 from tests.cli.conftest import Onebit
@@ -37,6 +39,7 @@ def requested(pipeline: Pipeline) -> list[dict[str, Replaced]]:
 
 CHALLENGED: dict[str, Any] = {"parameters": {"gamma": 0.9}, "challengers": {"late-ucb": {"m": 2}}}
 NOW = ("--yes", "--no-wait")
+NOTHING = DesiredChange(Settings(), frozenset())
 
 
 def test_change_requests_the_given_settings(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:
@@ -125,6 +128,14 @@ def test_impossible_change_is_rejected_before_it_is_requested(
     pipeline = pipeline_of(on_broker, **CHALLENGED)
     assert onebit("change", *flags, *NOW).code == ExitCode.USAGE
     assert requested(pipeline) == []
+
+
+@pytest.mark.parametrize(
+    "desired", [NOTHING._replace(classes=["tea"]), NOTHING._replace(retired_classes=["tea"])], ids=["add", "retire"]
+)
+def test_pipeline_with_actions_has_no_classes_to_change(desired: DesiredChange) -> None:
+    with pytest.raises(SettingsError, match=r"^--[a-z]+-class tea: "):
+        with_changes(small_task("igw-log"), desired)
 
 
 def test_change_without_a_terminal_requires_consent(on_broker: Callable[[Broker], None], onebit: Onebit) -> None:

@@ -124,6 +124,11 @@ def test_page_summarizes_the_run_in_one_sentence() -> None:
     ) in Reader(page(THREE_REPORTS)).text
 
 
+def test_page_of_a_learner_for_actions_counts_actions() -> None:
+    of_actions = run_report("joint-ucb", parameters={"context": 10}, classes=15, features=325)
+    assert "1,000 events of optdigits (15 actions, 325 features)" in Reader(page([of_actions])).text
+
+
 @pytest.mark.parametrize(
     ("reports", "title"),
     [

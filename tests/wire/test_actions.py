@@ -134,6 +134,7 @@ def test_invalid_offer_is_malformed(fields: dict[str, Any], name: str) -> None:
     with pytest.raises(MalformedError) as raised:
         decoded({"id": "a", **fields})
     assert str(raised.value).partition(":")[0] == name
+    assert "class" not in str(raised.value)  # the context lists actions
 
 
 def test_unknown_feature_of_an_action_is_malformed() -> None:

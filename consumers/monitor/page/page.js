@@ -166,9 +166,9 @@ function show(picture) {
     say(at("pipeline"), `Learner ${learner}, window ${seconds(window_ms / 1000)}${names ? `; ${names.length ? names.join(", ") : "no instance is running"}` : ""}`);
   }
   const notes = [];
-  if (picture.behind > 5000) notes.push(`Windows, delays and classes are ${count(picture.behind)} records behind; the counts are current.`);
+  if (picture.behind > 5000) notes.push(`Windows, delays and actions are ${count(picture.behind)} records behind; the counts are current.`);
   if (picture.sample > 1) notes.push(`High rate: the monitor samples one decision in ${count(picture.sample)}. The ledger counts all records.`);
-  if (picture.passed_over) notes.push(`Error or mean reward, delays, latency and classes are from a sample; ${count(picture.passed_over)} records have been skipped so far.`);
+  if (picture.passed_over) notes.push(`Error or mean reward, delays, latency and actions are from a sample; ${count(picture.passed_over)} records have been skipped so far.`);
   if (picture.unreadable) notes.push(`${count(picture.unreadable)} records in the learner's output topics were not written by a learner.`);
   say(at("notes"), notes.join(" "));
 
@@ -214,9 +214,9 @@ function show(picture) {
 
   const {classes, classes_in_all: all} = picture;
   at("h-classes").parentElement.hidden = !classes.length;
-  say(at("classes-in-all"), classes.length < all ? `The ${count(classes.length)} most frequently played of ${count(all)} classes.` : "");
+  say(at("classes-in-all"), classes.length < all ? `The ${count(classes.length)} most frequently played of ${count(all)} actions.` : "");
   at("classes").replaceChildren();
-  table(at("classes"), ["class", "played", "share", measure],
+  table(at("classes"), ["action", "played", "share", measure],
     classes.map(one => [String(one.action), count(one.decided), percent(one.share), figureShown(one.error)]));
 
   at("h-letters").parentElement.hidden = !picture.letters.length;
