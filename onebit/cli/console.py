@@ -253,7 +253,7 @@ def interrupted() -> SystemExit:
 POLICY_HINTS = {
     "NO_LABEL": "use --on-expiry drop",
     "NOTHING_ASSUMED": "--late correct needs --on-expiry negative",
-    "NOT_RETRACTABLE": "use --late ignore, or late-ucb with --param drift=off",
+    "NOT_RETRACTABLE": "use another --learner, or --late ignore",
     "NOT_FROM_LOGS": "use another --learner, or --play match",
     "NO_ELIGIBLE": "use another --learner",
     "NO_OWN_DECISIONS": "use another --learner, or a smaller --holdout",
@@ -263,7 +263,7 @@ POLICY_HINTS = {
     "FOR_ACTIONS": "to decide among actions, set --actions-max",
     "NO_SUM_OF_BITS": "use --feedback max, or --rewards graded",
     "NO_SUM_CORRECTED": "use --late ignore, or --feedback max",
-    "NO_VALUES": "use another --learner, such as late-ucb or stack-igw, or --rewards bit",
+    "NO_VALUES": "use another --learner, or --rewards bit",
 }
 """Remedies for settings that the learner does not support, by reason."""
 

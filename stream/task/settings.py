@@ -38,7 +38,10 @@ class Unsuitable(Enum):
 
     NO_LABEL = "{learner} learns from labels, but an expired decision has none"
     NOTHING_ASSUMED = "late feedback can correct only an assumed reward, but expired decisions have none"
-    NOT_RETRACTABLE = "late feedback can correct only updates that can be reversed; {learner} cannot reverse updates"
+    NOT_RETRACTABLE = (
+        "late feedback can correct only updates that can be reversed; {learner} with these parameters cannot reverse "
+        "updates; use one of {suitable}"
+    )
     NOT_FROM_LOGS = (
         "{learner} with these parameters learns only from its own actions, not from a log; use one of {suitable}"
     )
@@ -59,9 +62,7 @@ class Unsuitable(Enum):
     )
     NOT_FOR_ACTIONS = "{learner} decides among classes, but contexts list actions with features; use one of {suitable}"
     FOR_ACTIONS = "{learner} decides among actions with features, which requires actions_max; use one of {suitable}"
-    NO_SUM_OF_BITS = (
-        "feedback=sum requires rewards=graded. The sum of bits, limited to 1, is their maximum: use feedback=max"
-    )
+    NO_SUM_OF_BITS = "feedback=sum requires rewards=graded: the sum of bits, limited to 1, is their maximum"
     NO_SUM_CORRECTED = "late feedback replaces an assumed reward, but with feedback=sum it is only a part of the reward"
     NO_VALUES = (
         "{learner} with these parameters learns whether a class is right, not from numbers, but rewards=graded is set; "
@@ -505,7 +506,8 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         if self.feedback == "sum" and self.late == "correct":
             raise PolicyError(Unsuitable.NO_SUM_CORRECTED, learner.name)
         if self.late == "correct" and not learner.retractable:
-            raise PolicyError(Unsuitable.NOT_RETRACTABLE, learner.name)
+            able = self._learners(lambda cls: cls.retractable)
+            raise PolicyError(Unsuitable.NOT_RETRACTABLE, learner.name, able)
         if self.play == "logged" and learner.from_logs is FromLogs.UNSOUND:
             sound = self._learners(lambda cls: cls.from_logs is not FromLogs.UNSOUND)
             raise PolicyError(Unsuitable.NOT_FROM_LOGS, learner.name, sound)

@@ -5,8 +5,10 @@
 
 The field `a` contains the numbers of the eligible actions, starting at 1. The logged action is a[0], with probability
 p[0]. In lines without `a` and `p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated
-cost. A line without a cost is a decision without an outcome. Action features (`_multi`, `_slots`) are
-ignored, because they are not part of the context.
+cost. A line without a cost is a decision without an outcome.
+
+If an action in the first lines has features in `_multi`, all decisions are among actions with features; see
+`formats`. Otherwise, the numbers of the actions are classes. `_slots` is ignored.
 
 Lines with an outcome but no decision, and decisions that were never shown, are skipped and counted. A decision was not
 shown if `_skipLearn` is true, or if it has a deferred action and no activation: it has a default cost, which says
