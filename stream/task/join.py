@@ -201,6 +201,18 @@ class SettledIds:
 
 _SETTLED_STATES = {outcome: State[outcome.name] for outcome in Outcome}
 
+_CONTEXT_INPUTS: dict[tuple[bool, Input | None], Input] = {
+    (False, None): Input.CONTEXT,
+    (False, Input.FEEDBACK): Input.CONTEXT,
+    (False, Input.PARTIAL): Input.CONTEXT_PARTIAL,
+    (False, Input.MISMATCH): Input.CONTEXT_MISMATCH,
+    (True, None): Input.DEFERRED,
+    (True, Input.FEEDBACK): Input.DEFERRED,
+    (True, Input.PARTIAL): Input.CONTEXT_PARTIAL,
+    (True, Input.MISMATCH): Input.DEFERRED_MISMATCH,
+}
+"""The input of a context, by whether its decision is deferred, and by the input of its waiting feedback, if any."""
+
 
 class Join:
     """The state machines for all event ids in one task.
@@ -249,7 +261,7 @@ class Join:
         Args:
             settings: the windows and limits.
             assumed_reward: the reward that is learned from an expired decision, or None.
-            corrects: whether a later bit corrects the bit that the model has learned.
+            corrects: whether a later reward corrects the reward that the model has learned.
         """
         self._settings = settings
         self.assumed_reward = assumed_reward
@@ -340,45 +352,36 @@ class Join:
             is_unmatched: whether feedback is impossible, because a replayed log has a different action.
             is_deferred: whether the decision waits until it is shown.
         """
-        if self.more and (more := self._pop_more(event_id)):
-            events = [*self.receive_context(event_id, pending, is_unmatched, is_deferred)]
-            for one in more:
-                assert one.feedback is not None
-                self._counts["feedback"] -= 1  # it was counted at its arrival
-                events += self.receive_feedback(one.feedback, one.record)
-            return events
         self._counts["contexts"] += 1
         if pending.time.ms is not None:
             self.date(pending.time, pending.time.ms)
         orphan = self.orphans.pop(event_id, None) if self.orphans else None
-        state, feedback, record, answer, of_feedback = State.UNSEEN, None, None, None, None
+        state, answer, of_feedback = State.UNSEEN, None, None
         if orphan is not None:
-            state, feedback, record = orphan.state, orphan.feedback, orphan.record
-            if self._is_combined and feedback is not None:
-                answer, of_feedback = self._combination.add(None, feedback, orphan.record)
-        is_mismatch = feedback is not None and feedback.action not in (None, pending.action)
-        if is_unmatched:
-            happened, feedback = Input.UNMATCHED, None
-        elif of_feedback is Input.PARTIAL and not is_mismatch:
-            happened = Input.CONTEXT_PARTIAL
-        elif is_deferred:
-            happened = Input.DEFERRED_MISMATCH if is_mismatch else Input.DEFERRED
-        else:
-            happened = Input.CONTEXT_MISMATCH if is_mismatch else Input.CONTEXT
-        move = self._follow(state, happened)
+            state = orphan.state
+            if orphan.feedback is not None:
+                answer, of_feedback = self._combination.add(None, orphan.feedback, orphan.record)
+                if not _fits(orphan.feedback, pending.action):
+                    of_feedback = Input.MISMATCH
+        move = self._follow(state, Input.UNMATCHED if is_unmatched else _CONTEXT_INPUTS[is_deferred, of_feedback])
         if move.settles is not None:
-            if answer is not None and feedback is not None:
-                feedback, record = answer.feedback, answer.record
-            return (self._settle(event_id, pending, move.settles, feedback, record),)
-        events = []
-        if move is Move.DECIDE_AND_COLLECT and answer is not None:
-            self.answers[event_id] = answer
-        if move is Move.DECIDE_AND_REFUSE or move is Move.DEFER_AND_REFUSE:
-            events.append(make(Mismatched, (feedback, record, pending.action)))
-        queue = self.deferred if move is Move.DEFER or move is Move.DEFER_AND_REFUSE else self.pending
-        queue[event_id] = pending
-        if self._unsettled_count > self._settings.pending_max:
-            events.append(self._evict_decision())
+            feedback = None if is_unmatched or answer is None else answer.feedback
+            record = None if orphan is None else orphan.record
+            events: list[Event] = [self._settle(event_id, pending, move.settles, feedback, record)]
+        else:
+            events = []
+            if move is Move.DECIDE_AND_COLLECT and answer is not None:
+                self.answers[event_id] = answer
+            if (move is Move.DECIDE_AND_REFUSE or move is Move.DEFER_AND_REFUSE) and orphan is not None:
+                events.append(make(Mismatched, (orphan.feedback, orphan.record, pending.action)))
+            queue = self.deferred if move is Move.DEFER or move is Move.DEFER_AND_REFUSE else self.pending
+            queue[event_id] = pending
+            if self._unsettled_count > self._settings.pending_max:
+                events.append(self._evict_decision())
+        for one in self._pop_more(event_id) if self.more else ():
+            assert one.feedback is not None
+            self._counts["feedback"] -= 1  # it was counted at its arrival
+            events += self.receive_feedback(one.feedback, one.record)
         return events
 
     def receive_feedback(self, feedback: Feedback, record: Record) -> Sequence[Event]:
@@ -396,7 +399,7 @@ class Join:
 
     def _feedback_for_unsettled(self, queue: Decisions, feedback: Feedback, record: Record) -> Sequence[Event]:
         event_id, pending = feedback.id, queue[feedback.id]
-        move = self._follow(queue.state, _input_of(feedback, pending.action))
+        move = self._follow(queue.state, Input.FEEDBACK if _fits(feedback, pending.action) else Input.MISMATCH)
         if move is Move.REFUSE:
             return (make(Mismatched, (feedback, record, pending.action)),)
         del queue[event_id]
@@ -407,10 +410,10 @@ class Join:
         event_id, pending = feedback.id, queue[feedback.id]
         answer = self.answers.get(event_id)
         after, happened = self._combination.add(answer, feedback, record)
-        if _input_of(feedback, pending.action) is Input.MISMATCH:
-            happened = Input.MISMATCH
-        else:
+        if _fits(feedback, pending.action):
             self._counts["conflicts"] += self._combination.conflicts(answer, feedback)
+        else:
+            happened = Input.MISMATCH
         move = self._follow(queue.state if answer is None else State.ANSWERED, happened)
         if move is Move.REFUSE:
             return (make(Mismatched, (feedback, record, pending.action)),)
@@ -430,28 +433,39 @@ class Join:
         return ()
 
     def _feedback_for_settled(self, retained: Retained, feedback: Feedback, record: Record) -> Sequence[Event]:
-        happened = _input_of(feedback, retained.action)
-        is_missed = self._is_combined and self._combination.would_change(feedback, retained.reward)
-        if self._is_combined and happened is Input.FEEDBACK:
-            is_repeated = retained.state is State.MATCHED and not is_missed
-            happened = Input.REPEATED if is_repeated else Input.PARTIAL
+        if not _fits(feedback, retained.action):
+            happened = Input.MISMATCH
+        elif not self._is_combined:
+            happened = Input.FEEDBACK
+        elif retained.state is State.MATCHED and not self._combination.would_change(feedback, retained.reward):
+            happened = Input.REPEATED
+        else:
+            happened = Input.PARTIAL
         move = self._follow(retained.state, happened)
         if move is Move.REFUSE:
             return (make(Mismatched, (feedback, record, retained.action)),)
         if move is Move.TAKE_LATE or move is Move.TAKE_MORE:
-            rest = retained._replace(pending=None)
-            kept = rest  # corrected only once
-            is_corrected = bool(self._correctable) and (is_missed or not self._is_combined)
-            if self._combination.rule == "max" and self._correctable and retained.pending is not None:
-                kept = retained._replace(reward=feedback.reward) if is_missed else retained  # corrected by each of them
-            self.settled.replace(feedback.id, kept)
-            return (Late(feedback, retained if is_corrected else rest),)
+            return (self._late(retained, feedback),)
         if (move is Move.IGNORE_FEEDBACK or move is Move.REPLACE) and feedback.reward != retained.reward:
             self._counts["conflicts"] += not self._is_combined
             if move is Move.REPLACE:
                 self.settled.replace(feedback.id, retained._replace(reward=feedback.reward))
                 return (Late(feedback, retained),)
         return ()
+
+    def _late(self, retained: Retained, feedback: Feedback) -> Late:
+        """Return late feedback with the decision that it corrects, and update the id's entry.
+
+        The first late feedback corrects the decision or, with the rule `max`, each higher reward does.
+        """
+        without = retained._replace(pending=None)
+        if not self._correctable or self._combination.rule != "max" or retained.pending is None:
+            self.settled.replace(feedback.id, without)
+            return Late(feedback, retained if self._correctable else without)
+        if not self._combination.would_change(feedback, retained.reward):
+            return Late(feedback, without)
+        self.settled.replace(feedback.id, retained._replace(reward=feedback.reward))
+        return Late(feedback, retained)
 
     def _feedback_without_decision(self, feedback: Feedback, record: Record) -> Sequence[Event]:
         orphan = self.orphans.get(feedback.id)
@@ -611,6 +625,6 @@ class Join:
         return [DroppedOrphan(event_id, one) for one in dropped]
 
 
-def _input_of(feedback: Feedback, action: int | str) -> Input:
-    """Return the input that feedback represents for an id with a decision for this action."""
-    return Input.FEEDBACK if feedback.action is None or feedback.action == action else Input.MISMATCH
+def _fits(feedback: Feedback, action: int | str) -> bool:
+    """Return whether feedback is for this action. Feedback that names no action fits every action."""
+    return feedback.action is None or feedback.action == action

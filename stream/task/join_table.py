@@ -20,15 +20,17 @@ class State(Enum):
     __hash__ = object.__hash__  # Enum.__hash__ takes 0.1 µs, and each event looks up several rules
 
     UNSEEN = ("no decision", "nothing waits")
-    ORPHAN = ("no decision", "a waiting record", "waiting feedback", "a first bit", "a deadline")
+    ORPHAN = ("no decision", "a waiting record", "waiting feedback", "earlier feedback", "a deadline")
     SHOWN_ORPHAN = ("no decision", "a waiting record", "a deadline")  # a shown record waits for its context
     DEFERRED = ("a decision", "an unsettled decision", "a deferred decision", "a deadline")
     PENDING = ("a decision", "an unsettled decision", "a deadline")
-    ANSWERED = ("a decision", "an unsettled decision", "collected feedback", "a first bit", "a reward", "a deadline")
-    MATCHED = ("a decision", "a settled decision", "a first bit", "a reward", "a deadline")
+    ANSWERED = (
+        "a decision", "an unsettled decision", "collected feedback", "earlier feedback", "a reward", "a deadline",
+    )  # fmt: skip
+    MATCHED = ("a decision", "a settled decision", "earlier feedback", "a reward", "a deadline")
     EXPIRED = ("a decision", "a settled decision", "an expired decision", "a deadline")
-    UNMATCHED = ("a decision", "a settled decision", "a decision without a bit", "a deadline")
-    UNSHOWN = ("a decision", "a settled decision", "a decision without a bit", "never shown", "a deadline")
+    UNMATCHED = ("a decision", "a settled decision", "an unused decision", "a deadline")
+    UNSHOWN = ("a decision", "a settled decision", "an unused decision", "never shown", "a deadline")
 
     def __init__(self, *has: str) -> None:
         self.has = frozenset(has)
@@ -42,7 +44,7 @@ class Input(Enum):
 
     CONTEXT = ("a context",), ()
     CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the feedback names a different action
-    UNMATCHED = ("a context", "no bit in the log"), ("no decision",)  # the logged action differs from the chosen one
+    UNMATCHED = ("a context", "no reward in the log"), ("no decision",)  # the logged action differs from the chosen one
     DEFERRED = ("a context", "a deferral"), ("no decision",)  # the decision waits to be shown
     DEFERRED_MISMATCH = ("a context", "a deferral", "another action"), ("waiting feedback",)
     CONTEXT_PARTIAL = ("a context", "more feedback"), ("waiting feedback",)  # more feedback can change the reward
@@ -74,7 +76,7 @@ class Move(Enum):
         ("a context", "a deferral", "waiting feedback", "another action"), State.DEFERRED,
     )  # fmt: skip
     DECIDE_UNMATCHED = (
-        "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED,
+        "predict only", ("a context", "no decision", "no reward in the log"), State.UNMATCHED, Outcome.UNMATCHED,
     )  # fmt: skip
     DECIDE_AND_COLLECT = (
         "predict and wait for more feedback", ("a context", "waiting feedback", "more feedback"), State.ANSWERED,
@@ -90,19 +92,19 @@ class Move(Enum):
         "combine the feedback with earlier feedback, and wait for more",
         ("new feedback", "more feedback", "an unsettled decision"), State.ANSWERED,
     )  # fmt: skip
-    IGNORE_FEEDBACK = "only the first bit is used; a differing bit is a conflict", ("new feedback", "a first bit")
+    IGNORE_FEEDBACK = "only the first reward counts; another reward is a conflict", ("new feedback", "earlier feedback")
     REPLACE = (
-        "a differing bit is a conflict and replaces the first bit; with late=correct, it also corrects the model",
-        ("new feedback", "a first bit"),
+        "another reward is a conflict and replaces the first; with late=correct, it also corrects the model",
+        ("new feedback", "earlier feedback"),
     )
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
     REFUSE_PART = "the feedback is written to the dead-letter topic", ("new feedback", "one part too many")
-    TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
+    TAKE_LATE = "ignore the reward, or correct the assumed reward", ("new feedback", "an expired decision")
     TAKE_MORE = (
         "too late; with feedback=max and late=correct, a higher reward corrects the model",
         ("new feedback", "more feedback", "a reward", "a settled decision"),
     )
-    IGNORE_UNUSED = "the decision is unmatched or unshown, and has no bit", ("new feedback", "a decision without a bit")
+    IGNORE_UNUSED = "the decision is unmatched or unshown, and has no reward", ("new feedback", "an unused decision")
     END_COLLECTION = (
         "learn from the combined feedback", ("no record", "collected feedback"), State.MATCHED, Outcome.MATCHED,
     )  # fmt: skip

@@ -288,8 +288,8 @@ class Task:
         if join.has_decision(event_id):
             join.receive_duplicate(event_id)
         else:
-            pending, has_bit = self._decide(context, record, effects)
-            self._act_on(join.receive_context(event_id, pending, not has_bit, context.is_deferred), effects)
+            pending, has_reward = self._decide(context, record, effects)
+            self._act_on(join.receive_context(event_id, pending, not has_reward, context.is_deferred), effects)
         return event_id
 
     def _decide(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
@@ -303,13 +303,13 @@ class Task:
         u = self._draw_action(event_id)
         if baseline is not None:
             self.model.learner.set_baseline(baseline)
-        decision, target, has_bit = self.model.decide(event_id, x, u, eligible), None, True
+        decision, target, has_reward = self.model.decide(event_id, x, u, eligible), None, True
         if logged is not None:
             target = Target(decision.action, decision.propensity)
-            decision, has_bit = self._play(context, logged, decision)
+            decision, has_reward = self._play(context, logged, decision)
         if actions is not None and self._reading is not None and not self.learner.needs_offer(decision):
             x = self._reading.blocks.only(x, decision.action)
-        if has_bit:
+        if has_reward:
             self.model.observe(x, decision if logged is None else self._floored(decision))
         if self.settings.dated_by == "context":
             self._time = DecisionTime(self._time.step, record.append_ms)
@@ -323,7 +323,7 @@ class Task:
         prediction = make(Prediction, published)
         effects.predictions.append((prediction, record.offset))
         pending = make(Pending, (x, decision, self._time, trace, arm, None if actions is None else name))
-        return pending, has_bit
+        return pending, has_reward
 
     def _challenged(self, decision: Decision) -> Challenged:
         """Return the name of the learner that decided and the classes that the other learners chose."""
@@ -332,7 +332,7 @@ class Task:
         return Challenged(self._members[champion], others)
 
     def _play(self, context: Context, logged: Logged, own: Decision) -> tuple[Decision, bool]:
-        """Return the decision to play according to the `play` setting, and whether the log has a bit for it."""
+        """Return the decision to play according to the `play` setting, and whether the log has a reward for it."""
         is_match = self.settings.play == "match"
         propensity_min = self.settings.propensity_min if is_match else self._propensity_min
         if logged.propensity is not None and logged.propensity < propensity_min:
