@@ -17,7 +17,8 @@ from onebit.simulation.campaign import (
     ranges,
     shrink,
 )
-from onebit.simulation.schedule import EVENTS, Schedule, draw_schedule
+from onebit.simulation.random_schedule import draw_schedule
+from onebit.simulation.schedule import EVENTS, Schedule
 from onebit.simulation.tracing import Happened, trace_digest
 from stream.errors import ExitCode
 from stream.programs.process import Meter, Progress, announce, every

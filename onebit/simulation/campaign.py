@@ -20,19 +20,17 @@ from onebit.simulation.checks import (
     row_name,
 )
 from onebit.simulation.moves import check_move
+from onebit.simulation.random_changes import CHANGED_SETTINGS
+from onebit.simulation.random_schedule import LEARNERS, OFFERING, draw_schedule
 from onebit.simulation.schedule import (
-    CHANGED_SETTINGS,
     ENVIRONMENT,
     EVENTS,
     IN_COMMIT,
-    LEARNERS,
-    OFFERING,
     OTHER_FAULTS,
     SHARED_FAULTS,
     TIMED_FAULTS,
     ItemKind,
     Schedule,
-    draw_schedule,
 )
 from onebit.simulation.tracing import (
     APPLIED,

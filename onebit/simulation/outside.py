@@ -6,16 +6,7 @@ from typing import Any
 import orjson
 from msgspec.structs import asdict
 
-from onebit.simulation.schedule import (
-    N_CLASSES,
-    N_FEATURES,
-    SHOWN,
-    Item,
-    ItemKind,
-    class_name,
-    feature_name,
-    offer_of,
-)
+from onebit.simulation.schedule import N_CLASSES, N_FEATURES, SHOWN, Item, ItemKind, class_name, feature_name, offer_of
 from onebit.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer

@@ -19,6 +19,7 @@ from onebit.simulation.campaign import (
     run_seeds,
     shrink,
 )
+from onebit.simulation.random_schedule import draw_schedule
 from onebit.simulation.schedule import (
     ENVIRONMENT,
     OTHER_FAULTS,
@@ -27,7 +28,6 @@ from onebit.simulation.schedule import (
     TIMELESS_FAULTS,
     ItemKind,
     Schedule,
-    draw_schedule,
 )
 from stream.randomness.draws import Luck
 from stream.task.join import Join
@@ -55,7 +55,8 @@ def test_no_seed_fails_and_every_type_of_event_occurs(model: Sharing) -> None:
 def test_seed_is_reproducible_in_another_process() -> None:
     code = (
         "from onebit.simulation.campaign import examine;"
-        "from onebit.simulation.schedule import draw_schedule; from onebit.simulation.tracing import trace_digest;"
+        "from onebit.simulation.random_schedule import draw_schedule;"
+        "from onebit.simulation.tracing import trace_digest;"
         "print(*(trace_digest(examine(draw_schedule(seed))[1].lines) for seed in range(5)))"
     )
     runs = [
