@@ -7,19 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from producers.data import Data, InMemory, dataset_of, in_memory, mean_nnz
+from producers.data import Data, InMemory, check_rewards, dataset_of, in_memory, mean_nnz
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import is_log
 from producers.datasets.logs.mapping import mapping_for, read_mapping
 from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import Source
-from stream.estimating.rows import LogBatch
+from stream.estimating.rows import ROWS_MAX, LogBatch
 from stream.estimating.training import Skipped, Trainer
 from stream.learners import Learner, registered
 from stream.programs.pass_progress import announced_passes
 from stream.programs.process import announce, warn
 from stream.programs.task_settings import encoding_of, parameters_of, with_chosen
+from stream.randomness.draws import Draws, Purpose
 from stream.recovery.model_files import Model, model_of, write_model
 from stream.settings.definitions import Settings, SettingsError
 from stream.settings.sources import given_settings
@@ -76,6 +77,8 @@ def train(
 ) -> TrainReport:
     """Train a learner from logged decisions or from true classes.
 
+    A data set with the reward of every action, such as `catalogue`, is a log of uniformly random decisions.
+
     Args:
         data: A log of decisions, such as one from `onebit export log`; or labelled data: a data set from `onebit data
             list`, an svmlight file, a log with labels, or arrays. Tables in memory require `map` and pyarrow.
@@ -87,7 +90,7 @@ def train(
         epochs: Number of passes over the rows.
         seed: Seed for all random draws.
         settings: Other settings from docs/settings.md, by name: `scale`, `reward`, `rewards`, `reward_range`,
-            `propensity_min`, `classes_max`, `actions_max`, `features`, `on_bad_row` and `reward_above`.
+            `propensity_min`, `classes_max`, `actions_max`, `features`, `limit`, `on_bad_row` and `reward_above`.
 
     Raises:
         OnebitError: a setting is invalid, the data cannot be read, or the learner cannot learn from them.
@@ -127,7 +130,7 @@ def trained(settings: Settings, *, labels: bool = False, memory: InMemory | None
     )
     epochs = settings.epochs or 1
     for epoch in range(epochs):
-        trainer.learn(_checked(rows.batches(), task), epoch)
+        trainer.learn(_checked(rows.batches(), task), epoch, settings.limit)
     for line in rows.remarks():
         warn(line)
     if not trainer.learned:
@@ -167,15 +170,12 @@ def _rows_of(settings: Settings, memory: InMemory | None) -> _Rows:
     if isinstance(memory, Dataset) or (
         memory is None and not is_log(settings.data, is_mapped=settings.map is not None)
     ):
-        dataset = dataset_of(settings.model_copy(update={"scale": "none"}), memory)
+        dataset = dataset_of(settings.model_copy(update={"scale": "none", "limit": None}), memory)
         if settings.features is not None:
             raise SettingsError(f"--features: expected a log with named features; {dataset.name} has indices")
-        if dataset.blocks is not None:
-            raise SettingsError(
-                f"--data {dataset.name}: expected a log of decisions or labelled data; it has rewards for simulations "
-                "only. Use a log, such as one from `onebit export log`"
-            )
-        return _rows_of_dataset(dataset)
+        if dataset.has_rewards():
+            check_rewards(settings, dataset)
+        return _rows_of_dataset(dataset, settings.seed)
     if isinstance(memory, Source):
         source, mapping = memory, None if settings.map is None else read_mapping(settings.map)
     else:
@@ -215,21 +215,28 @@ def _named(encoder: FeatureEncoder) -> FeatureEncoder | None:
     return None if are_indices and len(names) == encoder.n_features else encoder
 
 
-BLOCK_ROWS = 16_384
+def _rows_of_dataset(dataset: Dataset, seed: int) -> _Rows:
+    has_rewards, draws = dataset.has_rewards(), Draws(seed, Purpose.TRAIN)
 
-
-def _rows_of_dataset(dataset: Dataset) -> _Rows:
     def batches() -> Iterator[LogBatch]:
-        for start in range(0, dataset.rows, BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, dataset.rows)
+        for start in range(0, dataset.rows, ROWS_MAX):
+            stop = min(start + ROWS_MAX, dataset.rows)
+            ids = [dataset.event_id(row) for row in range(start, stop)]
             block, nothing = dataset.block(start, stop), np.full(stop - start, -1, np.int64)
+            actions, propensities, rewards = nothing, np.full(stop - start, np.nan), np.full(stop - start, np.nan)
+            if has_rewards:
+                drawn = [int(dataset.n_classes * draws(event_id)) for event_id in ids]
+                known = [dataset.known_of(event_id).reward_of(a) for event_id, a in zip(ids, drawn, strict=True)]
+                actions, rewards = np.array(drawn), np.array(known, np.float64)
+                propensities = np.full(stop - start, 1.0 / dataset.n_classes)
             yield LogBatch(
-                [dataset.event_id(row) for row in range(start, stop)], block.offsets, block.indices, block.values,
-                nothing, block.labels, nothing, np.full(stop - start, np.nan),
-                np.full(stop - start, np.nan), nothing,
+                ids, block.offsets, block.indices, block.values, nothing, block.labels, actions, propensities, rewards,
+                nothing,
             )  # fmt: skip
 
-    return _Rows(dataset.name, dataset.class_names, dataset.n_features, None, batches, tuple, False)
+    return _Rows(
+        dataset.name, dataset.class_names, dataset.n_features, None, batches, tuple, has_rewards, dataset.blocks
+    )
 
 
 def _task_of(settings: Settings, learner: str, rows: _Rows) -> TaskSettings:

@@ -21,6 +21,7 @@ app = typer.Typer()
         "onebit train --data week.parquet --learner late-ucb --reward any --out start.npz",
         "onebit train --data offers.csv.gz --map offers.toml --reward any --out start.npz",
         "onebit train --data optdigits --epochs 3 --out start.npz --json",
+        "onebit train --data catalogue --limit 10000 --out start.npz",
     ),
 )
 @with_settings(Program.TRAIN)
@@ -36,7 +37,8 @@ def train_model(
 
     From logged decisions, the learner learns each action's reward with its propensity, as with `onebit run --play
     logged`. From true classes, it plays its own actions and learns whether they are right. Learners that can learn only
-    from their own actions are rejected for logged decisions.
+    from their own actions are rejected for logged decisions. A data set with the reward of every action, such as
+    catalogue, is a log of uniformly random decisions.
 
     `onebit model import` starts a new pipeline with the model, its classes, its features and, with --scale standard,
     its scale.

@@ -67,16 +67,19 @@ class Trainer:
         self._action_draws, self._update_draws = Draws(seed, Purpose.ACTION), Draws(seed, Purpose.UPDATE)
         self._keys = Draws(seed, Purpose.ESTIMATE)
 
-    def learn(self, batches: Iterable[LogBatch], epoch: int) -> None:
-        """Make a pass over the rows. The first pass is epoch 0."""
+    def learn(self, batches: Iterable[LogBatch], epoch: int, limit: int | None = None) -> None:
+        """Make a pass over the rows, or over as many as `limit`. The first pass is epoch 0."""
+        left = limit
         for chunk in chunks(batches, self._keys, rewards=self._graded or BITS):
-            for j, event_id in enumerate(chunk.ids):
+            for j, event_id in enumerate(chunk.ids[:left]):
                 self._progress(self.learned + self.skipped.total())
                 reason = self._learn(chunk, j, f"{event_id}~{epoch}" if epoch else event_id)
                 if reason is None:
                     self.learned += 1
                 else:
                     self.skipped[reason] += 1
+            if left is not None and (left := left - len(chunk.ids)) <= 0:
+                return
 
     def _learn(self, chunk: Chunk, j: int, event_id: str) -> Skipped | None:
         """Learn from a row, or return the reason why the learner does not."""

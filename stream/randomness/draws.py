@@ -42,6 +42,7 @@ class Purpose(StrEnum):
     ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimation
     LOG = "log"  # acceptance of a decision from a log with non-uniform propensities
     RATING = "rating"  # features and rewards of a synthetic data set with graded rewards
+    TRAIN = "train"  # the action of a row whose rewards are all known, in training
     OFFER = "offer"  # features, items and rewards of a synthetic data set of offers
     FALLBACK = "fallback"  # the gateway's uniform fallback for a context whose prediction is late
 

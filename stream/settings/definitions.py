@@ -128,7 +128,11 @@ class SourceSettings(Group, DataFields, frozen=True):
     to_time: Annotated[Time, Setting(EVENTS, "End of the replayed part of a log, exclusive", "TIME", unset="all")] = (
         None
     )
-    limit: Annotated[int | None, Field(ge=1), Setting(EVENTS, "Number of log rows to replay", unset="all")] = None
+    limit: Annotated[
+        int | None,
+        Field(ge=1),
+        Setting(EVENTS | {Program.TRAIN}, "Number of log rows to replay, or of rows to train with", unset="all"),
+    ] = None
 
 
 class ReplaySettings(SourceSettings, frozen=True):

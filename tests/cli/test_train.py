@@ -11,6 +11,7 @@ import pytest
 import onebit as api
 import producers.datasets
 from onebit.testing.embedded import EmbeddedPipeline
+from producers.datasets import catalogue
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import Broker
 from stream.learners import FromLogs, registered
@@ -54,6 +55,26 @@ def test_trained_model_is_that_of_a_pipeline_that_plays_the_log(learner: str, tm
     assert found.model.meta["digest"] == state_digest([pipeline.learner.tasks[0].learner.state()])
     assert (found.learned, dict(found.skipped), found.from_labels) == (54, {"outcome-missing": 6}, False)
     pipeline.close()
+
+
+def test_limit_selects_the_first_rows(tmp_path: Path) -> None:
+    log, first = log_at(tmp_path / "log.jsonl", rows()), log_at(tmp_path / "first.jsonl", rows()[:25])
+    found = [api.train(one, "banditron", map=MAP, epochs=2, limit=25).learned for one in (log, first)]
+    assert found == [44, 44]
+
+
+@pytest.mark.parametrize(("data", "rewards"), [("catalogue", "bit"), ("catalogue-graded", "graded")])
+def test_data_set_with_the_rewards_of_all_actions_trains_a_model(data: str, rewards: str) -> None:
+    found = api.train(data, "igw-log", parameters={"bits": 10}, rewards=rewards, limit=2_000)
+    assert (found.learned, found.from_labels) == (2_000, False)
+    assert found.model.meta["actions"] == {"context": 10, "features": None}
+    dataset, learner, own, uniform = catalogue.load(data), found.learner, [], []
+    for row in range(2_000, 2_200):
+        known = dataset.known_of(dataset.event_id(row)).rewards
+        assert known is not None
+        own.append(known[learner.predict(dataset.row(row).x, 0.5).greedy])
+        uniform.append(known.mean())
+    assert np.mean(own) > np.mean(uniform) + 0.1
 
 
 def test_propensities_below_the_minimum_are_raised(tmp_path: Path) -> None:
