@@ -17,11 +17,10 @@ STATE_BYTES_MAX = 64 * 2**20
 PROJECTED_DIMENSIONS = 256
 """Number of dimensions after projection. On images, 256 dimensions are as accurate as all 784 and 20 times as fast."""
 
-
 RANDOM_FEATURES = 64
 """The number of random features that late-ucb adds by default."""
 
-ACTION_FEATURES_MAX = 256
+DENSE_FEATURES_MAX = 256
 """Contexts or actions with more features are sparse in most applications, such as words or one-hot ids."""
 
 Parameters = Mapping[str, float | int | str]
@@ -99,7 +98,7 @@ def choose_for_actions(
         return Choice(JointUcb.name, {}, f"{size}: updates are retractable")
     if is_hashed:
         return Choice(IgwLog.name, {}, f"{size}: hashed or text")
-    if max(blocks.context, blocks.features) > ACTION_FEATURES_MAX:
+    if max(blocks.context, blocks.features) > DENSE_FEATURES_MAX:
         return Choice(IgwLog.name, {}, f"{size}: many")
     if mean_nnz is not None and not is_dense(blocks.n_features, mean_nnz):
         return Choice(IgwLog.name, {}, f"{size}: sparse")

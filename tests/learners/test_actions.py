@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stream.learners import KernelLearner, ParameterError, create
-from stream.learners.actions.blocks_kernels import principal_directions
+from stream.learners.actions.principal_directions_kernels import principal_directions
 from stream.wire.records import FloatArray, IndexArray
 from tests.learners.agreement import Round, assert_agree, delays, rounds_of
 from tests.oracles.actions import NaiveIgwLog, NaiveJointUcb

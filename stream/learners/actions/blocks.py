@@ -1,4 +1,4 @@
-"""Sizes of the context and the actions in x; see `stream.learners.actions`."""
+"""The number of features of an action, from the dimension of x; see `stream.wire.actions`."""
 
 from stream.learners.base import ParameterError
 from stream.wire.actions import ActionBlocks

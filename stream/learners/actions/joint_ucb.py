@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.actions.blocks import action_features
-from stream.learners.actions.blocks_kernels import dense, principal_directions
+from stream.learners.actions.principal_directions_kernels import principal_directions
 from stream.learners.base import Cost, Extent, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
     Decided,
@@ -38,20 +38,17 @@ WAVES_SEED = 20_260_103
 NOWHERE = -1
 """The row of an id that the model does not contain."""
 
-
 CONSTANT = 1e-12
 """A column is constant, up to rounding, if its standard deviation is a smaller share of its mean."""
 
 TIE = 1e-12
 """Bounds whose relative difference is smaller differ only by rounding. All bounds of a new model are equal."""
 
-
 CHANGING = (
     "P", "pending", "beta", "counts", "ids", "used", "A", "th", "G", "contexts", "actions", "bandwidths", "scales_x",
     "scales_a", "Gx", "Ga",
 )  # fmt: skip
 """The parts of the state that a decision can change."""
-
 
 PER_ID = ("ids", "used", "A", "th", "G")
 """The parts of the state with a row per id."""
@@ -83,6 +80,15 @@ class Model(NamedTuple):
     lam_id: float
     eta: float
     shortlist: int
+
+
+@subroutine
+def dense(x: Features, n_features: int) -> FloatArray:
+    """Return a checked x as float64[d]."""
+    row = np.zeros(n_features)
+    for j in range(x.indices.size):
+        row[x.indices[j]] = x.values[j]
+    return row
 
 
 @subroutine

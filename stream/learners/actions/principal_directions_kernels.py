@@ -1,26 +1,20 @@
-"""The context and the actions in x; see `stream.learners.actions`."""
+"""The principal directions of a sample of vectors.
+
+Jacobi's eigenvalue algorithm: Golub, Van Loan, "Matrix Computations", 4th edition, 2013, section 8.5.
+"""
 
 from math import inf, sqrt
 
 import numpy as np
 
 from stream.learners.kernels import compiled, norm_of
-from stream.wire.records import Features, FloatArray
+from stream.wire.records import FloatArray
 
 SWEEPS = 12
 """Passes over all pairs of rows. Jacobi's method converges quadratically; 64 rows need about 8 passes."""
 
 RANK_MIN = 1e-20
 """Directions with a smaller share of the largest squared singular value are rounding errors, and are omitted."""
-
-
-@compiled
-def dense(x: Features, n_features: int) -> FloatArray:
-    """Return a checked x as float64[d]."""
-    row = np.zeros(n_features)
-    for j in range(x.indices.size):
-        row[x.indices[j]] = x.values[j]
-    return row
 
 
 @compiled
