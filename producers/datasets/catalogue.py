@@ -1,6 +1,7 @@
 """The catalogue of data sets, and functions that load them by name or from a file."""
 
 from collections.abc import Callable
+from importlib import import_module
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
@@ -107,34 +108,19 @@ def _load_optdigits(_seed: int) -> Dataset:
         return svmlight.read(path, 64, index_base=1, name="optdigits", terms=OPTDIGITS_TERMS)
 
 
-def _load_synsep(seed: int) -> Dataset:
-    from producers.datasets.synthetic import synsep  # imported here because it loads numba
+def _generated(name: str, module: str, n_features: int, n_classes: int, summary: str) -> Entry:
+    """Return the entry of a generated data set: the function in `producers.datasets` with the data set's name.
 
-    return synsep(seed)
+    Its module is imported when the data set is loaded, because few commands need it, and some modules load numba.
+    """
 
+    def load_generated(seed: int) -> Dataset:
+        generate = getattr(import_module(f"producers.datasets.{module}"), name.replace("-", "_"))
+        dataset: Dataset = generate(seed)
+        return dataset
 
-def _load_synnonsep(seed: int) -> Dataset:
-    from producers.datasets.synthetic import synnonsep  # imported here because it loads numba
-
-    return synnonsep(seed)
-
-
-def _load_ratings(seed: int) -> Dataset:
-    from producers.datasets.ratings import ratings  # imported here because few commands use it
-
-    return ratings(seed)
-
-
-def _load_offers(seed: int) -> Dataset:
-    from producers.datasets.offers import catalogue  # imported here because few commands use it
-
-    return catalogue(seed)
-
-
-def _load_graded_offers(seed: int) -> Dataset:
-    from producers.datasets.offers import catalogue_graded  # imported here because few commands use it
-
-    return catalogue_graded(seed)
+    terms = "generated; no restrictions"
+    return Entry(name, 1_000_000, n_features, n_classes, summary, terms, load_generated, is_generated=True)
 
 
 def _names() -> str:
@@ -151,55 +137,40 @@ _OWN = (
         terms=OPTDIGITS_TERMS,
         load=_load_optdigits,
     ),
-    Entry(
+    _generated(
         "catalogue",
-        rows=1_000_000,
+        "offers",
         n_features=325,
         n_classes=15,
         summary="visits that offer 15 items with features; 10 of the 60 items are new every 1,000 rows",
-        terms="generated; no restrictions",
-        load=_load_offers,
-        is_generated=True,
     ),
-    Entry(
+    _generated(
         "catalogue-graded",
-        rows=1_000_000,
+        "offers",
         n_features=325,
         n_classes=15,
         summary="catalogue with graded rewards, 0 to 1",
-        terms="generated; no restrictions",
-        load=_load_graded_offers,
-        is_generated=True,
     ),
-    Entry(
+    _generated(
         "ratings",
-        rows=1_000_000,
+        "ratings",
         n_features=10,
         n_classes=8,
         summary="dense data with graded rewards, 1 to 5 stars",
-        terms="generated; no restrictions",
-        load=_load_ratings,
-        is_generated=True,
     ),
-    Entry(
+    _generated(
         "synsep",
-        rows=1_000_000,
+        "synthetic",
         n_features=400,
         n_classes=9,
         summary="document-like binary data, linearly separable (Kakade et al. 2008)",
-        terms="generated; no restrictions",
-        load=_load_synsep,
-        is_generated=True,
     ),
-    Entry(
+    _generated(
         "synnonsep",
-        rows=1_000_000,
+        "synthetic",
         n_features=400,
         n_classes=9,
         summary="synsep with 5% of the labels wrong",
-        terms="generated; no restrictions",
-        load=_load_synnonsep,
-        is_generated=True,
     ),
 )
 
