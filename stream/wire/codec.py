@@ -45,6 +45,7 @@ from stream.wire.records import (
 from stream.wire.rewards import FeedbackRule, RewardRange
 from stream.wire.typed_fields import (
     CONTEXT_READERS,
+    FEEDBACK_READERS,
     OFFER_READERS,
     ActionFields,
     EventFields,
@@ -52,10 +53,7 @@ from stream.wire.typed_fields import (
     PredictionFields,
     SparseFields,
     read_cloud_event,
-    read_combined_feedback,
     read_example,
-    read_feedback,
-    read_part,
     read_prediction,
 )
 
@@ -241,19 +239,13 @@ def decode_context(
         for name, named in (("eligible", fields.eligible or ()), ("baseline", baselines)):
             if unnamed := [one for one in named if one not in ids]:
                 raise MalformedError(f"{name}: expected ids of the context's actions; got {shown(unnamed[0])}")
-        if log is not None:
-            if fields.logged is None:
-                raise MalformedError("logged: expected the logged decision; got none")
-            log = log._replace(n_classes=len(ids))
+        log = None if log is None else log._replace(n_classes=len(ids))
     nnz = features.indices.size
     if nnz_max is not None and nnz > nnz_max:
         raise MalformedError(
             f"x: expected at most {nnz_max} features, to fit in a record of the model's log; got {nnz}"
         )
-    logged: Logged | None = None
-    if log is not None:
-        logged = fields.logged
-        _check_logged(logged, log)
+    logged = None if log is None else _checked_logged(fields.logged, log)
     eligible = baseline = None
     if needs_baseline and fields.baseline is None:
         what = "class" if actions is None else "action"
@@ -357,7 +349,9 @@ def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> tuple
         raise MalformedError(f"x: {error}") from error
 
 
-def _check_logged(logged: Logged, log: LogReading) -> None:
+def _checked_logged(logged: Logged | None, log: LogReading) -> Logged:
+    if logged is None:
+        raise MalformedError("logged: expected the logged decision; got none")
     _check_class("logged.action", logged.action, log.n_classes)
     propensity = logged.propensity
     if propensity is None:
@@ -366,6 +360,7 @@ def _check_logged(logged: Logged, log: LogReading) -> None:
     elif log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
         expected = f"1/{log.n_classes} = {1.0 / log.n_classes:.4g}, because no propensity_min is set"
         raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
+    return logged
 
 
 @lru_cache(maxsize=4_096)
@@ -487,7 +482,7 @@ def decode_feedback(
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
     """
-    fields = _read(read_feedback if rule == "first" else _FEEDBACK_READERS[rule], record, envelope)
+    fields = _read(FEEDBACK_READERS[rule], record, envelope)
     reward, action, label = fields.reward, fields.action, None
     if fields.shown is False:
         raise MalformedError("shown: expected true; got false")
@@ -513,11 +508,6 @@ def decode_feedback(
     part = _part_of(fields) if isinstance(fields, PartFields) else None
     return make(Feedback, (fields.id, reward, label, action, part, fields.final))
 
-
-_FEEDBACK_READERS: dict[FeedbackRule, Callable[[bytes], Any]] = {
-    "max": read_combined_feedback,
-    "sum": read_part,
-}
 
 _ANY_PART = RewardRange(-1e300, 1e300)  # no sum of parts overflows
 
@@ -636,9 +626,9 @@ _TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # a union of types; thei
 def _reason(error: ValidationError, value: bytes) -> str:
     """Describe a failed validation: the field, the expected value and the actual value.
 
-    >>> from stream.wire.typed_fields import read_feedback
+    >>> from stream.wire.typed_fields import FEEDBACK_READERS
     >>> try:
-    ...     read_feedback(b'{"id": "a", "reward": "1"}')
+    ...     FEEDBACK_READERS["first"](b'{"id": "a", "reward": "1"}')
     ... except ValidationError as error:
     ...     _reason(error, b'{"id": "a", "reward": "1"}')
     "reward: expected `bool | float`; got '1'"

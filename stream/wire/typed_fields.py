@@ -23,6 +23,7 @@ from stream.wire.records import (
     Target,
     Whole,
 )
+from stream.wire.rewards import FeedbackRule
 
 X = TypeVar("X")
 A = TypeVar("A")
@@ -227,9 +228,13 @@ OFFER_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
 }
 """Decoders for contexts with actions, keyed by whether features of the context and of the actions are named."""
 
-read_feedback = Decoder(FeedbackFields).decode
-read_combined_feedback = Decoder(CombinedFeedbackFields).decode
-read_part = Decoder(PartFields).decode
+FEEDBACK_READERS: dict[FeedbackRule, Callable[[bytes], Any]] = {
+    "first": Decoder(FeedbackFields).decode,
+    "max": Decoder(CombinedFeedbackFields).decode,
+    "sum": Decoder(PartFields).decode,
+}
+"""Decoders for feedback, keyed by the rule for a decision's reward."""
+
 read_prediction = Decoder(PredictionFields).decode
 read_cloud_event = Decoder(CloudEvent).decode
 read_example = Decoder(Example).decode
