@@ -78,6 +78,7 @@ class Feedback(NamedTuple):
 
 
 def feedback_of(delay: int | str, rounds: int, seed: int) -> Feedback:
+    """Return the delays and draws of an environment. A delay is a number of decisions, or log-normal."""
     rng = np.random.default_rng(seed + 7)
     u = rng.random(rounds)
     delays = (
@@ -162,6 +163,7 @@ class Vowpal:
 
 
 def text_of(row: Sparse, prefix: str, *, unit: bool) -> str:
+    """Return a row's features in Vowpal Wabbit's text format, with unit norm if `unit`."""
     norm = float(np.linalg.norm(row.values)) if unit else 1.0
     return " ".join(
         f"{prefix}{j}:{v / norm:.5g}" for j, v in zip(row.indices.tolist(), row.values.tolist(), strict=True)
@@ -303,11 +305,8 @@ def new_actions(rounds: int, seeds: list[int], delay: int) -> Row:
                 compared += 1
                 for first, last in PLAYS:
                     found[first, last].append(float(own[first - 1 : last].mean()))
-    means = [float(np.mean(each)) for each in found.values()]
-    return {
-        "set": "churn", "delay": delay, "rounds": rounds, "seeds": seeds, "actions": compared,
-        "plays 1-10": round(means[0], 4), "plays 11-20": round(means[1], 4), "plays 21-": round(means[2], 4),
-    }  # fmt: skip
+    means = {f"plays {first}-{last or ''}": round(float(np.mean(each)), 4) for (first, last), each in found.items()}
+    return {"set": "churn", "delay": delay, "rounds": rounds, "seeds": seeds, "actions": compared, **means}
 
 
 def table(rows: list[Row]) -> str:

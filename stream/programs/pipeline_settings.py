@@ -71,12 +71,14 @@ def settings_for(
 
     Raises:
         SettingsDifferError: the user's settings differ from the pipeline's settings; see `resolve`.
-        SettingsError: a parameter is invalid, or `--scale` is set although the named features are already scaled.
+        SettingsError: a parameter is invalid, `--scale` is set although the named features are already scaled, or the
+            pipeline's contexts list actions with other sizes.
         ParameterError: a parameter does not belong to the learner.
     """
     given = given_names(settings, stored)
     if settings.model == AUTO:
         settings = settings.model_copy(update={"model": model})
+    _check_layout(settings, stored, place)
     n_classes, n_features, mean_nnz, class_names, blocks = _sizes(settings, stored, sizes_of)
     if stored and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [stored["learner"]]}), stored["learner"]
@@ -131,6 +133,24 @@ def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
         )
 
 
+def _check_layout(settings: Settings, stored: Mapping[str, Any], place: str) -> None:
+    """Check that the user's sizes of contexts with actions are the pipeline's."""
+    own, given = _stored_blocks(stored), blocks_of(settings)
+    if own is not None and given not in (None, own):
+        raise SettingsError(
+            f"{place} has contexts with {own.context:,} features and up to {own.places} actions with {own.features:,}; "
+            f"got {given.context:,}, {given.places} and {given.features:,}: use the pipeline's settings, or start a "
+            "new pipeline with a different --topic-prefix"
+        )
+
+
+def _stored_blocks(stored: Mapping[str, Any]) -> ActionBlocks | None:
+    """Return the layout of the pipeline's contexts with actions, or None if it decides among classes."""
+    if stored.get("actions") is None:
+        return None
+    return ActionBlocks.of_dimension(stored["n_features"], stored["n_classes"], stored["actions"]["context"])
+
+
 def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> DataSizes:
     """Return the sizes that the user set. Other sizes come from the pipeline or the data set.
 
@@ -140,10 +160,9 @@ def _sizes(settings: Settings, stored: Mapping[str, Any], sizes_of: SizesOf) -> 
     blocks = blocks_of(settings)
     if blocks is not None:
         return DataSizes(blocks.places, blocks.n_features, blocks.n_features, blocks=blocks)
-    if stored.get("actions") is not None and "data" not in settings.given:
-        places, n_features, context = stored["n_classes"], stored["n_features"], stored["actions"]["context"]
-        blocks = ActionBlocks.of_dimension(n_features, places, context)
-        return DataSizes(places, n_features, n_features, blocks=blocks)
+    blocks = _stored_blocks(stored)
+    if blocks is not None and "data" not in settings.given:
+        return DataSizes(blocks.places, blocks.n_features, blocks.n_features, blocks=blocks)
     n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
     if stored and "data" not in settings.given:
         n_classes, n_features = n_classes or stored["n_classes"], n_features or stored["n_features"]
