@@ -130,7 +130,7 @@ def _add_sizes(context: dict[str, Any], feedback: dict[str, Any], facts: Pipelin
     _limit_features(context["x"], facts.n_features, has_names=facts.encoder is not None)
     number, text, null = feedback["action"]["anyOf"]
     if facts.reading is not None:
-        blocks, encoder = facts.reading
+        blocks, encoder = facts.reading.blocks, facts.reading.encoder
         context["actions"]["maxItems"] = blocks.places
         x = context["actions"]["items"]["properties"]["x"]
         _limit_features(x, blocks.features, has_names=encoder is not None)

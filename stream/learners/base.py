@@ -149,6 +149,7 @@ class Learner(ABC):
     from_logs: FromLogs = FromLogs.UNSOUND  # requirements for learning from logged decisions
     supports_eligible: ClassVar[bool] = False  # can decide among a subset of the classes
     for_actions: ClassVar[bool] = False  # decides among actions with features; see `stream.learners.actions`
+    pairs_max: ClassVar[int | None] = None  # limit on pairs of features of a context and its actions; None: no limit
     one_right_class: bool = True  # assumes that all other classes are wrong if the action is right
     members: int = 1  # number of learners that choose a class, including challengers
     instead: ClassVar[str] = ""  # alternative that an error message suggests if the state would be too large

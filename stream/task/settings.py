@@ -293,9 +293,12 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
         blocks = self.blocks
         if blocks is None or self.actions is None:
             return None
+        learners = {self.learner, *map(learner_of, self.challengers)}
+        limits = [registered()[name].pairs_max for name in learners if name in registered()]
+        pairs_max = min((limit for limit in limits if limit is not None), default=None)
         features = self.actions["features"]
         if features is None:
-            return ActionReading(blocks, None)
+            return ActionReading(blocks, None, pairs_max)
         try:
             encoder = from_plain(features)
         except NamedFeaturesError as error:
@@ -304,7 +307,7 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             raise ParameterError(
                 f"actions, features: expected {blocks.features:,} features; got {encoder.n_features:,}"
             )
-        return ActionReading(blocks, encoder)
+        return ActionReading(blocks, encoder, pairs_max)
 
     def _check_actions(self) -> None:
         """Check the settings that depend on whether contexts have actions.

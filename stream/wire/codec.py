@@ -106,6 +106,7 @@ class ActionReading(NamedTuple):
 
     blocks: ActionBlocks
     encoder: FeatureEncoder | None  # None if the features of actions have no names
+    pairs_max: int | None = None  # limit on the pairs of a feature of the context and one of an action; None: no limit
 
 
 class LogReading(NamedTuple):
@@ -232,8 +233,15 @@ def decode_context(
         features = make(Features, (features.indices[kept], features.values[kept]))
     ids = None
     if actions is not None:
+        in_context = features.indices.size
         ids, features, more = _with_actions(features, fields.actions, actions)
         unknown = [*unknown, *more]
+        pairs = in_context * (features.indices.size - in_context - len(ids))
+        if actions.pairs_max is not None and pairs > actions.pairs_max:
+            raise MalformedError(
+                f"actions: expected at most {actions.pairs_max:,} pairs of a non-zero feature of the context and one "
+                f"of an action; got {pairs:,}. Send fewer features or actions, or use joint-ucb for dense features"
+            )
         classes = Classes(len(ids), ids)
         baselines = () if fields.baseline is None else (fields.baseline,)
         for name, named in (("eligible", fields.eligible or ()), ("baseline", baselines)):
@@ -278,7 +286,7 @@ def _with_actions(
 
     Returns the ids by place, the combined features, and the names of features whose values are unknown.
     """
-    blocks, encoder = reading
+    blocks, encoder = reading.blocks, reading.encoder
     if not 0 < len(given) <= blocks.places:
         raise MalformedError(
             f"actions: expected 1 to {blocks.places} actions; got {len(given)}. Offer fewer actions, or start a "

@@ -148,6 +148,18 @@ def test_setting_is_possible_with_actions(changes: dict[str, Any]) -> None:
     actions_task(**changes).make_learner()
 
 
+@pytest.mark.parametrize(
+    ("learner", "challengers", "is_limited"),
+    [("joint-ucb", {}, False), ("igw-log", {}, True), ("joint-ucb", {"igw-log:step=1": {"step": 1}}, True)],
+)
+def test_pairs_of_features_are_limited_if_a_learner_computes_with_each_pair(
+    learner: str, challengers: dict[str, dict[str, Any]], is_limited: bool
+) -> None:
+    reading = actions_task(learner, challengers=challengers).action_reading()
+    assert reading is not None
+    assert (reading.pairs_max is not None) == is_limited
+
+
 @pytest.mark.parametrize("changes", [{"n_classes": 5, "n_features": 18}, {"n_features": 19}, {"actions": None}])
 def test_layout_cannot_change(changes: dict[str, Any]) -> None:
     before = actions_task()

@@ -27,7 +27,7 @@ NAMED = build({"price": (Kind.NUMERIC, None), "topic": (Kind.CATEGORICAL, ["news
 
 def decoded(value: Any, **options: Any) -> Context:
     record = Record("contexts", 0, 0, 0, None, value if isinstance(value, bytes) else orjson.dumps(value), HEADERS)
-    reading = ActionReading(BLOCKS, options.pop("actions_encoder", None))
+    reading = ActionReading(BLOCKS, options.pop("actions_encoder", None), options.pop("pairs_max", None))
     return decode_context(record, BLOCKS.context, actions=reading, **options)
 
 
@@ -135,6 +135,13 @@ def test_invalid_offer_is_malformed(fields: dict[str, Any], name: str) -> None:
         decoded({"id": "a", **fields})
     assert str(raised.value).partition(":")[0] == name
     assert "class" not in str(raised.value)  # the context lists actions
+
+
+def test_pairs_of_features_are_limited() -> None:
+    offer = {"id": "a", "x": [1, 2], "actions": [{"id": "tea", "x": [3, 4]}, {"id": "milk", "x": [5, 0]}]}
+    assert decoded(offer, pairs_max=6).actions == ["tea", "milk"]
+    with pytest.raises(MalformedError, match=r"^actions: .* 5 pairs .*got 6"):
+        decoded(offer, pairs_max=5)
 
 
 def test_unknown_feature_of_an_action_is_malformed() -> None:

@@ -31,6 +31,10 @@ KeyArray = NDArray[np.uint64]
 A_START = 1e-3
 """Initial value of A. With this value, AdaGrad's first step is about `step`, except for very small gradients."""
 
+PAIRS_MAX = 20_000_000
+"""Limit on the pairs of a feature of the context and one of an action. With this number, a decision takes about one
+second, which is the gateway's timeout. A record of 1 MB can have 2 billion pairs, which would take minutes."""
+
 CONSTANT, ID = 1, 2
 """Keys of an action's constant and id. The feature j has the key j + FIRST."""
 FIRST = 3
@@ -212,6 +216,7 @@ class IgwLog(KernelLearner):
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     supports_eligible: ClassVar[bool] = True
     for_actions: ClassVar[bool] = True
+    pairs_max: ClassVar[int | None] = PAIRS_MAX
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("context", 1, "number of the context's features", low=1),
         Parameter(
