@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from stream.parsing import shown
-from stream.wire.codec import MalformedError
+from stream.wire.codec import VALUE_BYTES_MAX, MalformedError
 from stream.wire.named_features import text_of
 from stream.wire.records import ID_BYTES_MAX
 
@@ -252,14 +252,25 @@ def flat_features(name: str, given: Any) -> dict[str, Any]:
     >>> flat_features("features", [{"taste": "sweet", "_url": "/7"}, {"user": {"age": 21, "pro": True, "city": None}}])
     {'taste': 'sweet', 'user.age': 21, 'user.pro': True}
     >>> flat_features("features", [{"grams": [400, 800], "tags": ["new", "new", "hot"]}])
-    {'grams[0]': 400, 'grams[1]': 800, 'tags.new': 2, 'tags.hot': 1}
+    {'grams[0]': 400, 'grams[1]': 800, 'tags.new': 2.0, 'tags.hot': 1}
     >>> flat_features("features", [{"tag": "new", "clicks": 3}, {"tag": "hot", "clicks": 4}])
-    {'tag': 'new', 'clicks': 7, 'tag.hot': 1}
+    {'tag': 'new', 'clicks': 7.0, 'tag.hot': 1}
+
+    Raises:
+        MalformedError: a value is not a feature, the names and texts are too long, or a sum of numbers is too large.
     """
     found: dict[str, Any] = {}
+    size = 0  # a nested feature's name repeats the names of the objects around it, so it can exceed the request's size
     for place, one in enumerate(_list(name, given)):
-        for feature, value in _flat(f"{name}[{place}]", _object(f"{name}[{place}]", one), "", LEVELS_MAX):
-            _add(f"{name}[{place}]", found, feature, value)
+        where = f"{name}[{place}]"
+        for feature, value in _flat(where, _object(where, one), "", LEVELS_MAX):
+            size += len(feature) + (len(value) if type(value) is str else 0)
+            if size > VALUE_BYTES_MAX:
+                raise MalformedError(
+                    f"{where}: expected at most {VALUE_BYTES_MAX} characters in the names and texts of all features, "
+                    "with the names of nested objects in each name; got more"
+                )
+            _add(where, found, feature, value)
     return found
 
 
@@ -302,7 +313,7 @@ def _add(where: str, found: dict[str, Any], name: str, value: str | float) -> No
             found[name] = value
             name, value = f"{name}.{earlier}", 1
         else:
-            found[name] = earlier + value
+            found[name] = earlier + float(value)
             if not isfinite(found[name]):
                 raise MalformedError(
                     f"{where}, {name}: expected numbers with a finite sum; got {shown(earlier)} and {shown(value)}"

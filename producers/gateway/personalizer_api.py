@@ -79,7 +79,8 @@ class PersonalizerApi:
         """Return status 501 and a remedy for Personalizer's other operations, and 404 or 405 for unknown ones."""
         path = request.scope["path"]
         if operation_of(path) is not None:
-            raise HTTPException(405, f"{request.method}: expected another method for {path}")
+            allowed = "GET, HEAD" if path == STATUS else "POST"
+            raise HTTPException(405, f"{path}: expected {allowed}; got {request.method}", {"Allow": allowed})
         if (reason := unsupported(path)) is None:
             raise HTTPException(404, f"Personalizer has no operation {path}")
         raise HTTPException(501, reason)

@@ -9,6 +9,7 @@ from stream.wire.codec import MalformedError
 
 NEWS = [{"id": name, "features": [{"type": name}]} for name in ("News", "Sports", "Weather", "Music")]
 DOTS = ["a" + "." * n for n in range(1_201)]  # the name of a category "" of a feature is the feature's name and a dot
+LONG = "a" * 10_000
 
 
 def features(*given: object) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def test_missing_fields_have_personalizers_defaults() -> None:
         ([{"tag": "new"}, {"tag": "hot"}, {"tag": "hot"}], {"tag": "new", "tag.hot": 2}),
         ([{"size": "XL"}, {"size": 3}], {"size": 3, "size.XL": 1}),
         ([{"items": [{"price": 1}, {"price": 2}]}], {"items.price": 3}),
+        ([{"id": 2**63}, {"id": 2**63}], {"id": 2.0**64}),
         ([nested(LEVELS_MAX)], {".".join("a" * LEVELS_MAX): 1}),
         ([{DOTS[n]: ""} for n in range(1_200)] + [{"a": ""}], {"a": ""} | dict.fromkeys(DOTS[1:], 1)),
     ],
@@ -81,6 +83,10 @@ def test_features_are_flattened(given: list[object], expected: dict[str, Any]) -
         ({"actions": NEWS, "contextFeatures": [nested(LEVELS_MAX + 1)]}, "contextFeatures[0]"),
         ({"actions": NEWS, "contextFeatures": [{"a": 1e308}, {"a": 1e308}]}, "contextFeatures[1], a"),
         ({"actions": [{"id": "a", "features": [{"b": [{"c": -1e308}] * 2}]}]}, "actions[0].features[0], b.c"),
+        (
+            {"actions": NEWS, "contextFeatures": [{}, {LONG: dict.fromkeys(map(str, range(101)), 1)}]},
+            "contextFeatures[1]",
+        ),
         ({"actions": NEWS, "excludedActions": [one["id"] for one in NEWS]}, "excludedActions"),
         ({"actions": NEWS, "excludedActions": [None]}, "excludedActions[0]"),
         ({"actions": NEWS, "eventId": {}}, "eventId"),

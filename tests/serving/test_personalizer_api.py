@@ -121,9 +121,20 @@ def test_errors_of_requests_have_personalizers_body(gateway: GatewayClient) -> N
     assert code_of(gateway.ask("POST", f"{VERSION}/rank", raw=b"{")) == (400, "BadRequest")
     assert code_of(gateway.ask("POST", f"{VERSION}/rank", raw=b"{}", headers={"Content-Type": "text/plain"}))[0] == 415
     assert code_of(gateway.ask("POST", f"{VERSION}/rank", raw=b" " * 1_000_001)) == (413, "PayloadSizeExceeded")
-    assert code_of(gateway.ask("GET", f"{VERSION}/rank"))[0] == 405
     assert code_of(gateway.ask("POST", f"{VERSION}/events/visit-6/reward", {"value": 1.5})) == (400, "BadRequest")
     assert code_of(gateway.ask("GET", f"{VERSION}/nothing")) == (404, "ResourceNotFound")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("GET", "rank", "POST"), ("OPTIONS", "rank", "POST"), ("POST", "status", "GET, HEAD"),
+     ("PUT", "events/visit-1/reward", "POST")],
+)  # fmt: skip
+def test_wrong_method_is_an_error_with_the_allowed_one(
+    gateway: GatewayClient, method: str, path: str, allowed: str
+) -> None:
+    got = gateway.ask(method, f"{VERSION}/{path}")
+    assert (*code_of(got), got.headers["allow"]) == (405, "BadRequest", allowed)
 
 
 def test_activation_from_a_browser_is_rejected(gateway: GatewayClient) -> None:
