@@ -158,8 +158,13 @@ class ParsedBatch(NamedTuple):
 
 
 def problem(row: int, field: str, expected: str, got: object) -> Problem:
-    """Create a problem from a field, its expected value and its actual value."""
-    return Problem(row, f"{field}: expected {expected}", repr(got[:60]) if type(got) is str else repr_of(got, 60))
+    """Create a problem from a field, its expected value and its actual value.
+
+    >>> problem(7, "p", "a probability", "x" * 100).got[-3:], problem(7, "p", "a probability", None).got
+    ("xx'", 'nothing')
+    """
+    shown = "nothing" if got is None else repr(got[:60]) if type(got) is str else repr_of(got, 60)
+    return Problem(row, f"{field}: expected {expected}", shown)
 
 
 def distinct_of(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:

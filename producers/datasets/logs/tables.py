@@ -178,4 +178,4 @@ class _TableParser:
         return None if name is None else (name, self._table.columns[name])
 
     def _need(self, nulls: NDArray[np.bool_], field: str, expected: str) -> None:
-        self._problems.extend(problem(row, field, expected, "nothing") for row in np.flatnonzero(nulls).tolist())
+        self._problems.extend(problem(row, field, expected, None) for row in np.flatnonzero(nulls).tolist())

@@ -230,7 +230,7 @@ class _Lines:
         return [fields.get(name) for fields in self._rows]
 
     def _need(self, field: str, expected: str, nulls: "np.ndarray[Any, np.dtype[np.bool_]]") -> None:
-        self._problems.extend(problem(row, field, expected, "nothing") for row in np.flatnonzero(nulls).tolist())
+        self._problems.extend(problem(row, field, expected, None) for row in np.flatnonzero(nulls).tolist())
 
 
 def _is_personalizer(context: dict[str, Any]) -> bool:
