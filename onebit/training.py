@@ -11,6 +11,7 @@ from producers.data import Data, InMemory, check_rewards, dataset_of, in_memory,
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import is_log
 from producers.datasets.logs.mapping import mapping_for, read_mapping
+from producers.datasets.logs.parsed import no_usable_rows
 from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import Source
@@ -185,7 +186,9 @@ def _rows_of(settings: Settings, memory: InMemory | None) -> _Rows:
         encoding=encoding_of(settings),
     )  # fmt: skip
     first = next(iter(log.batches()), None)
-    has_decisions = first is not None and bool(((first.actions >= 0) & ~np.isnan(first.rewards)).any())
+    if first is None:
+        raise no_usable_rows(log.name, log.skipped)
+    has_decisions = bool(((first.actions >= 0) & ~np.isnan(first.rewards)).any())
     return _Rows(
         log.name, log.class_names, log.n_features, _named(log.encoder), log.batches, lambda: remarks_of(log),
         has_decisions, log.blocks, None if log.action_encoder is None else _named(log.action_encoder),

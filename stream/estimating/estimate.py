@@ -56,6 +56,8 @@ def estimate(
         n_classes,
         log.blocks,
     )
+    if not found.events:
+        raise EstimateError(f"{log.name} contains no usable rows. Run: onebit data show")
     if not found.judged:
         raise EstimateError(
             f"{log.name}: none of its {found.events:,} events has both an action and a reward; map a column to each"

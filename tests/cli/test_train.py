@@ -12,6 +12,7 @@ import onebit as api
 import producers.datasets
 from onebit.testing.embedded import EmbeddedPipeline
 from producers.datasets import catalogue
+from producers.datasets.base import DatasetError
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import Broker
 from stream.learners import FromLogs, registered
@@ -83,6 +84,12 @@ def test_propensities_below_the_minimum_are_raised(tmp_path: Path) -> None:
     first = api.train(small, "banditron", map=MAP, propensity_min=0.5)
     second = api.train(raised, "banditron", map=MAP)
     assert first.model.meta["digest"] == second.model.meta["digest"]
+
+
+def test_log_without_usable_rows_is_an_error(tmp_path: Path) -> None:
+    log = log_at(tmp_path / "log.jsonl", [{"a": "tea", "p": 1, "r": 1, "x": 1, "offer": []}])
+    with pytest.raises(DatasetError):
+        api.train(log, map="action=a,actions=offer,propensity=p,reward=r,numeric=x", on_bad_row="skip")
 
 
 def test_labels_train_any_learner(tmp_path: Path) -> None:

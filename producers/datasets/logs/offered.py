@@ -120,6 +120,8 @@ def offered_of(
         if actions and (unknown := [name for name in named if name not in place_of]):
             problems.append(problem(row, "actions", "the played, eligible and baseline actions", unknown[0]))
         places = sorted(place_of.get(name, 0) for name in among)
+        if len(set(places)) < len(places):
+            problems.append(problem(row, "eligible", "one or more of the actions, without duplicates", list(among)))
         if own is not None and places and place_of.get(own) not in places:
             problems.append(problem(row, "eligible", "actions that include the played action", list(among)))
         rows.add(

@@ -1,12 +1,13 @@
 """Parsed batches from a log: columns of plain values or dictionary-encoded strings, and the problems in rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.datasets.base import DatasetError
 from stream.parsing import repr_of
 from stream.wire.codec import NUMBERS_MAX
 from stream.wire.named_features import Kind
@@ -165,6 +166,20 @@ def problem(row: int, field: str, expected: str, got: object) -> Problem:
     """
     shown = "nothing" if got is None else repr(got[:60]) if type(got) is str else repr_of(got, 60)
     return Problem(row, f"{field}: expected {expected}", shown)
+
+
+def no_usable_rows(name: str, skipped: Mapping[str, int]) -> DatasetError:
+    """Create the error for a log without a usable row.
+
+    >>> str(no_usable_rows("week.csv", {"p: expected a probability": 7}))
+    'week.csv contains no usable rows; 7 skipped: p: expected a probability'
+
+    Args:
+        name: The log's name.
+        skipped: The number of skipped rows by reason.
+    """
+    counts = "".join(f"; {count} skipped: {reason}" for reason, count in skipped.items())
+    return DatasetError(f"{name} contains no usable rows{counts}")
 
 
 def distinct_of(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:

@@ -20,7 +20,7 @@ from producers.datasets.logs.encoding import encode_rows
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, check_columns
 from producers.datasets.logs.offered import combined, where
-from producers.datasets.logs.parsed import ParsedBatch, Problem
+from producers.datasets.logs.parsed import ParsedBatch, Problem, no_usable_rows
 from producers.datasets.logs.streams import Source
 from producers.datasets.logs.survey import FeatureSurvey, Remarks, Survey, survey
 from producers.datasets.logs.tables import Table, parse_table
@@ -330,8 +330,7 @@ def _surveyed(
         checked = checks.apply(batches.read(), meaning)
         found = survey(((one.batch, one.kept) for one in checked), VOCABULARY_MAX, numbered=numbered)
         if known is None and not found.classes and not found.places:
-            counts = "".join(f"; {count} skipped: {reason}" for reason, count in checks.skipped.items())
-            raise DatasetError(f"{options.name} has no usable rows{counts}")
+            raise no_usable_rows(options.name, checks.skipped)
         return found
 
     found = once({}, {})

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import DatasetError, OffsetArray, SparseRows
 from producers.datasets.log import MISSING, Column, LoggedOutcome
+from producers.datasets.logs.parsed import no_usable_rows
 from producers.datasets.logs.reading import LogFile
 from producers.datasets.logs.seen_ids import hashes_of
 from stream.estimating.rows import Eligible, LogBatch, OfferedIds
@@ -233,8 +234,7 @@ def _write(log: LogFile, files: Mapping[str, BinaryIO]) -> int:
         entries += int(batch.offsets[-1])
         id_bytes += int(ends[-1]) if ids else 0
     if not rows:
-        counts = "".join(f"; {count} skipped: {reason}" for reason, count in log.skipped.items())
-        raise DatasetError(f"{log.name} contains no usable rows{counts}")
+        raise no_usable_rows(log.name, log.skipped)
     return rows
 
 

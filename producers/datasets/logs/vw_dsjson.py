@@ -197,7 +197,7 @@ class _Lines:
             for place, action in enumerate(actions):
                 x = _without_namespace({"j": action.get("j")}, "j") if is_from_personalizer else action
                 self._add(found, rows.count + place, row, x)
-            numbers = fields.get("a") or range(1, len(actions) + 1)
+            numbers = given if type(given := fields.get("a")) is list and given else range(1, len(actions) + 1)
             listed = sorted(number - 1 for number in numbers) if all(map(is_action, numbers)) else [0]
             if listed[-1] >= len(actions) or len(set(listed)) < len(listed):
                 self._problems.append(problem(row, "a", f"distinct numbers from 1 to {len(actions)}", numbers))

@@ -202,6 +202,7 @@ def test_repeated_tags_are_replaced_by_hashes(tmp_path: Path) -> None:
 BAD_DSJSON: list[tuple[dict[str, Any], str]] = [
     (changed({"_multi": []}), "c._multi: expected a list of objects, one for each action"),
     (changed({"_multi": [1, 2, 3]}), "c._multi: expected a list of objects, one for each action"),
+    (changed(a=7), "a: expected a list of actions from 1 to"),
     (changed(a=[4, 1, 2]), "a: expected distinct numbers from 1 to 3"),
     (changed(a=[2, 2, 1]), "a: expected distinct numbers from 1 to 3"),
     (changed(p=[0, 0.5, 0.5]), "p: expected one probability per action, the first in (0, 1]"),
@@ -320,6 +321,7 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"action": "pot"}, "actions: expected the played, eligible and baseline actions"),
     ({"rule": "pot"}, "actions: expected the played, eligible and baseline actions"),
     ({"eligible": ["tea"]}, "eligible: expected actions that include the played action"),
+    ({"eligible": ["cup", "tea", "tea"]}, "eligible: expected one or more of the actions, without duplicates"),
     ({"x": 3}, "x: expected features by name, a list of numbers"),
 ]
 
