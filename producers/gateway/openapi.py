@@ -82,7 +82,7 @@ def document(version: str, facts: PipelineFacts | None, *, has_token: bool) -> d
     scores = {
         "name": "scores",
         "in": "query",
-        "description": "Whether decisions contain the scores of all classes.",
+        "description": "Whether decisions contain the scores of all classes or actions.",
         "schema": {"type": "boolean", "default": False},
     }
     decide = _post("Request a decision, or several at once", "DecideBody", 200, "DecideResult", (*_BODY_ERRORS, 504))

@@ -138,14 +138,14 @@ class ChallengerEstimate(Struct, frozen=True):
 
     @property
     def is_valid(self) -> bool:
-        """Whether all intervals are non-empty. If one is empty, some classes lose more rewards than others."""
+        """Whether all intervals are non-empty. If one is empty, some actions lose more rewards than others."""
         return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
 
     @property
     def contradiction(self) -> str:
         """The reason why the estimate is invalid, or an empty string."""
         return (
-            "" if self.is_valid else "the intervals contradict each other: some classes lose more rewards than others"
+            "" if self.is_valid else "the intervals contradict each other: some actions lose more rewards than others"
         )
 
 

@@ -239,7 +239,7 @@ def check(learner: KernelLearner, entries: Entries, *, is_graded: bool = False) 
     for name, column, last in (
         ("kind", entries.kinds, NAMED),
         ("action", entries.actions, K - 1),
-        ("greedy class", entries.greedy, K - 1),
+        ("greedy action", entries.greedy, K - 1),
         ("reward", rewards, 1),
         ("assumed reward", replaced, 1),
         ("label", labels, K - 1),

@@ -450,13 +450,13 @@ class _Audit:
         scored = set(np.flatnonzero(decision.scores != NOT_ELIGIBLE).tolist())
         if scored != among or not {decision.action, decision.greedy} <= among:
             self._fault(
-                f"{place}: expected classes among {sorted(among)}; got action {decision.action} and greedy class "
+                f"{place}: expected actions among {sorted(among)}; got action {decision.action} and greedy action "
                 f"{decision.greedy} among {sorted(scored)}"
             )
         actions = context.actions
         expected = self._classes.name_of(decision.action) if actions is None else actions[decision.action]
         if prediction.class_name != expected:
-            self._fault(f"{place}: expected class {expected!r}; got {prediction.class_name!r}")
+            self._fault(f"{place}, class: expected {expected!r}; got {prediction.class_name!r}")
         if prediction.actions != actions:
             self._fault(f"{place}: expected actions {actions}; got {prediction.actions}")
 
