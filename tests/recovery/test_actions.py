@@ -1,11 +1,14 @@
 """Whole pipelines that decide among actions with features: restarts, changes, audits, replays and model files."""
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import onebit
 from onebit.testing.embedded import EmbeddedPipeline
+from stream.recovery.model_files import write_model
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
 from tests.offers import CONTEXT, FEATURES, PLACES, Offer, offers
@@ -54,7 +57,7 @@ def test_pipeline_is_recovered_audited_and_replayed(case: str) -> None:
     assert [(one.fault, one.ok) for one in found] == [("", True)] * pipeline.partitions
 
 
-def test_new_challenger_learns_from_pending_decisions_with_the_played_action_only() -> None:
+def test_pipeline_with_pending_decisions_adds_a_learner_that_needs_all_actions_of_later_ones() -> None:
     with onebit.embedded(**SIZES, learner="igw-log", param=["bits=10"]) as pipeline:
         for number, offer in enumerate(offers(100)):
             fields = offer.fields
@@ -65,15 +68,17 @@ def test_new_challenger_learns_from_pending_decisions_with_the_played_action_onl
                 pipeline.change(challengers={"joint-ucb": {}})
         pipeline.settle()
         assert pipeline.ledger.matched == 100
+        assert pipeline.test.prediction("visit-99")["challenged"]["choices"].keys() == {"joint-ucb"}
+        assert replay_journal(pipeline.test.broker, pipeline.test.topics, 0).ok
 
 
-def test_model_file_of_a_pipeline_with_actions_is_a_holdout_policy(tmp_path: Any) -> None:
-    from stream.recovery.model_files import write_model
-
+def test_model_file_of_a_pipeline_with_actions_is_a_holdout_policy(tmp_path: Path) -> None:
     first = EmbeddedPipeline(**SIZES, learner="igw-log", param=["bits=8"])
     run(first, 40)
     write_model(tmp_path / "model.npz", export_model(first.broker, first.topics, 0))
     policy = {"holdout": 0.5, "holdout_policy": f"model:{tmp_path / 'model.npz'}"}
     second = EmbeddedPipeline(**SIZES, learner="igw-log", param=["bits=8"], **policy)
     run(second, 40)
+    arms = Counter(second.prediction(f"visit-{number}").get("arm") for number in range(40))
+    assert min(arms["holdout"], arms[None]) > 10
     second.finish()
