@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from stream.wire.records import (
-    ID_BYTES_MAX,
     ID_LIMITS,
     NOT_ELIGIBLE,
     Challenged,
@@ -78,7 +77,7 @@ class ActionFields(Struct, Generic[A], gc=False):
         str,
         Meta(
             description="The action's id. Any id is accepted, once in a context.",
-            extra_json_schema={"minLength": 1, "maxLength": ID_BYTES_MAX},  # the codec checks the size in bytes
+            extra_json_schema=ID_LIMITS,
         ),
     ]
     x: Annotated[A | UnsetType, Meta(description="The action's features. If omitted, all are 0.")] = UNSET

@@ -19,8 +19,8 @@ from producers.datasets.logs.objects import FORMS_OF_X, ObjectEntries, features_
 from producers.datasets.logs.parsed import FeatureEntries, Offered, Problem, Texts, problem
 from stream.estimating.rows import Eligible
 from stream.wire.actions import ActionBlocks, key_of
-from stream.wire.classes import NAME_BYTES_MAX
 from stream.wire.named_features import Kind, text_of
+from stream.wire.records import ID_BYTES_MAX
 
 
 class OfferedRows:
@@ -141,9 +141,9 @@ def check_offered(offered: Offered, places: int, problems: list[Problem]) -> Non
         if not 1 <= count <= places:
             problems.append(problem(row, "actions", f"1 to {places} actions", count))
     decisions, codes = offered.decisions, offered.ids.codes
-    odd = [k for k, name in enumerate(offered.ids.distinct) if not 0 < len(name.encode()) <= NAME_BYTES_MAX]
+    odd = [k for k, name in enumerate(offered.ids.distinct) if not 0 < len(name.encode()) <= ID_BYTES_MAX]
     for action in np.flatnonzero(np.isin(codes, [MISSING, *odd])).tolist():
-        expected = f"an id of 1 to {NAME_BYTES_MAX} bytes"
+        expected = f"an id of 1 to {ID_BYTES_MAX} bytes"
         problems.append(problem(int(decisions[action]), "actions", expected, offered.ids[action] or ""))
     pairs = decisions * (len(offered.ids.distinct) + 1) + codes
     order = np.argsort(pairs, kind="stable")
