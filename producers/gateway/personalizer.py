@@ -1,19 +1,17 @@
 """Azure Personalizer's requests and responses as Onebit's contexts, feedback and decisions.
 
 A rank request is a context with actions: each action has an id and features, and the first action that is not excluded
-is the baseline. Features are lists of objects. Nested objects become dotted names such as `user.age`, as in logs in
-dsjson. In an array, numbers become `grams[0]`, `grams[1]`, and strings become features with the value 1, such as
-`tags.new`. Null values, and names that start with an underscore, are ignored, as in Personalizer.
+is the baseline.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from math import isfinite
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from producers.personalizer_features import flat_features, list_of, object_of
 from stream.parsing import shown
-from stream.wire.codec import VALUE_BYTES_MAX, MalformedError
+from stream.wire.codec import MalformedError
 from stream.wire.named_features import text_of
 from stream.wire.records import ID_BYTES_MAX
 
@@ -52,9 +50,6 @@ INSTEAD = {
     "model": "export or import the model with `onebit model`",
 }
 """What to use instead of an operation, by the start of its path."""
-
-LEVELS_MAX = 32
-"""Limit on the levels of nested objects in features."""
 
 
 class RankRequest(NamedTuple):
@@ -135,11 +130,11 @@ def rank_request(body: Any) -> RankRequest:
     Raises:
         MalformedError: a field is invalid, or there is no action to decide among.
     """
-    fields = _object("body", body)
-    actions = [_action(f"actions[{n}]", one) for n, one in enumerate(_list("actions", fields.get("actions")))]
+    fields = object_of("body", body)
+    actions = [_action(f"actions[{n}]", one) for n, one in enumerate(list_of("actions", fields.get("actions")))]
     if not actions:
         raise MalformedError("actions: expected at least one action; got none")
-    listed = _list("excludedActions", fields.get("excludedActions"))
+    listed = list_of("excludedActions", fields.get("excludedActions"))
     names = {_id(f"excludedActions[{n}]", one) for n, one in enumerate(listed)}
     offered = tuple(one["id"] for one in actions if one["id"] not in names)
     if not offered:
@@ -212,14 +207,14 @@ def feedback_of(event_id: str, body: Any, *, is_part: bool) -> dict[str, Any]:
     Raises:
         MalformedError: the value is missing or not a number.
     """
-    value = _object("body", body).get("value")
+    value = object_of("body", body).get("value")
     if type(value) not in (int, float):
         raise MalformedError(f"value: expected a number; got {shown(value)}")
     return {"id": event_id, "reward": value} | ({"part": uuid4().hex} if is_part else {})
 
 
 def _action(name: str, given: Any) -> dict[str, Any]:
-    fields = _object(name, given)
+    fields = object_of(name, given)
     return {"id": _id(f"{name}.id", fields.get("id")), "x": flat_features(f"{name}.features", fields.get("features"))}
 
 
@@ -229,94 +224,3 @@ def _id(name: str, given: Any) -> str:
     if text is None:
         raise MalformedError(f"{name}: expected a string; got {shown(given)}")
     return text
-
-
-def _object(name: str, given: Any) -> dict[str, Any]:
-    if type(given) is not dict:
-        raise MalformedError(f"{name}: expected an object; got {shown(given)}")
-    return given
-
-
-def _list(name: str, given: Any) -> list[Any]:
-    """Return a list. A missing list is empty."""
-    if given is None:
-        return []
-    if type(given) is not list:
-        raise MalformedError(f"{name}: expected an array; got {shown(given)}")
-    return given
-
-
-def flat_features(name: str, given: Any) -> dict[str, Any]:
-    """Return named features from a list of objects.
-
-    >>> flat_features("features", [{"taste": "sweet", "_url": "/7"}, {"user": {"age": 21, "pro": True, "city": None}}])
-    {'taste': 'sweet', 'user.age': 21, 'user.pro': True}
-    >>> flat_features("features", [{"grams": [400, 800], "tags": ["new", "new", "hot"]}])
-    {'grams[0]': 400, 'grams[1]': 800, 'tags.new': 2.0, 'tags.hot': 1}
-    >>> flat_features("features", [{"tag": "new", "clicks": 3}, {"tag": "hot", "clicks": 4}])
-    {'tag': 'new', 'clicks': 7.0, 'tag.hot': 1}
-
-    Raises:
-        MalformedError: a value is not a feature, the names and texts are too long, or a sum of numbers is too large.
-    """
-    found: dict[str, Any] = {}
-    size = 0  # a nested feature's name repeats the names of the objects around it, so it can exceed the request's size
-    for place, one in enumerate(_list(name, given)):
-        where = f"{name}[{place}]"
-        for feature, value in _flat(where, _object(where, one), "", LEVELS_MAX):
-            size += len(feature) + (len(value) if type(value) is str else 0)
-            if size > VALUE_BYTES_MAX:
-                raise MalformedError(
-                    f"{where}: expected at most {VALUE_BYTES_MAX} characters in the names and texts of all features, "
-                    "with the names of nested objects in each name; got more"
-                )
-            _add(where, found, feature, value)
-    return found
-
-
-def _flat(where: str, fields: Mapping[str, Any], prefix: str, levels: int) -> Iterator[tuple[str, str | float]]:
-    """Yield the names and values in an object."""
-    if not levels:
-        raise MalformedError(f"{where}: expected at most {LEVELS_MAX} levels of nesting; got more")
-    for name, value in fields.items():
-        if name.startswith("_"):
-            continue
-        for inner, one in _elements(prefix + name, value):
-            if type(one) is dict:
-                yield from _flat(where, one, f"{inner}.", levels - 1)
-            elif type(one) in (str, int, float, bool):
-                yield inner, one
-            elif one is not None:
-                raise MalformedError(
-                    f"{where}, {inner}: expected a string, a number, a boolean or an object; got {shown(one)}"
-                )
-
-
-def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an array's elements with their names, or the value itself."""
-    if type(value) is not list:
-        yield name, value
-        return
-    for place, one in enumerate(value):
-        if type(one) is str:
-            yield f"{name}.{one}", 1
-        else:
-            yield (name if type(one) is dict else f"{name}[{place}]"), one
-
-
-def _add(where: str, found: dict[str, Any], name: str, value: str | float) -> None:
-    """Add a feature. A category of a feature that has a value already becomes a feature with the value 1."""
-    while (earlier := found.get(name)) is not None:
-        if type(value) is str:
-            name, value = f"{name}.{value}", 1
-        elif type(earlier) is str:
-            found[name] = value
-            name, value = f"{name}.{earlier}", 1
-        else:
-            found[name] = earlier + float(value)
-            if not isfinite(found[name]):
-                raise MalformedError(
-                    f"{where}, {name}: expected numbers with a finite sum; got {shown(earlier)} and {shown(value)}"
-                )
-            return
-    found[name] = value

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from producers.gateway.personalizer import LEVELS_MAX, feedback_of, normalized, rank_request, rank_response
+from producers.gateway.personalizer import feedback_of, normalized, rank_request, rank_response
+from producers.personalizer_features import LEVELS_MAX
 from stream.wire.codec import MalformedError
 
 NEWS = [{"id": name, "features": [{"type": name}]} for name in ("News", "Sports", "Weather", "Music")]

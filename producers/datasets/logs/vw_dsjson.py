@@ -47,7 +47,7 @@ from producers.datasets.logs.parsed import (
     problem,
 )
 from producers.datasets.logs.streams import Source
-from producers.gateway.personalizer import flat_features
+from producers.personalizer_features import flat_features
 from stream.wire.codec import MalformedError
 from stream.wire.records import FloatArray
 
