@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import onebit
-from producers.datasets.catalogue import load
+from producers.datasets.named import load
 from stream.reporting.runs import versions
 
 RESULTS = Path(__file__).parent / "results" / "activation.json"

@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from producers.datasets.catalogue import load
+from producers.datasets.named import load
 from stream.estimating.challengers import ChallengerEstimator
 from stream.learners import KernelLearner, create
 from stream.learners.wrappers.challenge import Challenge

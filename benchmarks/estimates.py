@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import Dataset
-from producers.datasets.catalogue import load
 from producers.datasets.log import MISSING
+from producers.datasets.named import load
 from stream.estimating.estimate import estimate
 from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.intervals import Interval

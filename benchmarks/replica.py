@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from producers.datasets.catalogue import load
+from producers.datasets.named import load
 from stream.kafka.connection import connect
 from stream.kafka.reading import read_partition
 from stream.shared.replica import Replica

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from consumers.learner.program import LearnerOptions, LearnerProgram
 from onebit.runs.embedded import prepare_embedded
 from onebit.runs.plan import resolve_run
-from producers.datasets.catalogue import load
+from producers.datasets.named import load
 from stream.kafka.embedded import run_until_settled
 from stream.settings.definitions import Settings
 

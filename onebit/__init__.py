@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onebit.runs.run import RunReport, run
     from onebit.training import TrainReport, train
     from producers.datasets.base import Dataset, dense_dataset
-    from producers.datasets.catalogue import Entry as DatasetEntry
+    from producers.datasets.named import Entry as DatasetEntry
     from stream import offline
     from stream.errors import ExitCode, OnebitError
     from stream.learners import Cost, FromLogs, KernelLearner, Learner, Parameter, create
@@ -74,7 +74,7 @@ __all__ = [
 _HOMES = {
     "Cost": "stream.learners:Cost",
     "Dataset": "producers.datasets.base:Dataset",
-    "DatasetEntry": "producers.datasets.catalogue:Entry",
+    "DatasetEntry": "producers.datasets.named:Entry",
     "Decision": "stream.wire.records:Decision",
     "EstimateReport": "onebit.estimates:EstimateReport",
     "ExitCode": "stream.errors:ExitCode",

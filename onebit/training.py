@@ -9,12 +9,12 @@ import numpy as np
 
 from producers.data import Data, InMemory, check_rewards, dataset_of, in_memory, mean_nnz
 from producers.datasets.base import Dataset
-from producers.datasets.catalogue import is_log
 from producers.datasets.logs.mapping import mapping_for, read_mapping
 from producers.datasets.logs.parsed import no_usable_rows
 from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import Source
+from producers.datasets.named import is_log
 from stream.estimating.rows import ROWS_MAX, LogBatch
 from stream.estimating.training import Skipped, Trainer
 from stream.learners import Learner, registered

@@ -9,13 +9,13 @@ import platformdirs
 from numpy.typing import ArrayLike
 
 from producers.datasets.base import Dataset, DatasetError, dense_dataset
-from producers.datasets.catalogue import catalogue, is_log, load
 from producers.datasets.log import LogDataset, log_dataset
 from producers.datasets.logs.cache import cached_log
 from producers.datasets.logs.mapping import mapping_for, read_mapping
 from producers.datasets.logs.reading import source_of_table
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import Source
+from producers.datasets.named import entries, is_log, load
 from producers.datasets.scaling import standardised
 from stream.programs.process import announce, quantity, warn
 from stream.settings.data_sizes import DataSizes
@@ -97,7 +97,7 @@ def _scaled(dataset: Dataset, scale: Scaling) -> Dataset:
 
 def dataset_of_seed(source: SourceSettings, seed: int, dataset: Dataset) -> Dataset:
     """Return the data set for a different seed. Only synthetic data depends on the seed."""
-    if seed == source.seed or not any(entry.is_generated for entry in catalogue() if entry.name == source.data):
+    if seed == source.seed or not any(entry.is_generated for entry in entries() if entry.name == source.data):
         return dataset
     return dataset_of(source.model_copy(update={"seed": seed}))
 

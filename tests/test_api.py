@@ -12,7 +12,7 @@ import pytest
 from msgspec import to_builtins
 
 import onebit
-from producers.datasets import catalogue
+from producers.datasets import named
 from stream.reporting.runs import read_runs
 
 OFFERS = Path(__file__).parents[1] / "producers" / "datasets" / "files"
@@ -163,7 +163,7 @@ def test_run_and_estimate_of_a_dataframe_equal_those_of_the_same_parquet_file(tm
 
 
 def test_run_of_arrays_equals_that_of_the_data_set_with_these_rows() -> None:
-    digits = catalogue.load("optdigits")
+    digits = named.load("optdigits")
     x = np.zeros((200, digits.n_features))
     for row in range(200):
         x[row, digits.row(row).x.indices] = digits.row(row).x.values

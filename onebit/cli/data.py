@@ -11,10 +11,10 @@ from onebit.cli.flags import Json, data_names, with_log_flags, with_settings
 from onebit.log_summary import LogSummary, rows_of, summarise_log
 from producers.data import load_scaled, uneven_warning
 from producers.datasets.base import Dataset
-from producers.datasets.catalogue import catalogue, is_log, problems
 from producers.datasets.logs.guess import to_toml
 from producers.datasets.logs.reading import LogFile
 from producers.datasets.logs.stored import remarks_of
+from producers.datasets.named import entries, is_log, problems
 from producers.datasets.scaling import uneven_of
 from stream.programs.process import warn
 from stream.settings.definitions import Settings
@@ -33,13 +33,13 @@ def list_data(json: Json = False) -> None:
     for problem in problems():
         warn(f"not listed: {problem}")
     if json:
-        print_json([{k: v for k, v in entry._asdict().items() if k != "load"} for entry in catalogue()])
+        print_json([{k: v for k, v in entry._asdict().items() if k != "load"} for entry in entries()])
         return
     table = boxed_table("name", "rows", "features", "classes", "what", numbers=("rows", "features", "classes"))
-    for entry in catalogue():
+    for entry in entries():
         table.add_row(entry.name, f"{entry.rows:,}", f"{entry.n_features:,}", str(entry.n_classes), entry.summary)
     out.print(table)
-    for entry in catalogue():
+    for entry in entries():
         print_line(f"terms of {entry.name}: {escape(entry.terms)}")
     out.print("also accepted: svmlight files (plain, .gz or .zst), and logs of decisions (see onebit data show FILE)")
 

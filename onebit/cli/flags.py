@@ -154,9 +154,9 @@ def learner_choices(incomplete: str) -> list[str]:
 
 def data_names(incomplete: str) -> list[str]:
     """Return the data set names that start with the typed text. The shell completes file names."""
-    from producers.datasets.catalogue import catalogue
+    from producers.datasets.named import entries
 
-    return _starting(incomplete, *(entry.name for entry in catalogue()))
+    return _starting(incomplete, *(entry.name for entry in entries()))
 
 
 def policy_names(incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from onebit.experiments.definition import Experiment, ExperimentError, Scalar, SetEntry, read_sets
-from producers.datasets import catalogue, svmlight
+from producers.datasets import named, svmlight
 from producers.datasets.base import Dataset
 from stream.offline import Examples
 from stream.parsing import close_matches
@@ -83,7 +83,7 @@ class Sets:
         if name == LINEAR:
             return linear_models(seed)
         if name in GENERATED:
-            dataset = catalogue.load(name, seed=seed)
+            dataset = named.load(name, seed=seed)
             rows = min(dataset.rows, rows_max or dataset.rows)
             return _loaded(dataset, rows, is_generated=True)
         path = None if name == "optdigits" else self._path(name)
@@ -100,7 +100,7 @@ _TITLES = {
 
 @lru_cache(maxsize=2)
 def _from_file(name: str, path: Path | None, n_features: int | None) -> Loaded:
-    dataset = catalogue.load(name) if path is None else svmlight.read(path, n_features)
+    dataset = named.load(name) if path is None else svmlight.read(path, n_features)
     return _loaded(dataset, dataset.rows)
 
 

@@ -5,7 +5,7 @@ from itertools import accumulate, chain
 import numpy as np
 
 from onebit.learner_costs import event_us, first_events
-from producers.datasets.catalogue import load
+from producers.datasets.named import load
 from stream.learners import create
 from stream.randomness.draws import Purpose, uniform
 

@@ -11,7 +11,7 @@ import pytest
 import onebit as api
 import producers.datasets
 from onebit.testing.embedded import EmbeddedPipeline
-from producers.datasets import catalogue
+from producers.datasets import named
 from producers.datasets.base import DatasetError
 from stream.errors import ExitCode, OnebitError
 from stream.kafka.port import Broker
@@ -69,7 +69,7 @@ def test_data_set_with_the_rewards_of_all_actions_trains_a_model(data: str, rewa
     found = api.train(data, "igw-log", parameters={"bits": 10}, rewards=rewards, limit=2_000)
     assert (found.learned, found.from_labels) == (2_000, False)
     assert found.model.meta["actions"] == {"context": 10, "features": None}
-    dataset, learner, own, uniform = catalogue.load(data), found.learner, [], []
+    dataset, learner, own, uniform = named.load(data), found.learner, [], []
     for row in range(2_000, 2_200):
         known = dataset.known_of(dataset.event_id(row)).rewards
         assert known is not None

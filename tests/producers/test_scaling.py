@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from producers.datasets.base import Dataset, DatasetError, dense_dataset
-from producers.datasets.catalogue import load
 from producers.datasets.logs.mapping import mapping_of
 from producers.datasets.logs.reading import open_log
+from producers.datasets.named import load
 from producers.datasets.scaling import Moments, standardised, uneven_of
 from producers.datasets.svmlight import read
 from stream.wire.named_features import Scale, Scaling, from_plain, to_plain

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from producers.datasets.base import DatasetError
-from producers.datasets.catalogue import catalogue, load
+from producers.datasets.named import entries, load
 
 SHIPPED = files("producers.datasets") / "files" / "optdigits.scale.svm.gz"
 
 
-def test_catalogue_entries_match_their_data_sets() -> None:
+def test_entries_match_their_data_sets() -> None:
     names = ["catalogue", "catalogue-graded", "optdigits", "ratings", "synnonsep", "synsep"]
-    assert [entry.name for entry in catalogue()] == names
-    for entry in catalogue():
+    assert [entry.name for entry in entries()] == names
+    for entry in entries():
         data = load(entry.name)
         assert (data.name, data.rows, data.n_features, data.n_classes, data.terms) == (
             entry.name,

@@ -1,4 +1,4 @@
-"""The catalogue of data sets, and functions that load them by name or from a file."""
+"""Named data sets, and functions that load them by name or from a file."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -15,7 +15,7 @@ from stream.plugins import Plugins
 
 
 class Entry(NamedTuple):
-    """A data set in the catalogue."""
+    """A named data set."""
 
     name: str
     rows: int
@@ -33,7 +33,7 @@ OPTDIGITS_TERMS = (
 )
 
 
-def catalogue() -> tuple[Entry, ...]:
+def entries() -> tuple[Entry, ...]:
     """Return all named data sets, sorted by name, including those from the `onebit.datasets` entry points."""
     return tuple(_ALL.values())
 
@@ -47,7 +47,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
     """Load a data set by name, or an svmlight file by path.
 
     Args:
-        name_or_file: A name in the catalogue, otherwise a path.
+        name_or_file: A name, otherwise a path.
         n_features: Number of features in a file. Required if the file may lack values for the last features.
         seed: Seed for generated data.
     """
