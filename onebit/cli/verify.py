@@ -164,7 +164,7 @@ def print_log(log: LogFinding) -> None:
 
 def _error_line(error: MatchedError) -> str:
     if not error.matched:
-        return "error unknown: no feedback has been matched"
+        return "no feedback has been matched"
     if error.mean_rewards is not None:
         mean, last_fifth = map(number_text, error.mean_rewards)
         return f"mean reward {mean}, last fifth {last_fifth} ({error.matched:,} decisions with feedback in time)"

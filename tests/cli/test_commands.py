@@ -228,7 +228,7 @@ def test_verdict_reports_the_number_of_partitions(
 ) -> None:
     findings = [Finding(number, Ledger(), Ledger(), (), 0, 0) for number in range(partitions)]
     print_findings(findings, MatchedError(0, 0, 0, 0))
-    expected = f"✓ the ledger adds up in {where}; error unknown: no feedback has been matched"
+    expected = f"✓ the ledger adds up in {where}; no feedback has been matched"
     assert capsys.readouterr().out.splitlines()[-1] == expected
 
 
