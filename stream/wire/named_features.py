@@ -15,6 +15,7 @@ earlier indices stay the same.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -271,6 +272,9 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
                 f"feature encoder, {one.name[:100]!r}: a scale requires a numeric feature; got {one.kind}"
             )
     names = {one.name: (one.kind, one.values) for one in plain.names}
+    if len(names) < len(plain.names):
+        ((repeated, _),) = Counter(one.name for one in plain.names).most_common(1)
+        raise NamedFeaturesError(f"feature encoder, {repeated[:100]!r}: expected distinct names; got this name twice")
     scales = {one.name: one.scale for one in (*plain.names, *plain.added) if one.scale is not None}
     added = [(one.name, one.kind, one.values) for one in plain.added]
     return build(names, plain.hash_bits, unknown=plain.hash_bits is not None, scales=scales, added=added)

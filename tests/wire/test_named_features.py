@@ -142,6 +142,7 @@ def test_encoder_can_be_stored_as_json_and_restored(encoder: FeatureEncoder) -> 
         {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": 5}]},
         {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": ["a"], "scale": [0, 1]}]},
         {**to_plain(OWN), "names": [{"name": "x", "kind": "numeric", "values": None, "scale": [0, 0]}]},
+        {**to_plain(OWN), "names": [{"name": "x", "kind": kind, "values": []} for kind in ("numeric", "text")]},
         [],
     ],
 )
