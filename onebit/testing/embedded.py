@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from consumers.learner.loop import check_given
 from consumers.learner.program import LearnerOptions, LearnerProgram
 from onebit.testing.pipeline import PipelineUnderTest
 from producers.data import data_sizes
@@ -25,6 +26,7 @@ class EmbeddedPipeline(PipelineUnderTest):
             settings: The learner's settings by name: `n_classes=3, window="5s"`.
         """
         given = given_settings(settings)
+        check_given(given)
         topics = Topics.with_prefix(given.topic_prefix)
         self.clock = VirtualClock(BEGINS_MS)
         broker = EmbeddedBroker(self.clock)

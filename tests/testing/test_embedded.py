@@ -150,3 +150,11 @@ def test_impossible_change_is_refused_with_the_settings_name(values: dict[str, A
         pipeline.decide("a", [1.0, 0.5])
         with pytest.raises(ChangeRefusedError, match=f"^{next(iter(values))}: "):
             pipeline.change(**values)
+
+
+def test_several_sizes_are_refused_as_by_the_command() -> None:
+    with (
+        pytest.raises(onebit.OnebitError, match="--n-classes 3 and --actions-max 3"),
+        onebit.embedded(n_classes=3, n_features=2, actions_max=3, action_features=2),
+    ):
+        pass
