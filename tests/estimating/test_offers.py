@@ -32,17 +32,17 @@ def rewards() -> FloatArray:
     return np.stack([DATA.offers.visit(row).rewards for row in range(ROWS)])
 
 
-@lru_cache(maxsize=1)
-def offered_log() -> MemoryLog:
-    """Offers of 2 to 15 actions, of which one was played uniformly at random."""
+@lru_cache(maxsize=2)
+def offered_log(n: int = ROWS) -> MemoryLog:
+    """A log of n offers of 2 to 15 actions, of which one was played uniformly at random."""
     rng = np.random.default_rng(1)
-    counts = rng.integers(2, OFFERED + 1, ROWS)
-    actions = (rng.random(ROWS) * counts).astype(np.int64)
-    block, nothing = DATA.block(0, ROWS), np.full(ROWS, -1, np.int64)
+    counts = rng.integers(2, OFFERED + 1, n)
+    actions = (rng.random(n) * counts).astype(np.int64)
+    block, nothing = DATA.block(0, n), np.full(n, -1, np.int64)
     rows = LogBatch(
-        [DATA.event_id(row) for row in range(ROWS)], block.offsets, block.indices, block.values, nothing, nothing,
-        actions, 1.0 / counts, rewards()[np.arange(ROWS), actions], nothing,
-        Eligible.of_lists([range(count) for count in counts]), np.zeros(ROWS, np.int64),
+        [DATA.event_id(row) for row in range(n)], block.offsets, block.indices, block.values, nothing, nothing,
+        actions, 1.0 / counts, rewards()[np.arange(n), actions], nothing,
+        Eligible.of_lists([range(count) for count in counts]), np.zeros(n, np.int64),
     )  # fmt: skip
     return MemoryLog(rows, BLOCKS.n_features, PLACES, blocks=BLOCKS)
 
@@ -57,8 +57,8 @@ def parsed(spec: str) -> Policy:
     return parse_policy(spec, PLACES, BLOCKS.n_features, TRAINING, BLOCKS)
 
 
-def evaluated(*policies: Policy) -> tuple[PolicyEvaluation, ...]:
-    return estimate(offered_log(), policies, Options(resamples=100)).policies
+def evaluated(*policies: Policy, rows: int = ROWS) -> tuple[PolicyEvaluation, ...]:
+    return estimate(offered_log(rows), policies, Options(resamples=100)).policies
 
 
 def values(found: PolicyEvaluation) -> dict[str, float]:
@@ -95,7 +95,7 @@ def test_estimates_of_the_logged_policy_are_the_mean_reward() -> None:
 
 @pytest.mark.parametrize("name", ["igw-log", "joint-ucb"])
 def test_learner_is_better_than_uniform_play(name: str) -> None:
-    uniform, learner = evaluated(parsed("uniform"), parsed(name))
+    uniform, learner = evaluated(parsed("uniform"), parsed(name), rows=1_000)
     assert learner.changes
     assert values(learner)["dr"] > values(uniform)["dr"] + 0.1
 

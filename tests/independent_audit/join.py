@@ -25,6 +25,7 @@ TABLE = {
 """The table in docs/topics.md. Its column "time passes" is `Join.settle_overdue`."""
 
 PARTS_MAX = 64
+"""Limit on the parts of a reward, from docs/formats.md."""
 
 COUNT_OF = {"duplicate": "feedback_duplicates", "late": "late", "reject": "mismatched", "ignore": "feedback_unmatched",
             "show": "shown"}  # fmt: skip
@@ -268,9 +269,9 @@ class Join:
                 entry.waiting.append((record, feedback))
                 self._evict_orphan()
                 return
-            raises = rule == "sum" or feedback.reward > (entry.reward or 0)
-            self.counts["late" if raises else "feedback_duplicates"] += 1
-            if raises:
+            is_late = rule == "sum" or feedback.reward > (entry.reward or 0)
+            self.counts["late" if is_late else "feedback_duplicates"] += 1
+            if is_late:
                 self._correct(entry, feedback)
             return
         if move in COUNT_OF:
@@ -288,8 +289,8 @@ class Join:
             entry.state, entry.time_ms = "pending", self.stream_ms
             self.shown[entry.id] = entry
         elif move == "duplicate" and feedback.reward is not None:
-            first_bit = entry.feedback.reward if entry.feedback else entry.reward
-            self.counts["conflicts"] += first_bit != feedback.reward
+            first_reward = entry.feedback.reward if entry.feedback else entry.reward
+            self.counts["conflicts"] += first_reward != feedback.reward
         elif move == "late":
             self._correct(entry, feedback)
 
