@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from stream.learners.actions.igw_log import IgwLog
 from stream.learners.actions.joint_ucb import JointUcb
-from stream.learners.base import ParameterError
+from stream.learners.base import Learner, ParameterError
 from stream.learners.late_bits.late_ucb import SIZE_MAX, LateUcb
 from stream.learners.late_bits.stack_igw import StackIgw
 from stream.learners.registry import check_parameters, is_dense
-from stream.wire.actions import ActionBlocks
+from stream.wire.actions import CONTEXT, ActionBlocks
 
 STATE_BYTES_MAX = 64 * 2**20
 """Limit on the state size of a default learner. The limit keeps snapshots and recovery fast."""
@@ -60,7 +60,7 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
         size += f", {mean_nnz:,.0f} of them non-zero on average"
     few = n_features + 1 <= SIZE_MAX
     for parameters in _regressions(n_features, dense=dense, known=known, correctable=correctable):
-        if _fits(n_classes, n_features, parameters):
+        if _fits(LateUcb, n_classes, n_features, parameters):
             amount = "many" if "project" in parameters else "few"
             return Choice(LateUcb.name, parameters, f"{size}: {amount}" + (" and dense" if dense else ""))
     if correctable:
@@ -89,11 +89,19 @@ def choose_for_actions(
         is_hashed: Whether features are hashed or text.
         correctable: Whether updates must be retractable, for the late policy `correct`.
 
+    Raises:
+        ParameterError: no learner with retractable updates fits the data.
+
     >>> blocks = ActionBlocks(places=10, context=20, features=8)
     >>> choose_for_actions(blocks, mean_nnz=90.0).learner, choose_for_actions(blocks, None, is_hashed=True).learner
     ('joint-ucb', 'igw-log')
     """
     size = f"{blocks.context:,} features of the context and {blocks.features:,} of each action"
+    if correctable and not _fits(JointUcb, blocks.places, blocks.n_features, {CONTEXT: blocks.context}):
+        raise ParameterError(
+            f"late policy `correct` requires retractable updates, but joint-ucb is too large for {size}; use fewer "
+            "features, such as fewer hash bits, or late policy `ignore`"
+        )
     if correctable:
         return Choice(JointUcb.name, {}, f"{size}: updates are retractable")
     if is_hashed:
@@ -117,6 +125,6 @@ def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool
         yield {"expand": "none"}
 
 
-def _fits(n_classes: int, n_features: int, parameters: Parameters) -> bool:
-    checked = check_parameters(LateUcb.name, parameters)
-    return LateUcb.cost(n_classes, n_features, 0, checked).state_bytes <= STATE_BYTES_MAX
+def _fits(learner: type[Learner], n_classes: int, n_features: int, parameters: Parameters) -> bool:
+    checked = check_parameters(learner.name, parameters)
+    return learner.cost(n_classes, n_features, 0, checked).state_bytes <= STATE_BYTES_MAX

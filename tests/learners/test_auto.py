@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from stream.learners import ParameterError, create, sparse_defaults
-from stream.learners.auto import choose
+from stream.learners.auto import choose, choose_for_actions
+from stream.wire.actions import ActionBlocks
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,25 @@ def test_auto_choice_fails_if_no_retractable_learner_fits(
 ) -> None:
     with pytest.raises(ParameterError, match="project=256"):
         choose(n_classes, n_features, mean_nnz, correctable=True)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "mean_nnz", "given", "learner"),
+    [
+        (ActionBlocks(10, 20, 8), None, {}, "joint-ucb"),
+        (ActionBlocks(10, 20, 8), 90.0, {}, "joint-ucb"),
+        (ActionBlocks(10, 20, 80), 60.0, {}, "igw-log"),  # sparse
+        (ActionBlocks(10, 20, 300), None, {}, "igw-log"),
+        (ActionBlocks(10, 20, 8), None, {"is_hashed": True}, "igw-log"),
+        (ActionBlocks(10, 20, 1_024), None, {"is_hashed": True, "correctable": True}, "joint-ucb"),
+    ],
+)
+def test_learner_for_actions_depends_on_size_density_and_corrections(
+    blocks: ActionBlocks, mean_nnz: float | None, given: dict[str, bool], learner: str
+) -> None:
+    assert choose_for_actions(blocks, mean_nnz, **given).learner == learner
+
+
+def test_auto_choice_for_actions_fails_if_no_retractable_learner_fits() -> None:
+    with pytest.raises(ParameterError):
+        choose_for_actions(ActionBlocks(50, 1 << 20, 1 << 20), None, is_hashed=True, correctable=True)
