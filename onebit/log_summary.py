@@ -15,7 +15,7 @@ from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import is_empty
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
-from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
+from producers.datasets.logs.mapping import LogMapping, mapping_for, mapping_of
 from producers.datasets.logs.reading import TABLES, LogFile, open_log
 from producers.datasets.logs.stored import remarks_of
 from producers.datasets.logs.streams import STDIN, Source
@@ -38,7 +38,7 @@ class LogSummary(NamedTuple):
     format: Format
     columns: list[str]  # column names of a tabular log
     mapping: LogMapping | None
-    guessed: Guess | None  # None if the mapping was given or is not needed
+    guessed: Guess | None  # None if there is a mapping, or none is needed
     log: LogFile | None  # None if the rows cannot be read with the guessed mapping
     rows: int
     first: LogBatch | None
@@ -98,7 +98,7 @@ def summarise_log(
         raise DatasetError("cannot show standard input; specify a file")
     source = Source(path)
     kind = format_of(source.head(), path)
-    mapping = None if mapping_given is None else read_mapping(mapping_given)
+    mapping = mapping_for(path, mapping_given)
     columns: list[str] = []
     guessed = None
     if kind in TABLES:

@@ -53,7 +53,12 @@ def show(
     seed: Annotated[int, typer.Option(min=0, help="Seed for a synthetic data set")] = 0,
     mapping: Annotated[
         str | None,
-        typer.Option("--map", metavar="FILE.toml|PAIRS", show_default="guessed", help="Columns of a tabular log"),
+        typer.Option(
+            "--map",
+            metavar="FILE.toml|PAIRS",
+            show_default="the .toml file beside the log; without one, guessed",
+            help="Columns of a tabular log",
+        ),
     ] = None,
     features_file: Annotated[
         Path | None,

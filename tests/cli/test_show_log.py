@@ -20,6 +20,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_log_is_shown_with_a_guessed_mapping(log: Path, tmp_path: Path, onebit: Onebit) -> None:
+    (tmp_path / "offers.toml").unlink()
     shown = onebit("data", "show", str(log))
     assert shown.code == ExitCode.OK
     assert "offers.csv.gz: CSV\n10 columns: visit, shown_at, device" in shown.out
@@ -42,6 +43,8 @@ def test_log_is_shown_as_json(log: Path, onebit: Onebit) -> None:
     assert shown["mapping"]["action"] == "action"
     assert shown["guessed"] is False
     assert len(shown["first"]) == 5
+    assert json.loads(onebit("data", "show", str(log), "--json").out) == shown  # the mapping beside the log
+    (log.parent / "offers.toml").unlink()
     guessed = json.loads(onebit("data", "show", str(log), "--json").out)
     assert guessed["guessed"] is True
     assert guessed["mapping"] == {key: value for key, value in shown["mapping"].items() if key != "classes"} | {
