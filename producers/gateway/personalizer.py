@@ -52,6 +52,14 @@ INSTEAD = {
 """What to use instead of an operation, by the start of its path."""
 
 
+FIELDS = (
+    (re.compile(r"^reward:"), "value:"),
+    (re.compile(r"^x:"), "contextFeatures:"),
+    (re.compile(r"^(actions\[[0-9]+\])\.x:"), r"\1.features:"),
+)
+"""Onebit's names of fields at the start of an error's message, and Personalizer's."""
+
+
 class RankRequest(NamedTuple):
     """A checked rank request."""
 
@@ -104,11 +112,13 @@ def unsupported(path: str) -> str | None:
 
 
 def error_fields(status: int, message: str) -> dict[str, Any]:
-    """Return the fields of an error's response.
+    """Return the fields of an error's response. The message contains Personalizer's name of a field.
 
-    >>> error_fields(400, "actions: expected at least one action; got none")
-    {'error': {'code': 'BadRequest', 'message': 'actions: expected at least one action; got none'}}
+    >>> error_fields(400, "reward: expected 0 or 1; got 7")
+    {'error': {'code': 'BadRequest', 'message': 'value: expected 0 or 1; got 7'}}
     """
+    for ours, theirs in FIELDS:
+        message = ours.sub(theirs, message)
     code = CODES.get(status, "BadRequest" if status < 500 else "InternalServerError")
     return {"error": {"code": code, "message": message}}
 
@@ -138,7 +148,7 @@ def rank_request(body: Any) -> RankRequest:
     names = {_id(f"excludedActions[{n}]", one) for n, one in enumerate(listed)}
     offered = tuple(one["id"] for one in actions if one["id"] not in names)
     if not offered:
-        raise MalformedError("excludedActions: expected at most all actions but one; got all")
+        raise MalformedError("excludedActions: expected at least one action that is not excluded; got none")
     given, deferred = fields.get("eventId"), fields.get("deferActivation")
     event_id = uuid4().hex if given is None else _id("eventId", given)
     if not 0 < len(event_id.encode()) <= ID_BYTES_MAX:

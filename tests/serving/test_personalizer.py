@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from producers.gateway.personalizer import feedback_of, normalized, rank_request, rank_response
+from producers.gateway.personalizer import error_fields, feedback_of, normalized, rank_request, rank_response
 from producers.personalizer_features import LEVELS_MAX
 from stream.wire.codec import MalformedError
 
@@ -100,6 +100,19 @@ def test_invalid_request_is_rejected_with_the_name_of_the_field(body: object, fi
     with pytest.raises(MalformedError) as caught:
         rank_request(body)
     assert str(caught.value).startswith(f"{field}: expected")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("reward: expected a number from 0 to 1; got 7.0", "value: expected a number from 0 to 1; got 7.0"),
+        ("x: age: expected a number", "contextFeatures: age: expected a number"),
+        ("actions[12].x: x: expected a number", "actions[12].features: x: expected a number"),
+        ("actions: expected different ids; got 'x:' twice", "actions: expected different ids; got 'x:' twice"),
+    ],
+)
+def test_error_has_the_name_of_the_clients_field(message: str, expected: str) -> None:
+    assert error_fields(400, message)["error"]["message"] == expected
 
 
 @pytest.mark.parametrize(

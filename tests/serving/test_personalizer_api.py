@@ -121,7 +121,8 @@ def test_errors_of_requests_have_personalizers_body(gateway: GatewayClient) -> N
     assert code_of(gateway.ask("POST", f"{VERSION}/rank", raw=b"{")) == (400, "BadRequest")
     assert code_of(gateway.ask("POST", f"{VERSION}/rank", raw=b"{}", headers={"Content-Type": "text/plain"}))[0] == 415
     assert code_of(gateway.ask("POST", f"{VERSION}/rank", raw=b" " * 1_000_001)) == (413, "PayloadSizeExceeded")
-    assert code_of(gateway.ask("POST", f"{VERSION}/events/visit-6/reward", {"value": 1.5})) == (400, "BadRequest")
+    reward = gateway.ask("POST", f"{VERSION}/events/visit-6/reward", {"value": 1.5})
+    assert (code_of(reward), reward.json["error"]["message"][:6]) == ((400, "BadRequest"), "value:")
     assert code_of(gateway.ask("GET", f"{VERSION}/nothing")) == (404, "ResourceNotFound")
 
 
