@@ -234,7 +234,10 @@ def blocks_of(settings: Settings) -> ActionBlocks | None:
         )
     context = n_features_of(settings)
     if context is None:
-        raise SettingsError(f"--actions-max {settings.actions_max}: contexts also require --n-features or --features")
+        raise SettingsError(
+            f"--actions-max {settings.actions_max}: contexts also require --n-features or --features. If they have no "
+            "features, set --n-features 1, and send contexts without `x`"
+        )
     blocks = ActionBlocks(settings.actions_max, context, size)
     try:
         blocks.check()

@@ -288,10 +288,10 @@ def _with_actions(
     """
     blocks, encoder = reading.blocks, reading.encoder
     if not 0 < len(given) <= blocks.places:
-        raise MalformedError(
-            f"actions: expected 1 to {blocks.places} actions; got {len(given)}. Offer fewer actions, or start a "
-            "pipeline with a larger actions_max"
-        )
+        remedy = "" if not given else ". Offer fewer actions"
+        if given and blocks.places < ACTIONS_MAX:
+            remedy += ", or start a pipeline with a larger actions_max"
+        raise MalformedError(f"actions: expected 1 to {blocks.places} actions; got {len(given) or 'none'}{remedy}")
     ids, offered, unknown = [one.id for one in given], list[Action](), list[str]()
     for place, name in enumerate(ids):
         if not 0 < len(name.encode()) <= ID_BYTES_MAX:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.wire.actions import Action, ActionBlocks, key_of
+from stream.wire.actions import ACTIONS_MAX, Action, ActionBlocks, key_of
 from stream.wire.codec import (
     HEADERS,
     ActionReading,
@@ -27,8 +27,9 @@ NAMED = build({"price": (Kind.NUMERIC, None), "topic": (Kind.CATEGORICAL, ["news
 
 def decoded(value: Any, **options: Any) -> Context:
     record = Record("contexts", 0, 0, 0, None, value if isinstance(value, bytes) else orjson.dumps(value), HEADERS)
-    reading = ActionReading(BLOCKS, options.pop("actions_encoder", None), options.pop("pairs_max", None))
-    return decode_context(record, BLOCKS.context, actions=reading, **options)
+    blocks = options.pop("blocks", BLOCKS)
+    reading = ActionReading(blocks, options.pop("actions_encoder", None), options.pop("pairs_max", None))
+    return decode_context(record, blocks.context, actions=reading, **options)
 
 
 def sparse(d: int) -> st.SearchStrategy[Features]:
@@ -135,6 +136,17 @@ def test_invalid_offer_is_malformed(fields: dict[str, Any], name: str) -> None:
         decoded({"id": "a", **fields})
     assert str(raised.value).partition(":")[0] == name
     assert "class" not in str(raised.value)  # the context lists actions
+
+
+@pytest.mark.parametrize(
+    ("places", "given", "remedies"),
+    [(3, 0, (False, False)), (3, 4, (True, True)), (ACTIONS_MAX, ACTIONS_MAX + 1, (True, False))],
+)
+def test_remedy_for_a_wrong_number_of_actions_is_possible(places: int, given: int, remedies: tuple[bool, bool]) -> None:
+    actions = [{"id": str(k)} for k in range(given)]
+    with pytest.raises(MalformedError) as raised:
+        decoded({"id": "a", "actions": actions}, blocks=ActionBlocks(places, 2, 2))
+    assert tuple(remedy in str(raised.value) for remedy in ("Offer fewer", "larger actions_max")) == remedies
 
 
 def test_pairs_of_features_are_limited() -> None:
