@@ -136,9 +136,13 @@ def _show_log(
         _print_rows(shown, shown.log)
 
 
+def _features(n: int) -> str:
+    return f"{n:,} {'feature' if n == 1 else 'features'}"
+
+
 def _print_rows(shown: LogSummary, log: LogFile) -> None:
-    rows, features = "row" if shown.rows == 1 else "rows", "feature" if log.n_features == 1 else "features"
-    out.print(f"{shown.rows:,} valid {rows}, {log.n_features:,} {features}")
+    rows = f"{shown.rows:,} valid {'row' if shown.rows == 1 else 'rows'}"
+    out.print(rows if log.blocks is not None else f"{rows}, {_features(log.n_features)}")
     for line in remarks_of(log):
         print_line(escape(line))
     if (blocks := log.blocks) is None:
@@ -146,7 +150,7 @@ def _print_rows(shown: LogSummary, log: LogFile) -> None:
         print_line(f"{len(log.class_names)} classes: {escape(some)}")
     else:
         print_line(
-            f"contexts with {blocks.context:,} features, and up to {blocks.places} actions with {blocks.features:,}"
+            f"contexts with {_features(blocks.context)}, and up to {blocks.places} actions with {blocks.features:,}"
         )
     if uneven := uneven_warning(log.uneven):
         print_line(escape(uneven))

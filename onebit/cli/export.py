@@ -52,8 +52,9 @@ def log(
     if json:
         print_json(report.to_dict())
         return
+    decisions = "decision" if report.rows == 1 else "decisions"
     print_line(
-        f"{escape(str(report.files.log))}: {report.rows:,} decisions from {_time(report.first_ms)} to "
+        f"{escape(str(report.files.log))}: {report.rows:,} {decisions} from {_time(report.first_ms)} to "
         f"{_time(report.last_ms)}; mapping in {escape(str(report.files.mapping))}"
     )
     for reason, count in sorted(report.left_out.items()):

@@ -11,6 +11,7 @@ from onebit.cli.flags import Json, with_settings
 from onebit.training import trained
 from stream.settings.definitions import Settings
 from stream.settings.model import Program
+from stream.wire.actions import CONTEXT, ActionBlocks
 
 app = typer.Typer()
 
@@ -50,10 +51,13 @@ def train_model(
         return
     meta = report.model.meta
     what = "labelled rows" if report.from_labels else "decisions"
-    choices = "classes" if meta["actions"] is None else "actions"
+    sizes = f"{meta['n_classes']} classes, {meta['n_features']:,} features"
+    if meta["actions"] is not None:
+        blocks = ActionBlocks.of_dimension(meta["n_features"], meta["n_classes"], meta["actions"][CONTEXT])
+        sizes = f"{blocks.places} actions with {blocks.features:,} features, contexts with {blocks.context:,}"
     print_line(
-        f"{escape(str(out_file))}: {meta['learner']} after {report.learned:,} {what}, {meta['n_classes']} {choices}, "
-        f"{meta['n_features']} features, digest {meta['digest'][:16]}"
+        f"{escape(str(out_file))}: {meta['learner']} after {report.learned:,} {what}, {sizes}, "
+        f"digest {meta['digest'][:16]}"
     )
     for reason, count in sorted(report.skipped.items()):
         print_line(f"  skipped: {count:,} {reason}")

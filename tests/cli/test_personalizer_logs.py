@@ -45,6 +45,13 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+def test_sizes_are_those_of_contexts_and_actions(log: Path, onebit: Onebit, tmp_path: Path) -> None:
+    shown = onebit("data", "show", str(log), "--rewards", "graded").out
+    assert "300 valid rows\ncontexts with 2 features, and up to 3 actions with 8" in shown
+    made = onebit("train", "--data", str(log), "--rewards", "graded", "--out", str(tmp_path / "start.npz"))
+    assert "after 300 decisions, 3 actions with 8 features, contexts with 2, digest" in made.out
+
+
 def test_model_trained_on_a_log_decides_for_requests(log: Path, onebit: Onebit, tmp_path: Path) -> None:
     out = tmp_path / "start.npz"
     graded = ("--rewards", "graded", "--features", str(FEATURES), "--json")
