@@ -87,6 +87,13 @@ def test_model_of_other_classes_or_features_is_rejected(task: dict[str, Any], of
         replace(small_task(holdout=0.5, holdout_policy=text), **task).make_learner()
 
 
+@pytest.mark.parametrize("policy", ["nothing", "constant:", f"constant:{N_CLASSES}", "model:~"])
+@pytest.mark.parametrize("holdout", [0.0, 0.5])
+def test_invalid_holdout_policy_is_rejected_even_without_a_holdout(policy: str, holdout: float) -> None:
+    with pytest.raises(ParameterError):
+        small_task(holdout=holdout, holdout_policy=policy).make_learner()
+
+
 def test_restart_with_another_holdout_model_is_rejected(tmp_path: Path) -> None:
     sizes = {"n_classes": N_CLASSES, "n_features": N_FEATURES, "learner": ["banditron"], "holdout": 0.5}
     one, other = (write_frozen(tmp_path / f"{seed}.npz", small_task(), seed) for seed in (1, 2))
