@@ -26,7 +26,7 @@ from stream.recovery.recover import pipeline_settings
 from stream.recovery.steps import JournalFollower, JournalStep, decode_step, last_steps
 from stream.reporting.live_results import challenger_lines
 from stream.settings.definitions import Settings, SettingsError
-from stream.settings.task_fields import JoinSettings
+from stream.settings.task_fields import JoinSettings, shared_values
 from stream.task.carry import StartModel, known_models
 from stream.task.changes import Changed, ChangeRefusedError, changed, check_value
 from stream.task.settings import TaskSettings, learner_of
@@ -156,7 +156,8 @@ def with_changes(now: TaskSettings, desired: DesiredChange) -> TaskSettings:
             has actions.
     """
     settings, given = desired.settings, desired.given
-    own = {field.name: getattr(settings, field.name) for field in fields(TaskSettings) if field.name in given & PLAIN}
+    shared = shared_values(settings) | {"n_features": settings.n_features}
+    own = {name: value for name, value in shared.items() if name in given}
     join = {field.name: getattr(settings, field.name) for field in fields(JoinSettings) if field.name in given}
     after = replace(now, **own, join=replace(now.join, **join))
     if "holdout_policy" in given:
@@ -243,10 +244,6 @@ def with_values(now: TaskSettings, values: Mapping[str, Any]) -> TaskSettings:
         expected = f"one of the settings {', '.join(sorted(stored))}{close_matches(unknown[0], stored)}"
         raise ChangeRefusedError(f"{unknown[0]}: expected {expected}")
     return restored_settings({**stored, **values})
-
-
-PLAIN = frozenset(("on_expiry", "late", "floor", "holdout", "n_features"))
-"""The fields that `Settings` and `TaskSettings` share and that can change."""
 
 
 def _with_learners(now: TaskSettings, desired: DesiredChange) -> TaskSettings:

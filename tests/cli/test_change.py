@@ -147,6 +147,7 @@ def test_change_without_a_terminal_requires_consent(on_broker: Callable[[Broker]
 STRUCTURE: dict[str, tuple[dict[str, Any], list[str], dict[str, Any]]] = {
     "floor": ({}, ["--floor", "5%", "--holdout", "10%", "--holdout-policy", "constant:1"],
               {"floor": 0.05, "holdout": 0.1, "holdout_policy": "constant:1"}),
+    "envelope": ({}, ["--envelope", "cloudevents"], {"envelope": "cloudevents"}),
     "rate": ({}, ["--param", "gamma=0.25"], {"parameters.gamma": 0.25}),
     "class": ({"class_names": ("a", "b", "c")}, ["--add-class", "d"],
               {"n_classes": 4, "class_names": ["a", "b", "c", "d"]}),
