@@ -91,7 +91,7 @@ class _Run:
         except Exception as error:  # reported when all pipelines have ended
             self.error = error
             self._watched.set_unready(f"ended: {_described(error)}")
-            warn(f"this pipeline's learner has ended, the others continue: {_described(error)}")
+            warn(f"this pipeline's learner has ended; other pipelines are not affected: {_described(error)}")
 
 
 def _described(error: Exception) -> str:
