@@ -34,9 +34,9 @@ def monitor(
         ),
     ] = None,
 ) -> None:
-    """Show a running pipeline on a web page: status, error, delays, ledger and lag.
+    r"""Show a running pipeline on a web page: status, error, delays, ledger and lag.
 
     The monitor reads only committed records. No other program depends on the monitor. The counts survive a restart.
-    Requires an extra: pip install 'onebit[monitor]'.
+    Requires an extra: pip install 'onebit\[monitor]'.
     """
     run_monitor(settings, estimate or (), StopRequest())

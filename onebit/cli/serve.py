@@ -20,11 +20,11 @@ app = typer.Typer()
 )
 @with_settings(Program.SERVE)
 def serve(settings: Settings) -> None:
-    """Serve decisions over HTTP and accept feedback.
+    r"""Serve decisions over HTTP and accept feedback.
 
-    POST /v1/decide writes up to 100 contexts and returns their committed decisions. POST /v1/feedback writes the
-    feedback bit. POST /v1/shown reports that a deferred decision was shown. The gateway requires a running learner. Any
+    POST /v1/decide writes up to 100 contexts and returns their committed decisions. POST /v1/feedback writes a
+    reward. POST /v1/shown reports that a deferred decision was shown. The gateway requires a running learner. Any
     number of processes can serve one pipeline. ONEBIT_SERVE_TOKEN sets a bearer token. Requires an extra: pip install
-    'onebit[serve]'.
+    'onebit\[serve]'.
     """
     run_serve(settings, StopRequest("completing open requests"))

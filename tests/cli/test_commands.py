@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 import stream
 from consumers.learner.loop import lacks_log, model_notice
 from onebit import models
+from onebit.cli.app import COMMANDS, LoadedCommands
 from onebit.cli.kafka import print_running
 from onebit.cli.verify import print_findings
 from onebit.models import time_ms
@@ -37,6 +39,12 @@ def test_version_is_printed(onebit: Onebit) -> None:
 def test_help_lists_every_exit_code(onebit: Onebit) -> None:
     reported = onebit("--help").out
     assert [code for code in ExitCode if f" {code.value} {code.meaning.split(' ')[0]}" not in reported] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_text_in_brackets(name: str) -> None:
+    """Typer renders a docstring as markup, in which an unescaped `[serve]` is a tag."""
+    assert Text.from_markup(LoadedCommands()[name].help).spans == []
 
 
 def test_n_classes_without_n_features_is_rejected(onebit: Onebit) -> None:
