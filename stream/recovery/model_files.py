@@ -178,7 +178,7 @@ def read_model(path: Path) -> Model:
             with path.open("rb") as file:
                 return decode_model_file(file, path.stat().st_size, str(path))
     except OSError as error:
-        raise _not_a_model(str(path), repr(error)) from error
+        raise _not_a_model(str(path), error.strerror or repr(error)) from error
     raise _not_a_model(str(path), "no regular file")
 
 

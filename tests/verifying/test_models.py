@@ -126,6 +126,11 @@ def test_invalid_or_modified_model_file_is_rejected(run: Pipeline, tmp_path: Pat
         write_model(tmp_path / "no" / "such.npz", model)
 
 
+def test_missing_model_file_is_reported_in_the_words_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"got No such file or directory$"):
+        read_model(tmp_path / "missing.npz")
+
+
 def test_existing_model_file_remains_if_writing_fails(
     run: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
