@@ -113,10 +113,14 @@ def _is_without_data(settings: Settings, stored: Mapping[str, Any]) -> bool:
     """Return whether contexts come from a service.
 
     This is the case if the user set the number of classes or a file of named features, or if the pipeline already has a
-    running scale.
+    running scale or named features.
     """
-    is_scaled = stored.get("scale", "none") != "none" and "data" not in settings.given
-    return is_scaled or _n_classes_of(settings) is not None or settings.features is not None
+    has_own = stored.get("scale", "none") != "none" or stored.get("features") is not None
+    return (
+        (has_own and "data" not in settings.given)
+        or _n_classes_of(settings) is not None
+        or settings.features is not None
+    )
 
 
 def _n_classes_of(settings: Settings) -> int | None:

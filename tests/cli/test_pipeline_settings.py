@@ -32,6 +32,10 @@ INITIAL = TaskSettings(
     ),
     on_expiry="negative",
 )
+NAMED = {
+    "version": 1, "hash": "xxh3_64", "hash_bits": None,
+    "names": [{"name": name, "kind": "numeric", "values": None} for name in "abcd"],
+}  # fmt: skip
 PLACE = "own.journal"
 
 
@@ -132,6 +136,7 @@ def test_only_the_given_setting_is_compared(name: str, value: Any) -> None:
         ({"open_classes": True}, "n_classes", N_CLASSES, "open_classes"),
         ({}, "classes_max", N_CLASSES, "open_classes"),
         ({"scale": "standard"}, "scale", "none", "scale"),
+        ({"features": NAMED}, "scale", "standard", "scale"),
     ],
 )
 def test_fixed_setting_is_compared_even_if_no_size_is_given(
