@@ -628,6 +628,7 @@ def _check_class(name: str, value: int, n_classes: int) -> None:
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
+_UNNAMED = ". Send a list, or indices `i` and values `v`; names require a pipeline with the setting features"
 _TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # a union of types; their order in msgspec's messages varies
 
 
@@ -643,8 +644,10 @@ def _reason(error: ValidationError, value: bytes) -> str:
     """
     expected, _, path = str(error).partition(" - at `$")
     path = path.removesuffix("`")
+    remedy = ""
     if missing := _MISSING.match(expected):
         expected, path = "Expected a value", f"{path}.{missing[1]}"
+        remedy = _UNNAMED if path.endswith(".x.i") else ""
     expected = _TYPES.sub(lambda types: " | ".join(sorted(types[0].split(" | "))), expected)
     expected = f"{path[1:] or 'value'}: {expected[0].lower()}{expected[1:].partition(', got ')[0]}"
     try:
@@ -653,7 +656,7 @@ def _reason(error: ValidationError, value: bytes) -> str:
             actual = actual[int(place)] if place else actual.get(name)
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
         return expected  # the actual value is unknown: orjson also rejects it, or a field occurs twice
-    return f"{expected}; got {shown(actual)}"
+    return f"{expected}; got {shown(actual)}{remedy}"
 
 
 def tick_headers(step: int) -> Headers:

@@ -149,6 +149,12 @@ def test_remedy_for_a_wrong_number_of_actions_is_possible(places: int, given: in
     assert tuple(remedy in str(raised.value) for remedy in ("Offer fewer", "larger actions_max")) == remedies
 
 
+@pytest.mark.parametrize("fields", [{"x": {"price": 3.5}}, {"actions": [{"id": "tea", "x": {"price": 3.5}}]}])
+def test_names_of_features_without_an_encoding_have_a_remedy(fields: dict[str, Any]) -> None:
+    with pytest.raises(MalformedError, match=r"x\.i: expected a value; got nothing\. .* the setting features"):
+        decoded({"id": "a", "actions": ACTIONS, **fields})
+
+
 def test_pairs_of_features_are_limited() -> None:
     offer = {"id": "a", "x": [1, 2], "actions": [{"id": "tea", "x": [3, 4]}, {"id": "milk", "x": [5, 0]}]}
     assert decoded(offer, pairs_max=6).actions == ["tea", "milk"]
