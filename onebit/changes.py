@@ -63,8 +63,8 @@ def settings_now(connection: Connected) -> Changed:
     stored, control = pipeline_settings(broker, topics, partitions)
     if "seed" not in stored:  # an imported model has only some of the settings
         raise SettingsError(
-            f"{topics.journal}: expected a pipeline that has made a decision; found no decisions. Until then, the "
-            "settings are those of the learner's flags: start `onebit learn` with the new value"
+            f"{topics.journal}: expected a pipeline that has made a decision; found no decisions. Until its "
+            "first decision, its settings are the flags of `onebit learn`"
         )
     return requests.after(restored_settings(stored), control)
 
