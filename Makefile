@@ -60,7 +60,7 @@ lint: $(VENV)/.dev ## Run ruff (lint and format) and mypy --strict, and build th
 site: $(VENV)/.dev ## Build the documentation in build/site; broken links and failing notebook cells are errors
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict
 
-dist: $(VENV)/.dist ## Build the wheel and the sdist in dist, and run them in empty environments; ARGS='--python python3.13' adds a version
+dist: $(VENV)/.dist ## Build the wheel and the sdist in dist, and run them in empty environments; ARGS='--python python3.13' uses another version
 	@$(PY) -m tests.distribution $(ARGS)
 
 format: $(VENV)/.dev ## Format the code, and fix lint errors that ruff can fix
