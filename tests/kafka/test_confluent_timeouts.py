@@ -1,5 +1,6 @@
 """Calls to confluent-kafka that do not return, or that fail without giving a reason."""
 
+import subprocess
 import sys
 import time
 from functools import partial
@@ -96,3 +97,20 @@ def test_timeout_in_send_offsets_makes_the_producer_unusable(monkeypatch: pytest
     assert connection.cut_off_s > began_s  # the timeout counts as an outage
     producer.close()
     ended.set()
+
+
+def test_call_at_the_end_of_the_interpreter_does_not_wait_for_a_thread() -> None:
+    program = """
+from stream.kafka.confluent.connection import bounded
+
+def records():
+    try:
+        yield
+    finally:
+        bounded(lambda: print("closed", flush=True), 5.0)
+
+kept = records()  # closed when the interpreter clears this module
+next(kept)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "closed\n"

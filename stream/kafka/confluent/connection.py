@@ -6,6 +6,7 @@ retries forever and reports the refusal only through its error callback.
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
@@ -199,6 +200,8 @@ def bounded(call: Callable[[], T], seconds: float) -> T:
     Raises:
         TimeoutError: the call did not return in time. The client can no longer be used.
     """
+    if sys.is_finalizing():  # no thread can start any more: Thread.start would wait forever
+        return call()
     made: Future[T] = Future()
 
     def make() -> None:
