@@ -98,7 +98,14 @@ def as_json(level: int, message: str, now_ms: int, **more: Any) -> str:
     return orjson.dumps(line | more, default=str).decode()
 
 
-out = Console(emoji=False)
+class _Output(Console):
+    """A console that leaves a closed pipe to the command; see `LazyGroup.invoke` in app.py."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+out = _Output(emoji=False)
 err = Console(stderr=True, emoji=False)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import pstats
 import signal
 import subprocess
@@ -47,6 +48,17 @@ raise SystemExit(ExitCode.FENCED)
 def test_signal_during_interpreter_exit_keeps_the_exit_code(number: signal.Signals) -> None:
     ended = subprocess.run([sys.executable, "-c", ENDING, str(int(number))], capture_output=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (ExitCode.FENCED, b"")
+
+
+@pytest.mark.slow
+def test_closed_stdout_has_its_own_exit_code() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed:
+        ended = subprocess.run(
+            [sys.executable, "-m", "onebit", "learners"], stdout=closed, stderr=subprocess.PIPE, timeout=60
+        )
+    assert (ended.returncode, ended.stderr) == (ExitCode.OUTPUT_CLOSED, b"")
 
 
 @pytest.mark.slow
