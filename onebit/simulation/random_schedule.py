@@ -353,6 +353,7 @@ def _with_offers(luck: Luck, learner: str, task: TaskSettings) -> tuple[str, Tas
         late=own.late,
         n_features=N_FEATURES + N_CLASSES * (1 + ACTION_FEATURES),
         actions={"context": N_FEATURES, "features": None},
+        holdout_policy=task.holdout_policy if task.holdout else UNIFORM,  # no policy for classes
     )
 
 
