@@ -174,7 +174,10 @@ def main() -> int:
             except KeyboardInterrupt:
                 return 0
     url = f"http://localhost:{given.port}"
-    rewards = simulate(lambda one: post(f"{url}/ask", one), lambda one: post(f"{url}/thumb", one), given.simulate)
+    try:
+        rewards = simulate(lambda one: post(f"{url}/ask", one), lambda one: post(f"{url}/thumb", one), given.simulate)
+    except (HTTPError, URLError) as error:
+        raise SystemExit(f"{url}: {error}. The router, onebit serve and onebit learn must be running") from None
     third = max(1, len(rewards) // 3)
     first, last = sum(rewards[:third]) / third, sum(rewards[-third:]) / third
     print(f"{len(rewards)} requests; mean reward {first:.2f} in the first third, {last:.2f} in the last third")
