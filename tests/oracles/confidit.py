@@ -3,6 +3,7 @@
 import numpy as np
 
 from stream.wire.records import FloatArray
+from tests.oracles.late_bits import best_of
 from tests.oracles.logged import Eligible, Logged, among
 
 
@@ -55,12 +56,12 @@ class NaiveConfidit:
                 eta_t += (1 + self.alpha) ** 2 * sum(self.q_1 * s**self.q_power for s in range(1, self.t))
             eps_sq = 2 * c * eta_t
         bounds = scores + np.sqrt(eps_sq)
-        action = int(np.argmax(bounds))
+        action = best_of(bounds)
         for values in (bounds, scores):
             behind = values[(values != values.max()) & (values > -np.inf)]
             if behind.size:
                 self.closest = min(self.closest, float(values.max() - behind.max()))
-        return Logged(action, int(np.argmax(scores)), 1.0, scores)
+        return Logged(action, best_of(scores), 1.0, scores)
 
     def _project(self, x: FloatArray, solved: FloatArray, c: FloatArray) -> None:
         """Project W in the norm of A. Solves the dual equation Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα for λ."""
@@ -129,7 +130,7 @@ class NaiveDualConfidit:
             behind = values[values != values.max()]
             if behind.size:
                 self.closest = min(self.closest, float(values.max() - behind.max()))
-        return Logged(int(np.argmax(bounds)), int(np.argmax(scores)), 1.0, scores)
+        return Logged(best_of(bounds), best_of(scores), 1.0, scores)
 
     def update(self, x: FloatArray, logged: Logged, reward: float, v: float) -> None:
         self.examples[logged.action].append(x / np.linalg.norm(x))

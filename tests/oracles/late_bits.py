@@ -66,7 +66,7 @@ class Drift:
 
 
 TIE = 1e-13
-"""Values tie if their relative difference is at most this number.
+"""Values tie if their difference is at most this number, relative to the largest value if that is above 1.
 
 The rounding errors of BLAS functions depend on the memory alignment of the arrays, so exact comparison is unreliable.
 """
@@ -74,12 +74,12 @@ The rounding errors of BLAS functions depend on the memory alignment of the arra
 
 def best_of(values: NDArray[np.float64]) -> int:
     """Return the first class whose value equals or ties with the largest value."""
-    return int(np.argmax(values >= values.max() - TIE * abs(values.max())))
+    return int(np.argmax(values >= values.max() - TIE * max(1.0, abs(values.max()))))
 
 
 def closest_of(values: NDArray[np.float64]) -> float:
     """Return the difference between the largest value and the next-largest value that does not tie with it."""
-    behind = values[values < values.max() - TIE * abs(values.max())]
+    behind = values[values < values.max() - TIE * max(1.0, abs(values.max()))]
     return float(values.max() - behind.max()) if behind.size else float("inf")
 
 
