@@ -27,12 +27,13 @@ from stream.recovery.commit import Commit, CrashPoint, commit
 from stream.recovery.control import ControlFollower
 from stream.recovery.inputs import check_unchanged
 from stream.recovery.schedule import SnapshotSchedule
+from stream.recovery.state import Spare
 from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.task.carry import carries
 from stream.task.changes import Changed, shown_changes
 from stream.task.settings import TaskSettings
-from stream.task.stored_settings import Given, differences
+from stream.task.stored_settings import Given, differences, stored_settings
 from stream.task.task import Task
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -387,7 +388,8 @@ class LearnerProgram:
     def _start(self, running: Partition) -> None:
         task, snapshots = running.task, self._snapshots
         if snapshots.interval_ms and snapshots.spare is None and task.settings.model == "own":
-            snapshots.spare = task.learner.state()  # allocate the memory before the first snapshot is due
+            # allocate the memory before the first snapshot is due
+            snapshots.spare = Spare(stored_settings(task.settings), task.learner.state())
         running.contexts.start(self._consumer)
         running.feedback.start(self._consumer)
         self._running[running.partition] = running
@@ -440,7 +442,6 @@ class LearnerProgram:
             self._announce_clock_step(running)
         if change is not None:
             self._announce_change(running, change)
-            self._snapshots.spare = None  # memory for the state of the learner before the change
         began_ns = 0 if self._tracing is None else self._tracing.now_ns()
         result = running.step(
             records, shared, self._consumer, ticks=ticks, reports=reports, adds=adds, change=change,

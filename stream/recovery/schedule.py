@@ -11,9 +11,8 @@ age. The newest snapshot and the journal after it are therefore always retained,
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from stream.learners import State
 from stream.recovery.chunks import RENEWALS_PER_RETENTION, ChunkWriter, Message, Stored
-from stream.recovery.state import ModelSnapshot, Snapshot, encode
+from stream.recovery.state import ModelSnapshot, Snapshot, Spare, encode
 
 
 class Source(NamedTuple):
@@ -23,7 +22,7 @@ class Source(NamedTuple):
     stored: Stored
     state: object  # ledger or version; equal to the earlier value if the state has not changed
     number: int  # number of the next generation
-    take: Callable[[State | None], Snapshot | ModelSnapshot]  # copies the state into new or reused memory
+    take: Callable[[Spare | None], Snapshot | ModelSnapshot]  # copies the state into new or reused memory
 
 
 class SnapshotSchedule:
@@ -38,7 +37,7 @@ class SnapshotSchedule:
             chunk_bytes: size of a chunk; a record contains one chunk.
         """
         self.interval_ms = interval_ms
-        self.spare: State | None = None  # memory for the next copy of a learner's state
+        self.spare: Spare | None = None  # memory for the next copy of a learner's state
         self.renewal_ms = 0  # greatest age of a newest snapshot; 0 if the topics' retention is unlimited
         self._closing: set[Stored] | None = None  # sources with a last snapshot; None until the process stops
         self._bytes_max = bytes_max
@@ -86,7 +85,8 @@ class SnapshotSchedule:
             if due:
                 source = min(due, key=lambda source: source.stored.taken_ms)
                 snapshot = source.take(self.spare)
-                self.spare = snapshot.learner or self.spare
+                if snapshot.learner:
+                    self.spare = Spare(snapshot.settings, snapshot.learner)
                 source.stored.taken_ms, source.stored.taken_of = stream_ms, source.state
                 source.stored.spacing_ms = self.renewal_ms
                 if self._closing is not None:

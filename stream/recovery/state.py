@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import msgpack
 from numpy.typing import NDArray
 
-from stream.learners import State
+from stream.learners import Learner, State
 from stream.recovery.chunks import Generation
 from stream.recovery.slices import Parts, at_once, finish
 from stream.recovery.steps import JournalError, JournalStep, plain_step, step_of_plain
@@ -94,7 +94,27 @@ class ModelSnapshot(NamedTuple):
     changes: Sequence[tuple[int, Mapping[str, Replaced]]] = ()  # earlier changes; see `_changes_of`
 
 
-def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
+class Spare(NamedTuple):
+    """An earlier copy of a learner's state, whose arrays can be overwritten.
+
+    Copying 100 MB takes 10 ms into reused memory, but 250 ms into new memory.
+    """
+
+    settings: Mapping[str, Any]  # stored settings of the learner
+    state: State
+
+
+def _copied(learner: Learner, settings: Mapping[str, Any], spare: Spare | None) -> State:
+    """Return a copy of a learner's state, if possible in the memory of `spare`.
+
+    Tasks of one process can have different settings for a short time, because a change reaches them one by one.
+    """
+    if spare is None or spare.settings != settings:
+        return learner.state()
+    return learner.state_into(spare.state)
+
+
+def take(task: Task, step: JournalStep, spare: Spare | None = None) -> Snapshot:
     """Copy a task's state.
 
     Later steps do not change the copy, except for decision times that are still unknown. Unknown times are not encoded.
@@ -102,29 +122,27 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
     Args:
         task: the task.
         step: the task's last step.
-        spare: an earlier state of a learner with the same settings. Its arrays are overwritten, because copying 100 MB
-            takes 10 ms into reused memory, but 250 ms into new memory.
+        spare: an earlier copy. It is overwritten if it has the same settings.
     """
-    join = task.join
-    learner: State = {}
-    if task.settings.model == "own":
-        learner = task.learner.state() if spare is None else task.learner.state_into(spare)
+    join, settings = task.join, stored_settings(task.settings)
+    learner = _copied(task.learner, settings, spare) if task.settings.model == "own" else {}
     classes = list(task.classes.names or ()) if task.classes.is_open else []
     return Snapshot(
-        stored_settings(task.settings), step, join.dated_ms, dict(task.undated), join.stream_ms, classes, learner,
+        settings, step, join.dated_ms, dict(task.undated), join.stream_ms, classes, learner,
         _entries(join.pending), _entries(join.orphans),
         (*_entries(join.retained), join.settled.times_ms()), _entries(join.deferred), _entries(join.shown),
         _entries_of_lists(join.more), _entries(join.answers),
     )  # fmt: skip
 
 
-def take_model(replica: Replica, spare: State | None = None) -> ModelSnapshot:
+def take_model(replica: Replica, spare: Spare | None = None) -> ModelSnapshot:
     """Copy a shared model's state; see `take`."""
     assert not replica.is_overlaid
+    settings = stored_settings(replica.settings)
     return ModelSnapshot(
-        stored_settings(replica.settings), replica.version, replica.updates, replica.offset, replica.control,
+        settings, replica.version, replica.updates, replica.offset, replica.control,
         dict(replica.places), list(replica.names),
-        replica.learner.state() if spare is None else replica.learner.state_into(spare),
+        _copied(replica.learner, settings, spare),
         _changes_of(replica.history),
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from stream.recovery.slices import finish
 from stream.recovery.state import (
     Entries,
     Snapshot,
+    Spare,
     decode,
     decode_block,
     encode,
@@ -46,7 +47,7 @@ def step_of(task: Task, number: int = 7) -> JournalStep:
     return JournalStep(number, (100, 120), (80, 95), task.version, task.join.ledger())
 
 
-def taken(task: Task, spare: State | None = None) -> Snapshot:
+def taken(task: Task, spare: Spare | None = None) -> Snapshot:
     return take(task, step_of(task), spare)
 
 
@@ -309,10 +310,18 @@ def test_state_copied_into_an_earlier_state_is_exact(settings: TaskSettings) -> 
 def test_snapshot_reuses_the_memory_of_an_earlier_snapshot() -> None:
     task = used_task(small_task())
     spare = task.learner.state()
-    learner = taken(task, spare).learner
+    learner = taken(task, Spare(stored_settings(task.settings), spare)).learner
     arrays = {name: array for name, array in spare.items() if isinstance(array, np.ndarray)}
     assert arrays
     assert all(np.shares_memory(learner[name], array) for name, array in arrays.items())
+
+
+def test_snapshot_does_not_reuse_the_memory_of_a_learner_with_other_settings() -> None:
+    """Between the steps in which a change reaches two tasks of a process, the tasks have different settings."""
+    before = TaskSettings("late-ucb", n_classes=3, n_features=4)
+    task = Task(replace(before, n_features=6), TOPICS.contexts)
+    spare = Spare(stored_settings(before), Task(before, TOPICS.contexts).learner.state())
+    assert same(taken(task, spare).learner, task.learner.state())
 
 
 def test_snapshot_keeps_arbitrary_header_names_of_orphans() -> None:
