@@ -182,7 +182,8 @@ class TaskSettings(DataFields, LearnerFields, ExpiryFields):
             raise ParameterError(
                 f"reward_range: expected {format_range(BITS)} for bits; got {self.reward_range}. Set rewards=graded"
             )
-        fixed = self.make_holdout_policy()  # also checks a policy that a later holdout will play
+        policy = self.make_holdout_policy()  # also checks a policy that a later holdout will play
+        fixed = policy if self.holdout else None
         learner = self._make_wrapped(self.learner, fixed)
         for name in self.members[1:]:
             challenger = self._make_wrapped(name, fixed)
