@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from stream.kafka.confluent.connection import ConfluentConnection
-from stream.kafka.confluent.consumers import Reader, make_consumer
+from stream.kafka.confluent.consumers import Reader
 from stream.kafka.confluent.membership import GroupConsumer
 from stream.kafka.confluent.producers import ConfluentSink, ConfluentTransactionSink
 from stream.kafka.connection import ConnectionSettings
@@ -49,9 +49,7 @@ class ConfluentBroker(Admin):
 
     def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> Reader:
         """See Broker."""
-        beginnings = self.beginnings(tps)
-        client = make_consumer(self._librdkafka, fetch_wait_ms, group_id=_NO_GROUP)
-        return Reader(self._librdkafka, self, client, beginnings)
+        return Reader(self._librdkafka, self, self.beginnings(tps), fetch_wait_ms, group_id=_NO_GROUP)
 
     def close(self) -> None:
         """See Broker."""

@@ -29,6 +29,7 @@ from stream.kafka.port import (
 from stream.kafka.token_command import TokenCommand
 
 _REFUSAL_S = 15.0  # maximum interval between a client's reports of denied access
+_STATISTICS_MS = 1_000
 _TOKEN_S = 300.0  # assumed lifetime of a token without an expiry time
 
 
@@ -100,10 +101,13 @@ class ConfluentConnection(Connection):
         self._refusal: Any = None  # the last error that denied access
         self._refused_s = -math.inf  # monotonic time of the last error that denied access
 
-    def properties(self, logger: Any = None, **own: Any) -> dict[str, Any]:
+    def properties(
+        self, logger: Any = None, on_statistics: Callable[[str], None] | None = None, **own: Any
+    ) -> dict[str, Any]:
         """Return a client's librdkafka properties: the common ones and `own`, with dots written as `_` in `own`.
 
-        A logger receives the log, down to debug lines, whenever the client is polled.
+        A logger receives the log, down to debug lines, whenever the client is polled. `on_statistics` then receives the
+        client's statistics (JSON).
         """
         return {
             "bootstrap.servers": ",".join(self.servers),
@@ -111,6 +115,7 @@ class ConfluentConnection(Connection):
             # of log lines.
             **({"log_level": 0} if logger is None else {"log_level": 7, "logger": logger}),
             "log.queue": True,
+            **({} if on_statistics is None else {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": on_statistics}),
             "error_cb": self._on_error,
             "socket.timeout.ms": self.request_timeout_ms,
             "socket.connection.setup.timeout.ms": max(1_000, self.setup_timeout_ms),

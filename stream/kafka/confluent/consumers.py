@@ -18,11 +18,15 @@ Workarounds for librdkafka:
   offset does not exist. It sometimes also does so after a damaged batch, because it misreads the rest of the
   batch as further batches. All partitions are then assigned again.
 - `close` waits indefinitely for the group and may never return. Here, it has a timeout.
+- A broker that is shutting down may answer a metadata request with an empty list of brokers. The client then forgets
+  every broker, never connects again, and may report no error (librdkafka issue 5301). Only its statistics show this
+  (`_on_statistics`).
 """
 
+import json
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -32,7 +36,7 @@ from confluent_kafka import KafkaException
 from stream.kafka.confluent.connection import RAISED, ConfluentConnection, bounded, error_of, is_transient
 from stream.kafka.confluent.headers import headers_read
 from stream.kafka.kafka_python.admin import Admin
-from stream.kafka.port import FETCH_WAIT_MS, Acl, BrokerError
+from stream.kafka.port import FETCH_WAIT_MS, Acl, BrokerError, BrokerUnavailableError
 from stream.kafka.refusals import check_dated_by_sender, damaged
 from stream.wire.records import Record, TopicPartition, make
 
@@ -59,15 +63,14 @@ _SEEK_TRIED_S = 1.0
 assignment, seeks fail only for a few milliseconds."""
 
 
-def make_consumer(connection: ConfluentConnection, fetch_wait_ms: int = FETCH_WAIT_MS, **own: Any) -> Any:
-    """Create a confluent-kafka consumer that reads only committed records.
-
-    `fetch_wait_ms` limits two delays: the time until the client reports the end of a partition after a marker, and the
-    time until it reads a resumed partition.
-    """
+def _make_consumer(
+    connection: ConfluentConnection, on_statistics: Callable[[str], None], fetch_wait_ms: int, **own: Any
+) -> Any:
+    """Create a confluent-kafka consumer that reads only committed records."""
     with connection.translating("create a consumer"):
         return _kafka.Consumer(
             connection.properties(
+                on_statistics=on_statistics,
                 enable_auto_commit=False,
                 enable_auto_offset_store=False,
                 auto_offset_reset="error",
@@ -93,11 +96,22 @@ class Reader:
     _ignored: ClassVar[frozenset[int]] = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))
 
     def __init__(
-        self, connection: ConfluentConnection, admin: Admin, client: Any, positions: Mapping[TopicPartition, int]
+        self,
+        connection: ConfluentConnection,
+        admin: Admin,
+        positions: Mapping[TopicPartition, int],
+        fetch_wait_ms: int = FETCH_WAIT_MS,
+        **own: Any,
     ) -> None:
+        """Create the client, with its `own` properties, for example a group.
+
+        `fetch_wait_ms` limits two delays: the time until the client reports the end of a partition after a marker, and
+        the time until it reads a resumed partition.
+        """
         self._connection = connection
         self._admin = admin
-        self._client = client
+        self._client = _make_consumer(connection, self._on_statistics, fetch_wait_ms, **own)
+        self._has_brokers = True  # False if the client has forgotten every broker
         self._positions = dict(positions)
         self._is_assigned = False  # True after the assignment in the client; before that, a seek only sets the start
         self._paused: set[TopicPartition] = set()
@@ -116,7 +130,11 @@ class Reader:
         return frozenset(self._positions)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer. Returns no records while the broker is down; the client reconnects automatically."""
+        """See Consumer. Returns no records while the broker is down; the client reconnects automatically.
+
+        Raises:
+            BrokerUnavailableError: the client will never connect again.
+        """
         if not self._is_assigned:
             self._assign()
         self._is_drained = False
@@ -251,8 +269,18 @@ class Reader:
         reason = f"{tp}, offset {offset}: {error.str()}"
         self._unreadable[tp] = f"cannot read an offset that has been deleted or never existed: {reason}"
 
+    def _on_statistics(self, statistics: str) -> None:
+        sources = {broker["source"] for broker in json.loads(statistics)["brokers"].values()}
+        if sources.isdisjoint(("configured", "learned")):
+            self._has_brokers = False
+            self._connection.cut_off_s = time.monotonic()
+
     def _raise_errors(self) -> None:
         """Raise the errors that the client has reported."""
+        if not self._has_brokers:
+            raise BrokerUnavailableError(
+                f"the client for Kafka at {self._connection.bootstrap} has forgotten every broker; create a new client"
+            )
         errors, self._errors = self._errors, []
         if errors:
             self._connection.refuse("read", KafkaException(errors[0]), self.needs())

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import confluent_kafka
 
 from stream.kafka.confluent.connection import FENCED, RAISED, ConfluentConnection
-from stream.kafka.confluent.consumers import ASIDE_RECORDS_MAX, Reader, make_consumer
+from stream.kafka.confluent.consumers import ASIDE_RECORDS_MAX, Reader
 from stream.kafka.connection import RETRY_S
 from stream.kafka.kafka_python.admin import Admin
 from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError, FencedError
@@ -49,13 +49,14 @@ class GroupConsumer(Reader):
 
     def __init__(self, connection: ConfluentConnection, admin: Admin, subscription: Subscription) -> None:
         session_timeout_ms = connection.settings.session_timeout_ms
-        client = make_consumer(
+        super().__init__(
             connection,
+            admin,
+            {},
             **subscription.properties(session_timeout_ms),
             max_poll_interval_ms=max(_POLL_INTERVAL_MS, session_timeout_ms),
             partition_assignment_strategy="range",
         )
-        super().__init__(connection, admin, client, {})
         self._is_assigned = True  # the group assigns the partitions
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
