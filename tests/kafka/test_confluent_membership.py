@@ -118,6 +118,19 @@ def test_member_checks_its_own_errors_before_it_is_fenced(connection: ConfluentC
     assert [record.offset for record in member.poll(0, 10)] == [7]
 
 
+def test_error_reported_between_polls_is_raised_by_the_next_poll(connection: ConfluentConnection) -> None:
+    fatal = KafkaError(KafkaError._FATAL, "fenced", True)
+    event = SimpleNamespace(topic=lambda: None, partition=lambda: None, error=lambda: fatal)
+    client = _client(consume=lambda count, timeout_s: [event])
+    member = _member(connection, {}, client)
+    member._member_id, member._positions = "old", {}
+    connection.cut_off_s = time.monotonic()
+    member.check_place()
+    client.consume = lambda count, timeout_s: []
+    with pytest.raises(BrokerUnavailableError):
+        member.poll(0, 10)
+
+
 def test_offset_commit_without_a_response_times_out(
     connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

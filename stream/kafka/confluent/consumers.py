@@ -203,7 +203,9 @@ class Reader:
 
     def _set_aside(self, event: Any) -> None:
         tp = TopicPartition(event.topic(), event.partition())
-        if tp not in self._positions:  # the partition was revoked during the call that returned the event
+        if tp not in self._positions:  # an error of the client, or the partition was revoked during the call
+            if event.error() is not None:
+                self._on_error(tp, event, event.error())
             return
         waiting = self._aside.setdefault(tp, deque())
         waiting.append(event)
