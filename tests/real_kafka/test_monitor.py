@@ -128,7 +128,7 @@ def test_monitor_with_a_backlog_stops_quickly_and_resumes(kafka: LocalKafka, pre
         producer.close()
         broker.close()
         monitor = pipeline.start("monitor")
-        wait_for(lambda: decided_in_windows(reported(port)) > 0, "the monitor reads records")
+        monitor.wait_until(lambda: decided_in_windows(reported(port)) > 0, "the monitor reads records")
         with within(4):  # this takes 1 s on an idle machine
             assert monitor.stop() == 0
         monitor = pipeline.start("monitor")

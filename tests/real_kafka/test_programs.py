@@ -277,7 +277,7 @@ def test_programs_continue_after_a_kafka_restart(tmp_path: Path, client: str) ->
     try:
         pipeline.create_topics()
         programs = [pipeline.start(name) for name in ("learn", "feedback")]
-        wait_for(ready.exists, "the learner is ready")  # the learner must be ready before Kafka stops
+        programs[0].wait_until(ready.exists, "the learner is ready")  # the learner must be ready before Kafka stops
         programs.append(pipeline.start("replay"))
         with pipeline.watch() as watch:
             watch.wait_until_decided(EVENTS // 20)
